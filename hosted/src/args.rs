@@ -1,4 +1,4 @@
-//! Options of several subcommands: types, parsers, and the error of a wrong combination.
+//! Options that several subcommands share, their parsers, and the error of an invalid combination.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use bareverbs::Mtu;
 use bareverbs_sim::wire::Probability;
 use clap::Args;
 
-/// Where a trace goes. Only simulated devices report what they do.
+/// Outputs of a trace, which only simulated devices support.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceArgs {
     /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
     #[arg(long)]
     pub trace: bool,
-    /// The same into a file. It gets every line: a device that does more than the file takes waits for it. A terminal or a pipe
-    /// may lose lines of sim serve, which are counted
+    /// The same into a file. A file gets every line, and a device waits for a slow file. A terminal or a pipe may lose lines
+    /// of sim serve, which are counted
     #[arg(long, value_name = "FILE")]
     pub trace_file: Option<PathBuf>,
 }
 
-/// An error of the command line that only the subcommand detects. The exit status is 2.
+/// An error of the command line that a subcommand detects after parsing. The exit status is 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(String);
 

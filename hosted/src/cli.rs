@@ -19,15 +19,15 @@ use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
 ///
-/// Without a subcommand: brings two devices up (simulated and joined by a wire, or behind VFIO), moves data through a memory
-/// window with every verb, checks every byte, and prints a table.
+/// Without a subcommand it runs the self-test. That brings up two devices, simulated or behind VFIO, and moves data through a
+/// memory window with every verb. It compares every byte and prints a table.
 ///
-/// Exit status: 0 if all went well, 1 after a failure of data, verb or device (or if decoded bytes are wrong, or the machine
-/// refuses something), 2 after a mistake on the command line or unreadable input, 130 after Ctrl-C.
+/// Exit status: 0 after success, 1 after a failure (also if decoded bytes are invalid), 2 after a mistake on the command line
+/// or unreadable input, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "bareverbs", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// What to do instead of the self-test.
+    /// The subcommand; without one, the self-test runs.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Options of the self-test.
@@ -38,19 +38,19 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Brings one device up and shows what it has, as `ibv_devinfo -v` does
+    /// Brings one device up and shows its attributes, as `ibv_devinfo -v` does
     Info(InfoArgs),
-    /// Lists the mlx5 functions of this machine, what keeps each from being used over VFIO, and the remedy
+    /// Lists the mlx5 functions of this machine, the obstacles to using them through VFIO, and the remedies
     Devices(DevicesArgs),
-    /// Takes functions from their drivers and hands them to VFIO (needs root)
+    /// Binds functions to vfio-pci (needs root)
     Bind(BindArgs),
-    /// Gives functions back to the drivers that had them (needs root)
+    /// Binds functions to their former drivers again (needs root)
     Unbind(UnbindArgs),
     /// Measures bandwidth and latency of RDMA write, read, send and atomics, as perftest does
     Perf(Box<PerfArgs>),
-    /// Sends messages to and fro with ibv_rc_pingpong or ibv_uc_pingpong on another machine, with itself there, or alone
+    /// Exchanges messages with ibv_rc_pingpong, ibv_uc_pingpong or itself on another machine, or between two ends here
     Pingpong(Box<PingpongArgs>),
-    /// The simulated device for others
+    /// Simulated devices for virtual machines
     #[command(subcommand)]
     Sim(SimCommand),
     /// Send and receive work queue elements
@@ -65,7 +65,7 @@ pub enum Command {
     /// Firmware commands
     #[command(subcommand)]
     Command(CommandCommand),
-    /// Prints what a shell needs to complete this command, for bash: bareverbs completions bash
+    /// Prints the completion script of a shell. Example: bareverbs completions bash
     /// > ~/.local/share/bash-completion/completions/bareverbs
     Completions {
         /// Shell
@@ -73,7 +73,7 @@ pub enum Command {
     },
     /// Prints the manual page of this command, for man -l
     Man {
-        /// Writes it and the page of each subcommand into this folder instead
+        /// Writes this page and those of the subcommands into a folder instead
         #[arg(long, value_name = "FOLDER")]
         into: Option<PathBuf>,
     },
@@ -82,14 +82,14 @@ pub enum Command {
 /// Subcommands of `wqe`.
 #[derive(Debug, Subcommand)]
 pub enum WqeCommand {
-    /// Shows the named fields of each segment, and what is wrong with the element
+    /// Shows the named fields of each segment, and errors of the WQE
     Decode(WqeArgs),
 }
 
 /// Subcommands of `cqe` and `eqe`.
 #[derive(Debug, Subcommand)]
 pub enum EntryCommand {
-    /// Shows the named fields, and what is wrong with the entry
+    /// Shows the named fields, and errors of the entry
     Decode(InputArgs),
 }
 
@@ -106,10 +106,10 @@ pub struct InputArgs {
     /// Hexadecimal digits, in any grouping; `-` reads standard input
     #[arg(required_unless_present = "file", num_args = 1..)]
     pub hex: Vec<String>,
-    /// A file with hexadecimal text (also of xxd, hexdump -C, dmesg and libmlx5) or, if it is not text, with the bytes
+    /// A file with hexadecimal text, also of xxd, hexdump -C, dmesg and libmlx5. A file that is not text holds the bytes
     #[arg(long, short, value_name = "FILE", conflicts_with = "hex")]
     pub file: Option<PathBuf>,
-    /// The file or standard input holds the bytes as they are, even if they look like text
+    /// The file or standard input is binary, even if it looks like text
     #[arg(long)]
     pub raw: bool,
     /// Prints JSON
@@ -123,10 +123,10 @@ pub struct WqeArgs {
     /// Where the bytes are.
     #[command(flatten)]
     pub input: InputArgs,
-    /// Transport of the queue pair: says which segments follow the control segment
+    /// Transport service of the queue pair, which determines the segments after the control segment
     #[arg(long, value_enum, default_value_t)]
     pub transport: TransportArg,
-    /// A receive WQE: the bytes are one whole stride
+    /// A WQE of a receive queue: the bytes are one stride
     #[arg(long, conflicts_with = "transport")]
     pub receive: bool,
     /// A WQE of a shared receive queue
@@ -143,7 +143,7 @@ pub struct CommandArgs {
     /// The bytes are the output of this command (name or number)
     #[arg(long, value_name = "OPCODE")]
     pub output_of: Option<String>,
-    /// op_mod of that command: says which capability page an output holds
+    /// op_mod of that command, which selects the capability page of an output
     #[arg(long, default_value_t = 0, requires = "output_of")]
     pub op_mod: u16,
 }
@@ -151,7 +151,7 @@ pub struct CommandArgs {
 /// Options of `info`.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// The device: `simulated`, or the PCI address of one behind VFIO
+    /// Device: `simulated`, or the PCI address of a card behind VFIO
     #[arg(long, value_name = "DEVICE", default_value_t)]
     pub device: DeviceChoice,
     /// Prints JSON
@@ -168,15 +168,15 @@ pub struct InfoArgs {
 /// Options of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
-    /// Shows these functions alone, whatever they are (all mlx5 functions)
+    /// PCI addresses of the functions to list, mlx5 or not [default: all mlx5 functions]
     pub addresses: Vec<Address>,
-    /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
+    /// Bytes that the program will lock for DMA, to be compared with the limit of this shell
     #[arg(long, value_name = "BYTES", default_value_t = LOCKED_MEMORY, value_parser = parse_number::<u64>)]
     pub memory: u64,
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
-    /// Where to look.
+    /// The machine.
     #[command(flatten)]
     pub place: PlaceArgs,
 }
@@ -184,13 +184,13 @@ pub struct DevicesArgs {
 /// Options of `bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
-    /// Takes them even if the machine uses them: interface up, default route, RDMA device open, virtual functions
+    /// Binds functions even if they are in use: interface up, default route, RDMA device open, virtual functions
     #[arg(long)]
     pub force: bool,
-    /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
+    /// Bytes that the program will lock for DMA, to be compared with the limit of this shell
     #[arg(long, value_name = "BYTES", default_value_t = LOCKED_MEMORY, value_parser = parse_number::<u64>)]
     pub memory: u64,
-    /// What is changed, and how.
+    /// The functions and how to change them.
     #[command(flatten)]
     pub change: ChangeArgs,
 }
@@ -198,7 +198,7 @@ pub struct BindArgs {
 /// Options of `unbind`.
 #[derive(Debug, Args)]
 pub struct UnbindArgs {
-    /// What is changed, and how.
+    /// The functions and how to change them.
     #[command(flatten)]
     pub change: ChangeArgs,
 }
@@ -206,30 +206,30 @@ pub struct UnbindArgs {
 /// Options that `bind` and `unbind` share.
 #[derive(Debug, Args)]
 pub struct ChangeArgs {
-    /// The functions: all of them are changed or, after a failure, none
+    /// PCI addresses of the functions: all of them are changed or, after a failure, none
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<Address>,
-    /// The other members of their IOMMU groups too
+    /// Also changes the other members of their IOMMU groups
     #[arg(long)]
     pub group: bool,
-    /// Prints what would be done, as commands of a shell, and does nothing
+    /// Prints the steps as shell commands and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Seconds that the kernel may take for each step
+    /// Maximum time in seconds for each step of the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub wait: u64,
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
-    /// Where to look.
+    /// The machine.
     #[command(flatten)]
     pub place: PlaceArgs,
 }
 
-/// Which machine is meant.
+/// The machine to inspect or change.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
-    /// A folder with `sys`, `dev`, `proc` and `run` to use instead of this machine's: a copy of another machine's, or a test's
+    /// Folder with `sys`, `dev`, `proc` and `run` of a machine: a copy of another one, or that of a test
     #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
     pub root: PathBuf,
 }
@@ -237,38 +237,38 @@ pub struct PlaceArgs {
 /// Options of the self-test.
 #[derive(Clone, Debug, Args)]
 pub struct SelftestArgs {
-    /// A device: `simulated`, or the PCI address of one behind VFIO. Once: both sides on it, looped back through its own
-    /// LID. Twice: one side on each. Without: two simulated devices
+    /// Device: `simulated`, or the PCI address of a card behind VFIO. With one, both ends use it and its port loops back. With
+    /// two, each end has one. Default: two simulated devices
     #[arg(long, value_name = "DEVICE")]
     pub device: Vec<DeviceChoice>,
-    /// Messages of each kind and iteration
+    /// Messages of each operation and iteration
     #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub messages: u32,
-    /// Bytes of a message, 16384 or 16k
+    /// Bytes of a message, for example 16384 or 16k
     #[arg(long, short, default_value_t = 16384, value_parser = message_size)]
     pub size: u32,
-    /// How often all kinds are run
+    /// Repetitions of all operations
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
     /// Path MTU in bytes
     #[arg(long, default_value = "4096", value_parser = mtu)]
     pub mtu: Mtu,
-    /// Simulated devices: packets that the wire loses, per cent
+    /// Simulated devices: packets lost on the wire, in per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub loss: Probability,
-    /// Simulated devices: packets that the wire delivers twice, per cent
+    /// Simulated devices: packets duplicated on the wire, in per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub duplicate: Probability,
-    /// Simulated devices: packets that the wire lets others overtake, per cent
+    /// Simulated devices: packets reordered on the wire, in per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub reorder: Probability,
-    /// Simulated devices: packets that the wire delays, per cent
+    /// Simulated devices: packets delayed on the wire, in per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub delay: Probability,
-    /// Seed of the data, and of a simulated wire's faults
+    /// Seed of the data, and of the faults of a simulated wire
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Simulated devices: they ask for no firmware pages
+    /// Simulated devices: request no firmware pages
     #[arg(long)]
     pub no_firmware_pages: bool,
     /// Prints one JSON document instead of text
@@ -285,7 +285,7 @@ pub struct SelftestArgs {
     pub trace: TraceArgs,
 }
 
-/// Parses the message size of the self-test.
+/// Parses the message size of the self-test in bytes.
 fn message_size(text: &str) -> Result<u32, String> {
     let size = parse_number(text)?;
     if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("not between 1 and 1M".into()) }

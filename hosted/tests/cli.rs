@@ -1,4 +1,4 @@
-//! The self-test and `info` from the outside: what they print, the JSON, the trace, exit status.
+//! The self-test and `info` as processes: text, JSON, trace and exit status.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Standard output of a run that succeeds.
+/// Returns the standard output of a run that succeeds.
 fn succeed(args: &[&str]) -> String {
     let output = bareverbs(args);
     assert!(output.status.success(), "{args:?}: {}{}", text(&output.stdout), text(&output.stderr));
@@ -64,7 +64,7 @@ fn the_default_run_does_the_whole_job() {
 }
 
 #[test]
-fn the_json_says_what_the_text_says() {
+fn json_and_text_have_the_same_values() {
     let report = json(&["--json", "-n", "40", "-s", "1000", "--mtu", "256", "--iterations", "2"]);
     assert_eq!((&report["ok"], &report["interrupted"]), (&Value::Bool(true), &Value::Bool(false)));
     let kinds: Vec<_> = report["transfers"].as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
@@ -123,7 +123,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn firmware_without_pages_is_served_too() {
+fn firmware_that_requests_no_pages_is_supported() {
     let report = json(&["--json", "-n", "10", "--no-firmware-pages"]);
     assert_eq!((&report["ok"], &report["teardown"][0]["pages_given"]), (&Value::Bool(true), &Value::from(0)));
 }
@@ -143,13 +143,13 @@ fn one_device_is_looped_back_through_its_own_lid() {
     let end = &report["teardown"][0];
     assert_eq!((end["findings"].as_array().unwrap().len(), &end["pages_given"]), (0, &end["pages_back"]));
     assert!(succeed(&["-n", "5", "--device", "simulated"]).contains("both sides, looped back through LID 1"));
-    // Two are what one gets without the option.
+    // Two devices are the default.
     let two = json(&["--json", "-n", "5", "--device", "simulated", "--device", "simulated"]);
     assert_eq!(two["devices"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn a_device_that_cannot_be_had_is_named() {
+fn an_unavailable_device_is_an_error_with_its_name() {
     for args in [&["--device", "9f:1f.7"][..], &["info", "--device", "9f:1f.7"]] {
         let output = bareverbs(args);
         assert_eq!(output.status.code(), Some(1));
@@ -159,7 +159,7 @@ fn a_device_that_cannot_be_had_is_named() {
     }
     for (args, reason) in [
         (&["--device", "mlx5_0"][..], "PCI address"),
-        (&["--device", "9f:1f.7", "--loss", "1"], "--loss: only a simulated wire"),
+        (&["--device", "9f:1f.7", "--loss", "1"], "--loss: only simulated wires"),
         (&["--device", "9f:1f.7", "--device", "simulated"], "no wire to a card"),
         (&["info", "--device", "9f:1f.7", "--trace"], "only simulated devices report"),
     ] {
@@ -199,7 +199,7 @@ fn the_trace_names_commands_requests_completions_and_packets() {
     ] {
         assert!(trace.contains(part), "no {part:?} in the trace");
     }
-    // Time, device, kind: every line has them, and time does not go back on either device.
+    // Each line has time, device and kind, and the time of each device increases.
     for device in ["a", "b"] {
         let times = trace.lines().filter_map(|line| {
             let (time, rest) = line.split_once(' ').unwrap();
@@ -243,14 +243,14 @@ fn ctrl_c_ends_the_job_cleanly() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Until it has worked for a while: not by the clock, for on a busy machine it might not have begun.
+    // Waits for processor time of the process, because it may start late on a busy machine.
     let worked = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         fields[11].parse::<u64>().unwrap()
     };
     let start = Instant::now();
-    // In ticks of 10 ms.
+    // In clock ticks of 10 ms.
     while worked() < 70 {
         assert!(start.elapsed() < Duration::from_secs(60), "it does not work");
         std::thread::sleep(Duration::from_millis(10));
@@ -262,11 +262,11 @@ fn ctrl_c_ends_the_job_cleanly() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["ok"], &report["interrupted"]), (&Value::Bool(false), &Value::Bool(true)));
     assert!(report["transfers"][0]["messages"].as_u64().unwrap() > 0);
-    // The devices were taken down all the same.
+    // The devices were torn down.
     assert_eq!(report["teardown"].as_array().unwrap().len(), 2);
 }
 
-/// A run whose standard output is a full file system.
+/// Runs with a standard output on a full file system.
 fn into_full(args: &[&str]) -> (Option<i32>, String) {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
@@ -312,7 +312,7 @@ fn a_closed_pipe_is_no_failure() {
 }
 
 #[test]
-fn a_trace_that_is_lost_is_told_after_the_report() {
+fn a_lost_trace_is_an_error_after_the_report() {
     for (args, found) in
         [(&["-n", "5"][..], "torn down after"), (&["info"], "PORT_ACTIVE"), (&["pingpong", "-n", "5"], "5 iters in")]
     {
@@ -322,12 +322,12 @@ fn a_trace_that_is_lost_is_told_after_the_report() {
         assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");
         assert!(err.starts_with("bareverbs: the trace: No space left on device"), "{err}");
     }
-    // Of the self-test, the table ends with a word; the reason stands on standard error alone.
+    // The table of the self-test ends with a word. The reason is on standard error only.
     let output = bareverbs(&["-n", "5", "--trace-file", "/dev/full"]);
     assert!(text(&output.stdout).ends_with("\nFAILED\n"), "{}", text(&output.stdout));
 }
 
-/// bash itself completes the words.
+/// bash executes the completion script.
 #[test]
 fn a_shell_completes_subcommands_and_options() {
     let script = succeed(&["completions", "bash"]);

@@ -1,6 +1,6 @@
-//! The decoders from the outside: known bytes, what is wrong with others, exit status.
+//! The decoders as processes: known bytes, errors of invalid ones, and exit status.
 //!
-//! The bytes are written out by the offsets of rdma-core's `providers/mlx5/mlx5dv.h` and `wqe.h`.
+//! The bytes are written by hand from the offsets of rdma-core's `providers/mlx5/mlx5dv.h` and `wqe.h`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Standard output of a decoding that ends with `status`.
+/// Returns the standard output of a decoding that ends with `status`.
 fn decode(args: &[&str], status: i32) -> String {
     let output = bareverbs(args);
     assert_eq!(output.status.code(), Some(status), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -32,7 +32,7 @@ fn ctrl(opcode: u8, ds: u8, fm_ce_se: u8, imm: u32) -> String {
 const RADDR: &str = "0000000000001000 00002233 00000000";
 const DATA: &str = "00000040 00004455 0000000000002000";
 
-/// A bind as rdma-core builds it: 192 bytes, ds 12, three blocks; the key context names what the mask lets through.
+/// A bind as rdma-core builds it: 192 bytes, ds 12, three blocks. The mkey context has the fields of the mask.
 fn bind() -> String {
     let umr = "80000000 0004 0000 00000000 203c2041 00000000".to_string() + &"0".repeat(56);
     // Access: a, rw, rr and lw in the byte at 2; then queue pair 0xffffff and the new tag, start and len.
@@ -42,7 +42,7 @@ fn bind() -> String {
 }
 
 #[test]
-fn an_rdma_write_is_named_field_by_field() {
+fn an_rdma_write_is_decoded_field_by_field() {
     let got = decode(&["wqe", "decode", &ctrl(0x08, 3, 8, 0), RADDR, DATA], 0);
     for line in [
         "RDMA_WRITE, block 0x7 of queue pair 0x4b, 3 units (48 bytes) in 1 block",
@@ -62,7 +62,7 @@ fn an_rdma_write_is_named_field_by_field() {
 }
 
 #[test]
-fn a_bind_is_named_and_right() {
+fn a_valid_bind_is_decoded_without_errors() {
     let got = decode(&["wqe", "decode", &bind()], 0);
     for line in [
         "UMR, block 0x7 of queue pair 0x4b, 12 units (192 bytes) in 3 blocks",
@@ -86,7 +86,7 @@ fn a_bind_that_covers_less_than_its_length_is_wrong() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_byte() {
+fn errors_name_the_byte() {
     let remote_odd = "0000000000001004 00002233 00000000";
     let atomic = "0000000000000001 0000000000000002";
     let result = "00000004 00004455 0000000000002000";
@@ -124,7 +124,7 @@ fn reserved_bits_and_empty_data_segments_are_warnings() {
 }
 
 #[test]
-fn the_transport_says_which_segments_there_are() {
+fn the_transport_determines_the_segments() {
     let av = "00000011 00000000 80000123 00000002".to_string() + &"0".repeat(64);
     let bytes = format!("{} {av} {DATA}", ctrl(0x0a, 5, 8, 0));
     let got = decode(&["wqe", "decode", "--transport", "ud", &bytes], 0);
@@ -136,7 +136,7 @@ fn the_transport_says_which_segments_there_are() {
 }
 
 #[test]
-fn a_ring_is_decoded_element_by_element() {
+fn a_ring_is_decoded_wqe_by_wqe() {
     let block = format!("{} {RADDR} {DATA} {}", ctrl(0x08, 3, 8, 0), "0".repeat(32));
     let got = decode(&["wqe", "decode", "--json", &format!("{block} {} {block}", bind())], 0);
     let all: Value = serde_json::from_str(&got).unwrap();
@@ -191,9 +191,9 @@ fn bytes_come_from_files_and_standard_input_too() {
     assert!(text(&output.stdout).starts_with("NOP, block 0x7"), "{}", text(&output.stdout));
 }
 
-/// A completion with error as `dmesg | bareverbs cqe decode -` gets it, and a WQE of the Ethernet driver.
+/// An error completion, and a WQE of the Ethernet driver, in the format of dmesg.
 #[test]
-fn what_dmesg_prints_is_decoded() {
+fn the_output_of_dmesg_is_decoded() {
     let decode = |what: &str, text: &str| {
         let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
             .args([what, "decode", "-"])
@@ -247,7 +247,7 @@ fn mistakes_on_the_command_line_are_status_2_and_named() {
 }
 
 #[test]
-fn the_context_of_a_program_is_no_reserved_bit() {
+fn the_uid_of_a_user_context_is_not_a_reserved_field() {
     // QUERY_HCA_CAP of user context 5, as Linux passes it on for libmlx5.
     let shown = decode(&["command", "decode", "01000005 00000001 00000000 00000000"], 0);
     assert!(shown.contains("uid") && !shown.contains("reserved"), "{shown}");

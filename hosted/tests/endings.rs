@@ -1,4 +1,4 @@
-//! How the command ends: descriptors that are closed or full, failures before there is a report, Ctrl-C.
+//! How the command ends: with closed or full descriptors, with failures before the report, and after Ctrl-C.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long the end of a process is waited for: far more than it takes on a busy machine, far less than the driver's timeouts.
+/// Maximum wait for the end of a process: far longer than on a busy machine, far shorter than the driver's timeouts.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Address of a PCI function that no machine has.
@@ -30,7 +30,7 @@ fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
 
-/// The end of a pipe that nobody reads.
+/// Returns the write end of a pipe whose read end is closed.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -70,7 +70,7 @@ fn a_closed_standard_error_changes_no_exit_status() {
 #[test]
 fn a_full_standard_error_loses_a_reason_and_fails_a_trace() {
     for (args, status) in SPEAKERS {
-        // A reason that is lost was the reason of a failure; a trace that is lost is one.
+        // A lost reason belongs to a failure. A lost trace is a failure.
         let status = if args.contains(&"--trace") { 1 } else { *status };
         let output = command(args).stderr(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{args:?}: {}", output.status);
@@ -86,7 +86,7 @@ fn closed_descriptors_are_survived() {
     }
 }
 
-/// As `bareverbs --trace 2>&1 | head -1`, which has read one line when it goes.
+/// As in `bareverbs --trace 2>&1 | head -1`, which closes the pipe after one line.
 #[test]
 fn a_trace_whose_reader_goes_ends_quietly() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -98,7 +98,7 @@ fn a_trace_whose_reader_goes_ends_quietly() {
 }
 
 #[test]
-fn help_that_is_lost_is_a_failure_and_help_that_nobody_reads_is_none() {
+fn help_that_cannot_be_written_is_a_failure_unless_the_reader_has_closed() {
     for args in [&["--help"][..], &["--version"], &["perf", "--help"], &["completions", "bash"], &["man"]] {
         let output = command(args).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
@@ -129,17 +129,17 @@ fn every_failure_after_the_command_line_is_a_json_document() {
         // A device that cannot be opened.
         let document = failed(&with(&["--device", NO_CARD]), 1);
         assert!(document["failure"].as_str().unwrap().contains(NO_CARD), "{document}");
-        // What only a simulated device does.
+        // An option of simulated devices.
         let document = failed(&with(&["--device", NO_CARD, "--fault", "stick 1 0x102"]), 2);
         assert!(document["failure"].as_str().unwrap().contains("--fault"), "{document}");
         failed(&with(&["--fault", "stick 9 0x102"]), 2);
-        // A device that answers a command with an error.
+        // A device that completes a command with an error.
         let document = failed(&with(&["--fault", "refuse 1 0x102 2 0xabcd"]), 1);
         let failure = document["failure"].as_str().unwrap();
         assert!(failure.contains("InitHca") && failure.contains("0xabcd"), "{failure}");
     }
     for job in [&[][..], &["info"], &["pingpong"]] {
-        // A file that cannot be made, one that takes nothing.
+        // A file that cannot be created, and one that cannot be written.
         failed(&[job, &["--trace-file", "/no/such/folder/trace"]].concat(), 2);
         let document = failed(&[job, &["--trace-file", "/dev/full"]].concat(), 1);
         assert!(document["failure"].as_str().unwrap().contains("the trace: "), "{document}");
@@ -166,13 +166,13 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Ticks of 10 ms for which a process has worked.
+/// Returns the processor time of a process in clock ticks of 10 ms.
 fn worked(child: &Child) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     stat.rsplit(')').next().unwrap().split_whitespace().nth(11).unwrap().parse().unwrap()
 }
 
-/// Waits until a process has worked for a while; not by the clock, for on a busy machine it might not have begun.
+/// Waits until a process has used processor time, because it may start late on a busy machine.
 fn wait_until_it_works(child: &mut Child) {
     let start = Instant::now();
     let before = worked(child);
@@ -183,7 +183,7 @@ fn wait_until_it_works(child: &mut Child) {
     }
 }
 
-/// Waits for the end of a process, which is killed if it does not end.
+/// Waits for the end of a process, and kills it after a timeout.
 fn end(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -200,7 +200,7 @@ fn start(args: &[&str]) -> Child {
     command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// INIT_HCA gets no answer; in one job it is the second of two devices that stays silent.
+/// INIT_HCA does not complete; in one job, that of the second of two devices.
 #[test]
 fn ctrl_c_ends_the_wait_for_a_silent_device() {
     for (job, fault) in [
@@ -222,7 +222,7 @@ fn ctrl_c_ends_the_wait_for_a_silent_device() {
     }
 }
 
-/// TEARDOWN_HCA gets no answer: the first Ctrl-C is not the cause, and yet the wait ends.
+/// TEARDOWN_HCA does not complete: the wait ends although Ctrl-C came before the teardown.
 #[test]
 fn ctrl_c_ends_the_wait_for_a_device_that_is_silent_in_its_teardown() {
     let mut child = start(&["info", "--fault", "stick 1 0x103"]);
@@ -240,7 +240,7 @@ fn a_second_ctrl_c_kills_at_once() {
     let mut child = start(&["info", "--fault", "stick 1 0x102"]);
     wait_until_it_works(&mut child);
     signal(&child, "-STOP");
-    // Both are waiting when it goes on, and it takes them one after the other.
+    // Both signals are pending when the process continues, which receives them one after the other.
     signal(&child, "-INT");
     signal(&child, "-TERM");
     signal(&child, "-CONT");

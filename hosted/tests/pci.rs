@@ -1,4 +1,4 @@
-//! `devices`, `bind` and `unbind` from the outside: what they print and their exit status, on a folder that looks like a machine.
+//! `devices`, `bind` and `unbind` as processes: output and exit status on a folder with the files of a machine.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs a subcommand on a tree. Paths in what it prints are those of a machine.
+/// Runs a subcommand on a tree. Paths in its output are those of a machine.
 fn run(tree: &Tree, args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
     command.args(args).arg("--root").arg(tree.path()).stdin(Stdio::null()).env_remove("SUDO_UID");
@@ -39,7 +39,7 @@ fn succeed(tree: &Tree, args: &[&str]) -> String {
     out
 }
 
-/// Runs a subcommand while the kernel takes what is written to its files.
+/// Runs a subcommand while a simulated kernel reacts to writes to its files.
 fn with_kernel<T>(tree: &Tree, run: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn with_kernel<T>(tree: &Tree, run: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The files that the kernel looks at: those of the functions first, as they are written first.
+/// The files to which the simulated kernel reacts. Those of functions come first, because they are written first.
 fn files(tree: &Tree) -> Vec<PathBuf> {
     let below = |folder: &str, files: &[&str]| {
         let entries = fs::read_dir(tree.at(folder)).unwrap().map(|entry| entry.unwrap().path());
@@ -68,7 +68,7 @@ fn files(tree: &Tree) -> Vec<PathBuf> {
 }
 
 fn take(tree: &Tree, path: &PathBuf) {
-    // The whole line has come when its end has; what is there without a write is left alone.
+    // A line is complete with its line feed. Content without one is not a write.
     let written = fs::read_to_string(path).unwrap();
     let Some(value) = written.strip_suffix('\n') else { return };
     if path.ends_with("driver_override") {
@@ -84,7 +84,7 @@ fn take(tree: &Tree, path: &PathBuf) {
 fn state(tree: &Tree, address: &str) -> (Option<String>, String) {
     let driver = fs::read_link(tree.at(&format!("sys/bus/pci/devices/{address}/driver"))).ok();
     let driver = driver.and_then(|link| Some(link.file_name()?.to_str()?.to_string()));
-    // The kernel's answer to the last write may be a moment away.
+    // The simulated kernel may react to the last write a little later.
     let end = Instant::now() + Duration::from_secs(10);
     loop {
         let only = tree.read(&format!("sys/bus/pci/devices/{address}/driver_override"));
@@ -138,7 +138,7 @@ fn the_json_has_everything() {
     tree.card(CARD, 5).interface("ens1f0np0", 0x1003).file("sriov_numvfs", "1\n");
     tree.function("0000:01:00.2", 0x15b3, 0x101e, 0x02_0000, "mlx5_core").group(6).vfio(6);
     tree.link("sys/bus/pci/devices/0000:01:00.2/physfn", "../0000:01:00.0");
-    // The kernel names a file of each function, and has none unless it was built for that.
+    // A kernel without VFIO cdev support names a file of each function that does not exist.
     for (address, name) in [(CARD, "vfio0"), ("0000:01:00.2", "vfio1")] {
         tree.write(&format!("sys/bus/pci/devices/{address}/vfio-dev/{name}/uevent"), "");
     }
@@ -155,12 +155,12 @@ fn the_json_has_everything() {
     assert_eq!((&got[1]["kind"], &got[1]["physical_function"]), (&"virtual".into(), &CARD.into()));
     let own_file = card["vfio_device_file"].as_str().unwrap();
     assert!(own_file.ends_with("/dev/vfio/devices/vfio0") && got[1]["vfio_device_file"].is_null(), "{own_file}");
-    // A BAR that is not assigned is one.
+    // A BAR without an address is an obstacle.
     assert_eq!(got[1]["obstacles"][0]["code"], "bar-too-small");
 }
 
 #[test]
-fn one_function_can_be_asked_for() {
+fn single_functions_can_be_listed() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.function("0000:00:1f.3", 0x8086, 0xa348, 0x04_0300, "snd_hda_intel").group(1);
@@ -174,7 +174,7 @@ fn one_function_can_be_asked_for() {
 }
 
 #[test]
-fn what_is_no_address_is_a_mistake_on_the_command_line() {
+fn an_invalid_address_is_a_mistake_on_the_command_line() {
     let tree = Tree::new();
     for command in ["devices", "bind", "unbind"] {
         let (status, _, err) = run(&tree, &[command, "mlx5_0"]);
@@ -206,7 +206,7 @@ echo 0000:01:00.0 > /sys/bus/pci/drivers_probe  # the kernel looks for a driver:
 }
 
 #[test]
-fn a_card_goes_to_vfio_and_back() {
+fn a_card_is_bound_to_vfio_and_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     let got = with_kernel(&tree, || succeed(&tree, &["bind", "--memory", "0", "01:00.0"]));
@@ -222,7 +222,7 @@ fn a_card_goes_to_vfio_and_back() {
 }
 
 #[test]
-fn the_group_comes_along_and_goes_back() {
+fn the_members_of_a_group_are_bound_and_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     tree.function(OTHER, 0x8086, 0x1234, 0x04_0300, "snd_hda_intel").group(5).driver("snd_hda_intel");
@@ -236,7 +236,7 @@ fn the_group_comes_along_and_goes_back() {
     assert_eq!((state(&tree, CARD).0, state(&tree, OTHER).0), (Some("mlx5_core".into()), Some("snd_hda_intel".into())));
 }
 
-/// A change is refused: exit status 1, this text, and nothing is changed.
+/// Asserts that a change is refused: exit status 1, this text, and no file is changed.
 fn refused(tree: &Tree, args: &[&str], sentence: &str) {
     let before = state(tree, CARD);
     let (status, out, err) = run(tree, args);
@@ -267,7 +267,7 @@ fn refusals_name_the_reason_and_the_remedy() {
 }
 
 #[test]
-fn what_is_no_function_of_mlx5_is_not_given_back() {
+fn a_function_that_is_not_of_mlx5_is_not_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     tree.function("0000:00:00.0", 0x8086, 0x29c0, 0x06_0000, "").group(1);
@@ -277,7 +277,7 @@ fn what_is_no_function_of_mlx5_is_not_given_back() {
 }
 
 #[test]
-fn under_sudo_the_user_who_called_it_counts() {
+fn under_sudo_the_limits_are_those_of_the_calling_user() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
@@ -301,7 +301,7 @@ fn under_sudo_the_user_who_called_it_counts() {
 }
 
 #[test]
-fn a_card_that_a_process_has_open_is_not_given_back() {
+fn a_card_that_a_process_has_open_is_not_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.process(4711, "testpmd", "dev/vfio/5");
@@ -312,7 +312,7 @@ fn a_card_that_a_process_has_open_is_not_given_back() {
 }
 
 #[test]
-fn force_takes_a_card_that_is_in_use() {
+fn force_binds_a_card_that_is_in_use() {
     let tree = Tree::new();
     tree.card(CARD, 5).interface("eth2", 0x1003);
     with_kernel(&tree, || succeed(&tree, &["bind", "--force", CARD]));
@@ -328,10 +328,10 @@ fn modules_of_this_machine_are_not_loaded_for_another_one() {
 }
 
 #[test]
-fn a_kernel_that_does_not_react_is_waited_for_and_all_is_put_back() {
+fn a_step_that_times_out_is_undone() {
     let tree = Tree::new();
     tree.card(CARD, 5);
-    // Nobody takes what is written: neither the binding nor what puts it back.
+    // The kernel reacts to no write, neither of the bind nor of the restoration.
     let (status, _, err) = run(&tree, &["bind", "--wait", "1", CARD]);
     assert_eq!(status, Some(1));
     assert!(err.contains("no 0000:01:00.0 bound to no driver after 1 s, it is bound to mlx5_core"), "{err}");
@@ -340,7 +340,7 @@ fn a_kernel_that_does_not_react_is_waited_for_and_all_is_put_back() {
 }
 
 #[test]
-fn control_c_puts_everything_back() {
+fn ctrl_c_restores_the_former_state() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
@@ -350,14 +350,14 @@ fn control_c_puts_everything_back() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It waits for a driver that does not let go.
+    // The command waits for a driver that does not release the function.
     let end = Instant::now() + Duration::from_secs(30);
     while tree.read("sys/bus/pci/drivers/mlx5_core/unbind").is_empty() {
-        assert!(Instant::now() < end && child.try_wait().unwrap().is_none(), "it does not come to that");
+        assert!(Instant::now() < end && child.try_wait().unwrap().is_none(), "the unbind is not reached");
         thread::sleep(Duration::from_millis(1));
     }
-    // The driver never lets go: a kernel that takes this write later than the program restores the state does not exist, as
-    // the write to sysfs returns when the driver has let go.
+    // The driver never releases the function. The write is undone here, because on a kernel a write to sysfs returns only after
+    // the driver has released it, and so never takes effect after the program restores the state.
     fs::write(tree.at("sys/bus/pci/drivers/mlx5_core/unbind"), "").unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();

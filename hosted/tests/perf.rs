@@ -1,4 +1,4 @@
-//! `perf` from the outside: every test on simulated devices, the JSON, the plot, exit status.
+//! `perf` as a process: all tests on simulated devices, JSON, plot and exit status.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Standard output of a run that succeeds.
+/// Returns the standard output of a run that succeeds.
 fn succeed(args: &[&str]) -> String {
     let output = perf(args);
     assert!(output.status.success(), "{args:?}: {}{}", text(&output.stdout), text(&output.stderr));
@@ -71,7 +71,7 @@ fn every_test_polling_and_by_events_on_one_queue_pair_and_on_several() {
 }
 
 #[test]
-fn depths_lists_inline_and_moderation_change_nothing_but_the_speed() {
+fn performance_options_do_not_change_the_results() {
     let cases: [&[&str]; 9] = [
         &["-t", "1"],
         &["-t", "511", "-Q", "511"],
@@ -94,7 +94,7 @@ fn depths_lists_inline_and_moderation_change_nothing_but_the_speed() {
 }
 
 #[test]
-fn usual_choices_are_those_of_the_tests() {
+fn defaults_depend_on_the_test() {
     let report = json(&["-n", "20"]);
     let tests: Vec<_> =
         rows(&report).iter().map(|row| (row["test"].as_str().unwrap(), row["size"].as_u64().unwrap())).collect();
@@ -123,7 +123,7 @@ fn a_plot_is_written() {
     succeed(&["-T", "write-lat,write-bw", "-n", "5", "-s", "2,64,4096", "--svg", file.to_str().unwrap()]);
     let svg = std::fs::read_to_string(&file).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
-    // Each element that is opened is closed.
+    // Each XML element is closed.
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
         let (tag, _) = tag.split_once('>').unwrap();
@@ -162,7 +162,7 @@ fn atomics_are_named_in_lower_case_too() {
 fn mistakes_are_refused_with_the_reason() {
     let cases: [(&[&str], i32, &str); 19] = [
         (&["-t", "512", "-T", "send-bw"], 2, "511 is the greatest"),
-        (&["--device", "01:00.0", "--listen", ":99999"], 2, "\"99999\" is no TCP port"),
+        (&["--device", "01:00.0", "--listen", ":99999"], 2, "\"99999\" is not a TCP port"),
         (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
         (&["-T", "write-bw", "-I", "1000"], 1, "1000 bytes inline, simulated b takes"),
         (&["-T", "write-bw", "-s", "2147483648"], 1, "the longest message of simulated b has"),
@@ -190,7 +190,7 @@ fn mistakes_are_refused_with_the_reason() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_ends_a_measurement_with_what_was_measured() {
+fn ctrl_c_ends_a_measurement_with_a_partial_result() {
     for (test, mode) in [("write-lat", "-T"), ("send-bw", "-T"), ("read-bw", "-eT")] {
         let child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
             .args(["perf", "--json", "-n", "10000000000", "-s", "64,128", mode, test])
@@ -198,14 +198,14 @@ fn ctrl_c_ends_a_measurement_with_what_was_measured() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Until it has worked for a while: not by the clock, for on a busy machine it might not have begun.
+        // Waits for processor time of the process, because it may start late on a busy machine.
         let worked = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
             fields[11].parse::<u64>().unwrap()
         };
         let start = Instant::now();
-        // In ticks of 10 ms.
+        // In clock ticks of 10 ms.
         while worked() < 70 {
             assert!(start.elapsed() < Duration::from_secs(60), "it does not work");
             std::thread::sleep(Duration::from_millis(10));

@@ -1,9 +1,9 @@
-//! `bareverbs pingpong` from the outside, and its TCP exchange against peers written by hand.
+//! `bareverbs pingpong` as a process, and its TCP exchange against peers written by hand.
 //!
-//! The bytes of the peers are those of `pp_client_exch_dest` and `pp_server_exch_dest` in libibverbs/examples/rc_pingpong.c and
-//! uc_pingpong.c (rdma-core 44.0 and 56.1, which do not differ there): an address is written with `%04x:%06x:%06x:%s` (LID,
-//! QPN, PSN, 32 digits of the GID) and its NUL, 52 bytes, in one write; the client ends with `done` and its NUL. Each side
-//! takes a message for whole only if one `read` gives all of it.
+//! The peers send the bytes of `pp_client_exch_dest` and `pp_server_exch_dest` in libibverbs/examples/rc_pingpong.c and
+//! uc_pingpong.c, which are the same in rdma-core 44.0 and 56.1. An address has the format `%04x:%06x:%06x:%s` (LID, QPN, PSN,
+//! 32 digits of the GID) and a NUL, 52 bytes in one write. The client ends with `done` and a NUL. Each end accepts a message only
+//! if one `read` returns all of it.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use bareverbs_cli::device::Host;
 use bareverbs_cli::device::simulated::Simulated;
 use bareverbs_cli::pingpong::address::Address;
 use bareverbs_cli::pingpong::args::PingpongArgs;
-use bareverbs_cli::pingpong::exchange::{ClientExchange, Listener, Waiting};
+use bareverbs_cli::pingpong::exchange::{ClientExchange, Listener, Wait};
 use bareverbs_cli::pingpong::{report::Report, run_both, run_one};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
@@ -86,7 +86,7 @@ fn the_text_has_the_lines_of_the_tools() {
     assert_eq!(lines.len(), 5);
 }
 
-/// Packets of the client in a trace: those of the payload.
+/// Returns the packets of the client with payload in a trace.
 fn sends(more: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.txt");
@@ -106,12 +106,12 @@ fn packets_carry_a_grh_and_a_service_level_if_asked_to() {
 }
 
 #[test]
-fn what_there_is_not_is_refused_with_the_reason() {
+fn unsupported_options_are_refused_with_the_reason() {
     for (args, reason) in [
         (&["--transport", "ud"][..], "requests carry no address handle"),
         (&["--transport", "srq"], "shared receive queues"),
         (&["localhost"], "no wire to another process"),
-        (&["localhost", "--device", "9f:1f.7", "--device", "9f:1f.6"], "both ends are here"),
+        (&["localhost", "--device", "9f:1f.7", "--device", "9f:1f.6"], "runs both ends here"),
         (&["--device", "9f:1f.7", "--trace"], "only simulated devices report"),
         (&["-m", "1000"], "256, 512, 1024, 2048, 4096"),
         (&["-r", "513"], "513"),
@@ -133,14 +133,14 @@ fn what_there_is_not_is_refused_with_the_reason() {
 }
 
 #[test]
-fn ctrl_c_ends_it_cleanly() {
+fn ctrl_c_ends_a_ping_pong() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
         .args(["pingpong", "-n", "1000000000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The addresses are printed: it is about to move messages.
+    // The addresses are printed, so the exchange of messages starts.
     let mut seen = Vec::new();
     let mut byte = [0];
     while !text(&seen).contains("remote address") {
@@ -167,7 +167,7 @@ fn server_address() -> Address {
     Address { lid: Lid::new(7), qpn: Qpn::new(0x12_3456), psn: Psn::new(15), gid }
 }
 
-/// One read, as the tools do it.
+/// Reads once, as the tools do.
 fn read_once(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut bytes = [0; 200];
@@ -175,14 +175,14 @@ fn read_once(stream: &mut TcpStream) -> Vec<u8> {
     bytes[..got].to_vec()
 }
 
-/// Our server, which connects its queue pair in no time, against a client that is `peer`.
+/// Runs a server, which connects its queue pair at once, against the client `peer`.
 fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = Listener::bind(0).unwrap();
     let port = listener.port().unwrap();
     let peer = thread::spawn(move || peer(TcpStream::connect(("127.0.0.1", port)).unwrap()));
     let stop = AtomicBool::new(false);
     let mut idle = || Ok(());
-    let mut waiting = Waiting { message_time: Duration::from_millis(300), ..Waiting::new(&stop, &mut idle) };
+    let mut waiting = Wait { message_time: Duration::from_millis(300), ..Wait::new(&stop, &mut idle) };
     let result = listener.accept(Duration::from_secs(20), &mut waiting).and_then(|(mut exchange, remote)| {
         exchange.answer(server_address())?;
         exchange.confirm(&mut waiting)?;
@@ -192,14 +192,14 @@ fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     result
 }
 
-/// Our client against a server that is `peer`.
+/// Runs a client against the server `peer`.
 fn call(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let peer = thread::spawn(move || peer(listener.accept().unwrap().0));
     let stop = AtomicBool::new(false);
     let mut idle = || Ok(());
-    let mut waiting = Waiting { message_time: Duration::from_millis(300), ..Waiting::new(&stop, &mut idle) };
+    let mut waiting = Wait { message_time: Duration::from_millis(300), ..Wait::new(&stop, &mut idle) };
     let exchange = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap();
     let result = exchange.finish(&mut waiting);
     peer.join().unwrap();
@@ -211,7 +211,7 @@ fn failure(result: Result<Address>) -> String {
 }
 
 #[test]
-fn our_server_and_the_client_of_the_tools_agree_to_the_byte() {
+fn the_server_exchanges_the_bytes_of_the_tools_with_a_client() {
     let remote = serve(|mut stream| {
         stream.write_all(CLIENT).unwrap();
         assert_eq!(read_once(&mut stream), SERVER);
@@ -221,7 +221,7 @@ fn our_server_and_the_client_of_the_tools_agree_to_the_byte() {
 }
 
 #[test]
-fn our_client_and_the_server_of_the_tools_agree_to_the_byte() {
+fn the_client_exchanges_the_bytes_of_the_tools_with_a_server() {
     let remote = call(|mut stream| {
         assert_eq!(read_once(&mut stream), CLIENT);
         stream.write_all(SERVER).unwrap();
@@ -248,7 +248,7 @@ fn a_message_may_come_in_pieces() {
 }
 
 #[test]
-fn what_a_client_does_wrong_is_said() {
+fn an_invalid_client_is_an_error_with_the_reason() {
     let closed = failure(serve(|mut stream| stream.write_all(&CLIENT[..10]).unwrap()));
     assert!(closed.contains("after 10 of the 52 bytes of its address"), "{closed}");
     let silent = failure(serve(|mut stream| {
@@ -281,7 +281,7 @@ fn what_a_client_does_wrong_is_said() {
 }
 
 #[test]
-fn what_a_server_does_wrong_is_said() {
+fn an_invalid_server_is_an_error_with_the_reason() {
     // The tools do so if they cannot connect their queue pair.
     let closed = failure(call(|mut stream| {
         read_once(&mut stream);
@@ -300,7 +300,7 @@ fn what_a_server_does_wrong_is_said() {
 }
 
 #[test]
-fn a_client_waits_for_a_server_that_starts_a_little_later_and_not_for_ever() {
+fn a_client_retries_to_connect_until_its_timeout() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = thread::spawn(move || {
         thread::sleep(Duration::from_millis(400));
@@ -315,14 +315,14 @@ fn a_client_waits_for_a_server_that_starts_a_little_later_and_not_for_ever() {
         looks += 1;
         Ok(())
     };
-    let mut waiting = Waiting::new(&stop, &mut idle);
+    let mut waiting = Wait::new(&stop, &mut idle);
     let exchange = ClientExchange::connect("localhost", port, client_address(), &mut waiting).unwrap();
     assert_eq!(exchange.finish(&mut waiting).unwrap(), server_address());
     server.join().unwrap();
     assert!(looks > 5, "the device was looked at meanwhile: {looks}");
 
     let mut idle = || Ok(());
-    let mut waiting = Waiting { connect_time: Duration::from_millis(200), ..Waiting::new(&stop, &mut idle) };
+    let mut waiting = Wait { connect_time: Duration::from_millis(200), ..Wait::new(&stop, &mut idle) };
     let start = Instant::now();
     let error = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap_err().to_string();
     assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < Duration::from_secs(5));
@@ -332,25 +332,25 @@ fn a_client_waits_for_a_server_that_starts_a_little_later_and_not_for_ever() {
 }
 
 #[test]
-fn a_server_waits_for_its_client_as_long_as_it_was_told_and_ends_when_it_is_stopped() {
+fn a_server_waits_for_a_client_until_its_timeout_or_a_stop() {
     let stop = AtomicBool::new(false);
     let mut idle = || Ok(());
-    let error = Listener::bind(0).unwrap().accept(Duration::from_millis(100), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    let error = Listener::bind(0).unwrap().accept(Duration::from_millis(100), &mut Wait::new(&stop, &mut idle)).unwrap_err();
     assert!(error.to_string().contains("--wait"), "{error}");
     let first = Listener::bind(0).unwrap();
     let error = Listener::bind(first.port().unwrap()).unwrap_err();
     assert!(error.to_string().contains("-p takes another port"), "{error}");
     stop.store(true, Ordering::Relaxed);
-    let error = first.accept(Duration::from_secs(60), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    let error = first.accept(Duration::from_secs(60), &mut Wait::new(&stop, &mut idle)).unwrap_err();
     assert!(error.to_string().contains("stopped"), "{error}");
-    // A device that dies ends the wait too.
+    // A device that fails ends the wait too.
     stop.store(false, Ordering::Relaxed);
     let mut idle = || anyhow::bail!("device gone");
-    let error = Listener::bind(0).unwrap().accept(Duration::from_secs(60), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    let error = Listener::bind(0).unwrap().accept(Duration::from_secs(60), &mut Wait::new(&stop, &mut idle)).unwrap_err();
     assert_eq!(error.to_string(), "device gone");
 }
 
-// ---- whole runs with a device whose other end is not there, or is cut off
+// ---- runs with a device whose peer does not exist or is disconnected
 
 fn args(more: &[&str]) -> PingpongArgs {
     match Cli::parse_from([&["bareverbs", "pingpong", "--json"], more].concat()).command {
@@ -369,8 +369,8 @@ fn run_alone(more: &[&str]) -> Report {
 }
 
 #[test]
-fn a_client_whose_server_vanishes_after_the_exchange_is_told_so() {
-    for (transport, reason) in [("rc", "RetryExcErr"), ("uc", "UC repeats no message that is lost")] {
+fn a_server_that_ends_after_the_exchange_is_an_error_of_the_client() {
+    for (transport, reason) in [("rc", "RetryExcErr"), ("uc", "UC does not retransmit lost messages")] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
         let peer = thread::spawn(move || {
@@ -389,7 +389,7 @@ fn a_client_whose_server_vanishes_after_the_exchange_is_told_so() {
 }
 
 #[test]
-fn a_server_whose_client_is_silent_after_the_exchange_is_told_so() {
+fn a_client_that_is_silent_after_the_exchange_is_an_error_of_the_server() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let peer = thread::spawn(move || {
         let start = Instant::now();
@@ -409,7 +409,7 @@ fn a_server_whose_client_is_silent_after_the_exchange_is_told_so() {
     let message = peer.join().unwrap();
     assert!(message.len() == 52 && message.starts_with("0003:"), "{message}");
     let failure = report.failure.unwrap();
-    assert!(failure.contains("nothing happened for 10 s") && failure.contains("0 of 1000 received"), "{failure}");
+    assert!(failure.contains("no completion for 10 s") && failure.contains("0 of 1000 received"), "{failure}");
 }
 
 #[test]
@@ -432,13 +432,13 @@ fn with_events_each_message_wakes_the_end_that_awaits_it() {
         let args = args(&["--transport", transport, "-n", "50", "-e"]);
         let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
         assert!(report.ok, "{:?}", report.failure);
-        // A sleep through a message would take 100 ms.
+        // A missed event would cost a sleep of 100 ms.
         assert!(world.now().as_nanos() < 100_000_000, "{transport}: {} ns", world.now().as_nanos());
     }
 }
 
 #[test]
-fn a_wire_that_loses_packets_costs_rc_time_and_uc_the_run() {
+fn packet_loss_delays_rc_and_fails_uc() {
     let faults = bareverbs_sim::wire::WireFaults {
         loss: bareverbs_sim::wire::Probability::per_mille(100),
         ..bareverbs_sim::wire::WireFaults::all(0)
@@ -449,12 +449,12 @@ fn a_wire_that_loses_packets_costs_rc_time_and_uc_the_run() {
         let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
         assert_eq!(report.ok, survives, "{:?}", report.failure);
         if !survives {
-            assert!(report.failure.unwrap().contains("UC repeats no message"));
+            assert!(report.failure.unwrap().contains("UC does not retransmit lost messages"));
         }
     }
 }
 
-/// A device that is pulled out of its slot after so many pauses.
+/// A device that is removed after this number of pauses.
 struct Vanishing(Simulated, Cell<u32>);
 
 impl Host for Vanishing {
@@ -495,7 +495,7 @@ impl Host for Vanishing {
 }
 
 #[test]
-fn a_device_that_vanishes_under_the_messages_is_an_error_with_its_name() {
+fn a_removed_device_is_an_error_with_its_name() {
     let world = World::new(WorldConfig::default());
     let host = |lid, pauses| Vanishing(device(&world, lid), Cell::new(pauses));
     let report = run_both(&args(&["-n", "100000"]), host(1, 500), Some(host(2, u32::MAX)), Arc::default());
@@ -505,7 +505,7 @@ fn a_device_that_vanishes_under_the_messages_is_an_error_with_its_name() {
 }
 
 #[test]
-fn a_port_without_a_link_is_an_error_before_anybody_is_asked_to_connect() {
+fn a_port_without_a_link_is_an_error_before_the_exchange() {
     let host = device(&World::new(WorldConfig::default()), 4);
     host.inner().with_device(|device| device.set_link(false));
     let report = run_one(&args(&[]), host, Arc::default());
@@ -515,7 +515,7 @@ fn a_port_without_a_link_is_an_error_before_anybody_is_asked_to_connect() {
 }
 
 #[test]
-fn port_0_is_any_for_a_server_and_none_for_a_client() {
+fn port_0_is_a_free_port_for_a_server_and_an_error_for_a_client() {
     let report = run_alone(&["-p", "0", "--wait", "0"]);
     assert!(report.failure.unwrap().contains("no client came"));
     assert!(report.tcp_port.unwrap() > 0);

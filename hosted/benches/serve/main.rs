@@ -1,8 +1,8 @@
-//! What an access of a client costs the server: `cargo bench -p bareverbs-cli --bench serve`.
+//! Cost of a client's access at the server: `cargo bench -p bareverbs-cli --bench serve`.
 //!
-//! A server process with two devices and a client of each in this one, over the sockets as virtual machines would use them. Each
-//! line is the median of several rounds: time from a message to its answer, processor time of the server for it, and how often the
-//! server's threads went to sleep for it.
+//! This process starts a server with two devices, and has a client of each over the sockets, as virtual machines do. Each line is
+//! the median of several rounds. It has the time from a message to its answer, the server's processor time, and how often the
+//! server's threads went to sleep.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a measurement that fails ends by panic")]
 
 mod device;

@@ -25,7 +25,7 @@ fn assert_complete(all: &[Decoded]) {
 }
 
 #[test]
-fn any_bytes_have_an_answer() {
+fn any_bytes_are_decoded_without_a_panic() {
     for seed in 0..400 {
         let mut bytes = bytes(seed, seed as usize);
         assert_complete(&send::decode_all(&bytes, Transport::Rc));
@@ -55,7 +55,7 @@ fn counters_of_a_port_are_read_by_their_own_layout() {
 }
 
 #[test]
-fn every_command_has_an_answer() {
+fn every_command_is_decoded() {
     for opcode in CmdOpcode::ALL {
         for len in [0, 4, 16, 300, 5000] {
             let mut input = bytes(1, len);

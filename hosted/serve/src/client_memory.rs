@@ -463,8 +463,8 @@ impl HostMemory for ClientMemory {
 
 /// Copies bytes to offset `at` of a region in ascending order of addresses. Returns whether they fit.
 ///
-/// A reader that sees a byte also sees all bytes before it, and aligned words are stored atomically: programs poll the last byte
-/// or word of the data that they receive. `memcpy` gives no such guarantee.
+/// A reader that sees a byte also sees all bytes before it, and aligned words are stored atomically. Programs rely on this when
+/// they poll the last byte or word of received data. `memcpy` gives no such guarantee.
 fn store(region: &MmapRegion, mut at: usize, mut bytes: &[u8]) -> bool {
     if at.checked_add(bytes.len()).is_none_or(|end| end > region.size()) {
         return false;

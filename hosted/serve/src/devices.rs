@@ -1,6 +1,6 @@
 //! The devices and the wire between them: a lock and a thread for each device.
 //!
-//! A thread with a request for a device executes it at once, under the device's lock, and runs the device for a few turns: a
+//! A thread with a request for a device executes it at once, under the device's lock, and runs a few steps of the device. So a
 //! register access needs no other thread. The runner of the device does the remaining work, handles frames and timers, and sleeps
 //! otherwise.
 //!

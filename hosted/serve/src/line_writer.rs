@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_filled_to_a_quarter_has_no_room_for_a_turn() {
+    fn a_queue_filled_to_a_quarter_has_no_room_for_a_step() {
         let (key, open) = mpsc::channel();
         let output = Box::new(Gate { open, text: Buffer::default() });
         let writer = Writer::new("test", output, WhenFull::Wait).unwrap();

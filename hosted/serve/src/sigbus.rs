@@ -1,7 +1,7 @@
 //! A handler of SIGBUS for the mapped files of clients.
 //!
-//! An access raises SIGBUS if the file has no page for it: the file was truncated, or there is no memory for a hole (no free huge
-//! page of hugetlbfs, a full tmpfs). Without a handler the process would end with all of its devices. Clients cannot be required to
+//! An access raises SIGBUS if the file has no page for it. Either the file was truncated, or there is no memory for a hole: no free
+//! huge page of hugetlbfs, or a full tmpfs. Without a handler the process would end with all of its devices. Clients cannot be required to
 //! seal and preallocate their memory, since QEMU does neither.
 //!
 //! The handler maps zeros over the file and marks the mapping, and the copy continues; the client is disconnected afterwards.
@@ -211,7 +211,7 @@ extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1);
         for (flags, descriptor) in [shared, private] {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: the range is exactly a mapping of a client's file, and stays mapped until this access has ended, since the
+            // SAFETY: the range is exactly a mapping of a client's file. It stays mapped until this access has ended, since the
             // access borrows its owner. mmap is a system call, which a handler may execute.
             let mapped = unsafe { libc::mmap(start as *mut c_void, len, protection, flags | libc::MAP_FIXED, descriptor, 0) };
             if mapped as usize == start {

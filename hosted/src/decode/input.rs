@@ -150,8 +150,7 @@ struct Dump<'a> {
     bytes: &'a str,
 }
 
-/// Returns the line of a dump in a line, if there is one: an offset of 4 to 16 digits, a colon or two blanks, and bytes of two or more
-/// digits each.
+/// Parses a line of a dump, if `line` is one: an offset of 4 to 16 digits, a colon or two blanks, and bytes of two or more digits.
 fn dump_line(line: &str) -> Option<Dump<'_>> {
     let offset_of = |text: &str| {
         let digits = text.rsplit([' ', '\t']).next().unwrap_or_default();
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_prints_is_read_with_its_messages() {
+    fn kernel_dumps_are_read_with_their_messages() {
         let old = "infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe\n";
         let new = "infiniband mlx5_0: dump_cqe:272:(pid 1234): WC error: 10, Message: remote access error\n";
         let ethernet = "mlx5_core 0000:01:00.0 ens1f0: Error cqe on cqn 0x4d, ci 0x3e, qn 0x1a6, opcode 0xd, syndrome 0x2, \
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libmlx5_and_dpdk_print_is_read() {
+    fn dumps_of_libmlx5_and_dpdk_are_read() {
         let words = "00000000 00000000 00000000 00000000\n".repeat(3) + "00000000 00008813 0800004b 000700d2\n";
         assert_eq!(from_hex(&format!("mlx5: node1: got completion with error:\n{words}")).unwrap(), error_completion());
         let lines: String = dump("").lines().map(|line| format!("{line} | ................\n")).collect();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hexadecimal_is_named() {
+    fn a_character_that_is_not_hexadecimal_is_an_error_with_its_line() {
         assert!(matches!(from_hex("00\n0g"), Err(InputError::NotHex { character: 'g', line: 2 })));
         assert!(matches!(from_hex("000"), Err(InputError::OddDigits { digits: 3 })));
         assert!(matches!(from_hex(" # nothing"), Err(InputError::Empty)));

@@ -11,15 +11,15 @@ use crate::serve::option_values;
 /// Faults of simulated devices.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FaultArgs {
-    /// Simulated devices: a fault from the start, a line as sim serve --control takes it ('stick 1 0x102': the device with LID 1
-    /// never answers INIT_HCA); may be given several times. The devices' time then goes in steps of a microsecond, so that a
-    /// person can watch the wait
+    /// Simulated devices: a fault to inject at the start, in the syntax of sim serve --control; may be repeated. Example:
+    /// 'stick 1 0x102', so that the device with LID 1 never completes INIT_HCA. Simulated time then runs in steps of a
+    /// microsecond, so that waits are visible
     #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
     pub faults: Vec<ControlLine>,
 }
 
 impl FaultArgs {
-    /// Creates a world of this configuration. With faults, its time does not skip over waits.
+    /// Returns the configuration of the simulation. With faults, its time does not skip waits.
     pub fn world(&self, config: WorldConfig) -> WorldConfig {
         if self.faults.is_empty() { config } else { WorldConfig { max_step: config.step, ..config } }
     }
@@ -38,8 +38,8 @@ impl FaultArgs {
     /// There is no device with the LID of a fault: [`UsageError`].
     pub fn check(&self, count: u16) -> Result<()> {
         if let Some(line) = self.faults.iter().find(|line| !(1..=count).contains(&line.lid)) {
-            let there = if count == 1 { "the one has LID 1" } else { "they have LIDs 1 and 2" };
-            bail!(UsageError::new(format!("--fault: there is no simulated device with LID {}; {there}", line.lid)));
+            let lids = if count == 1 { "the device has LID 1" } else { "the devices have LIDs 1 and 2" };
+            bail!(UsageError::new(format!("--fault: there is no simulated device with LID {}; {lids}", line.lid)));
         }
         Ok(())
     }
@@ -50,7 +50,7 @@ impl FaultArgs {
     /// The command line has one: [`UsageError`].
     pub fn refuse(&self) -> Result<()> {
         if !self.faults.is_empty() {
-            bail!(UsageError::new("--fault: only simulated devices fail to order; leave it out"));
+            bail!(UsageError::new("--fault: faults can be injected into simulated devices only; leave it out"));
         }
         Ok(())
     }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused() {
+    fn an_invalid_device_is_refused() {
         for text in
             ["", "mlx5_0", "01:00", "01:00.8", "01:20.0", "100:00.0", "0:0:0:0.0", "+1:00.0", ":00.0", "01:00.", "0x1:00.0"]
         {

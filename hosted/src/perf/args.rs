@@ -1,4 +1,4 @@
-//! Options of `perf`: the letters and names are perftest's where it has them.
+//! Options of `perf`, with the letters and names of perftest where it has them.
 
 use std::path::PathBuf;
 
@@ -16,70 +16,71 @@ pub const PORT: u16 = 18515;
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct PerfArgs {
-    /// Tests, separated by commas; without it every one that the other options allow
+    /// Tests, separated by commas [default: all that the other options allow]
     #[arg(long, short = 'T', value_enum, value_delimiter = ',', value_name = "TEST")]
     pub test: Vec<Test>,
 
-    /// Device: `simulated` or a PCI address. None: two simulated devices joined by a wire. One: both ends on it, through its
-    /// own port. Two: both ends in this process, one on each
+    /// Device: `simulated` or a PCI address. With one, both ends use it. With two, each end has one. Default: two simulated
+    /// devices joined by a wire
     #[arg(long, short = 'd', value_name = "DEVICE")]
     pub device: Vec<DeviceChoice>,
-    /// Is the server: waits for one client at this address and does what it asks for
+    /// Runs as the server: waits for one client at this address, which chooses the measurements
     #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
     pub listen: Option<String>,
-    /// Is the client of the server at this address
+    /// Runs as the client of the server at this address
     #[arg(long, value_name = "HOST[:PORT]")]
     pub connect: Option<String>,
-    /// TCP port of the server, where its address has none
+    /// TCP port of the server, if its address has none
     #[arg(long, short = 'p', default_value_t = PORT)]
     pub port: u16,
 
-    /// Bytes of a message, 65536 or 64k; several separated by commas [default: 2 for latency, 65536 for bandwidth; atomics always 8]
+    /// Message sizes in bytes, for example 65536 or 64k, separated by commas [default: 2 for latency, 65536 for bandwidth;
+    /// always 8 for atomics]
     #[arg(long, short = 's', value_delimiter = ',', value_name = "BYTES", conflicts_with = "all", value_parser = parse_number::<u32>)]
     pub size: Vec<u32>,
-    /// Every size from 2 bytes to 8 MiB, doubling
+    /// All powers of two from 2 bytes to 8 MiB as message sizes
     #[arg(long, short = 'a')]
     pub all: bool,
-    /// Messages of each queue pair, or round trips [default: 5000 for bandwidth, 1000 for latency, 1 GiB at most]
+    /// Messages of each queue pair, or round trips [default: 5000 for bandwidth, 1000 for latency, at most 1 GiB]
     #[arg(long, short = 'n', value_name = "COUNT", conflicts_with = "duration", value_parser = parse_number::<u64>)]
     pub iters: Option<u64>,
-    /// Seconds of each measurement, instead of a number of messages
+    /// Duration of each measurement in seconds, instead of a number of messages
     #[arg(long, short = 'D', value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<u64>,
-    /// Queue pairs; in latency tests they take turns
+    /// Number of queue pairs; latency tests use them in turn
     #[arg(long, short = 'q', default_value_t = 1, value_name = "COUNT")]
     pub qp: u16,
-    /// Requests in flight of each queue pair in bandwidth tests
+    /// Maximum number of requests in flight on each queue pair in bandwidth tests
     #[arg(long, short = 't', default_value_t = 128, value_name = "COUNT")]
     pub tx_depth: u32,
-    /// Receives posted of each queue pair
+    /// Number of receives posted on each queue pair
     #[arg(long, short = 'r', default_value_t = 256, value_name = "COUNT")]
     pub rx_depth: u32,
-    /// Longest payload that goes inline into the request, in bytes [default: 220 for latency, 0 for bandwidth]
+    /// Maximum inline payload in bytes [default: 220 for latency, 0 for bandwidth]
     #[arg(long = "inline", visible_alias = "inline_size", short = 'I', value_name = "BYTES", value_parser = parse_number::<u32>)]
     pub inline: Option<u32>,
     /// Waits for completion events (interrupts) instead of polling
     #[arg(long, short = 'e')]
     pub events: bool,
-    /// Both ends send in bandwidth tests; the sum is given
+    /// Both ends send in bandwidth tests; results are the sum
     #[arg(long, short = 'b')]
     pub bidirectional: bool,
-    /// Path MTU in bytes [default: what both ports have]
+    /// Path MTU in bytes [default: the smaller active MTU of the two ports]
     #[arg(long, short = 'm', value_name = "BYTES")]
     pub mtu: Option<u32>,
-    /// Requests for one completion in bandwidth tests [default: 100, half the depth at most, 1 above 8 KiB]
+    /// Requests for one completion in bandwidth tests [default: 100, at most half the depth; 1 above 8 KiB]
     #[arg(long = "cq-mod", visible_alias = "cq_mod", short = 'Q', value_name = "COUNT")]
     pub cq_mod: Option<u32>,
     /// Requests for one doorbell in bandwidth tests
     #[arg(long = "post-list", visible_alias = "post_list", short = 'l', default_value_t = 1, value_name = "COUNT")]
     pub post_list: u32,
-    /// Transport
+    /// Transport service
     #[arg(long = "connection", short = 'c', value_enum, default_value_t, value_name = "TRANSPORT")]
     pub connection: Transport,
-    /// Reads and atomics outstanding of each queue pair [default: what both devices have]
+    /// Maximum number of reads and atomics outstanding on each queue pair [default: the maximum of both devices]
     #[arg(long, short = 'o', value_name = "COUNT")]
     pub outs: Option<u8>,
-    /// Which atomic
+    /// Operation of atomic tests
     #[arg(
         long = "atomic-type",
         visible_alias = "atomic_type",
@@ -91,7 +92,7 @@ pub struct PerfArgs {
     )]
     pub atomic: Atomic,
 
-    /// Draws latency and bandwidth over size into a file; without a size of its own it measures all sizes
+    /// Plots latency and bandwidth over message size into an SVG file; implies -a unless -s is given
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Prints one JSON document instead of tables
@@ -105,17 +106,17 @@ pub struct PerfArgs {
     pub faults: FaultArgs,
 }
 
-/// What stands under `--help`.
+/// Text after the options in `--help`.
 const EXAMPLES: &str = "\
 Examples:
-  bareverbs perf                                         every test on two simulated devices
-  bareverbs perf -T write-lat,write-bw -a --svg perf.svg  over all sizes, with a plot
-  bareverbs perf --device 0000:01:00.0 -T write-bw -D 5   through the port of one card, five seconds
-  bareverbs perf --device 01:00.0 --listen                the server; for it the client decides what is measured
+  bareverbs perf                                          all tests on two simulated devices
+  bareverbs perf -T write-lat,write-bw -a --svg perf.svg  all sizes, with a plot
+  bareverbs perf --device 0000:01:00.0 -T write-bw -D 5   both ends on one card, five seconds
+  bareverbs perf --device 01:00.0 --listen                the server
   bareverbs perf --device 01:00.0 --connect host -T send-lat -s 64
 
-Latency is half the round trip for write and send, the whole for read and atomics. 1 MiB/s is 1048576 bytes a second.
-After a bandwidth test the bytes of every message slot are compared, and the sums of atomics.";
+Latency is half the round trip for write and send, and the whole round trip for read and atomics.
+1 MiB/s is 1048576 bytes per second. Received data and the sums of atomics are verified after each test.";
 
 fn seconds(text: &str) -> Result<u64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
@@ -127,10 +128,10 @@ fn seconds(text: &str) -> Result<u64, String> {
 }
 
 impl PerfArgs {
-    /// The measurement that is asked for.
+    /// Returns the parameters of the measurements.
     ///
     /// # Errors
-    /// What cannot be, and why.
+    /// The first invalid parameter and the reason.
     pub fn parameters(&self) -> Result<Parameters, String> {
         let all = self.all || (self.svg.is_some() && self.size.is_empty());
         let mut parameters = Parameters {

@@ -1,11 +1,11 @@
-//! Where messages lie in an end's memory: slots to send from, slots into which messages come, for each queue pair.
+//! Layout of an end's memory region: for each queue pair a ring of send slots and a ring of receive slots.
 
 use super::parameters::{Parameters, Point, Verb};
 
-/// Bytes of the slots of one kind of a queue pair: little enough to stay in a cache.
-const CACHED: usize = 128 << 10;
-/// Slots begin at cache lines.
-const LINE: usize = 64;
+/// Maximum bytes of a ring of slots, so that it stays in a cache. A ring has at least one slot.
+const MAX_RING: usize = 128 << 10;
+/// Alignment of slots: a cache line.
+const CACHE_LINE: usize = 64;
 
 /// The slots of one measurement; the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,41 +14,42 @@ pub(super) struct BufferLayout {
     pub(super) size: usize,
     /// Bytes from slot to slot.
     pub(super) stride: usize,
-    /// Slots of one kind of a queue pair.
+    /// Slots of a ring.
     pub(super) slots: usize,
-    /// Queue pairs with slots of their own.
+    /// Number of queue pairs with separate rings.
     pub(super) queue_pairs: usize,
 }
 
 impl BufferLayout {
     pub(super) fn new(parameters: &Parameters, point: Point) -> Self {
         let size = point.size as usize;
-        let stride = size.next_multiple_of(LINE);
+        let stride = size.next_multiple_of(CACHE_LINE);
         let (queue_pairs, most) = if point.test.is_latency() {
             (1, 1)
         } else {
             let receives = if point.test.verb() == Verb::Send { parameters.rx_depth } else { 0 };
             (usize::from(parameters.queue_pairs), parameters.tx_depth.max(receives) as usize)
         };
-        Self { size, stride, slots: (CACHED / stride).clamp(1, most), queue_pairs }
+        Self { size, stride, slots: (MAX_RING / stride).clamp(1, most), queue_pairs }
     }
 
-    /// Bytes of the slots of one kind of a queue pair.
+    /// Returns the bytes of a ring of slots.
     pub(super) const fn ring(self) -> usize {
         self.slots * self.stride
     }
 
-    /// Offset of a slot to send from; for reads the slot that the peer reads.
+    /// Returns the offset of a send slot. The peer's RDMA reads access these slots.
     pub(super) const fn tx(self, queue_pair: usize, slot: usize) -> usize {
         queue_pair * self.ring() + slot * self.stride
     }
 
-    /// Offset of a slot into which messages come: written by the peer, received or read. Slot 0 is the word of atomics.
+    /// Returns the offset of a receive slot, which holds data received, written by the peer, or read from it. Slot 0 is the
+    /// target of atomics.
     pub(super) const fn rx(self, queue_pair: usize, slot: usize) -> usize {
         self.queue_pairs * self.ring() + self.tx(queue_pair, slot)
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all rings.
     pub(super) const fn total(self) -> usize {
         2 * self.queue_pairs * self.ring()
     }

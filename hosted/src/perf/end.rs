@@ -1,4 +1,4 @@
-//! One end of a measurement: the queue pairs of each point, when it waits for events, and where the peer's memory is.
+//! The verbs objects of one end: a memory region for all measurements, the queues of each measurement, and the peer's memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicBool;
@@ -14,14 +14,14 @@ use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
 use crate::device::{Device, Endpoint, Host, Role, SEND_BLOCKS};
 
-/// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
+/// Codes of the local ACK timeout and the minimum RNR timer, as in perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
 const MIN_RNR_TIMER: u8 = 12;
-/// Bytes of memory for messages of all simulated devices together.
+/// Maximum bytes of memory for messages of all simulated devices together.
 const SIMULATED_MEMORY: u64 = 8 << 30;
-/// Requests in flight in latency tests: one, and those whose completion has not been asked for.
+/// Send queue depth in latency tests: one request in flight, and requests before it that are not signaled.
 const LATENCY_DEPTH: u32 = 32;
-/// Requests between two completions in latency tests on one queue pair: the queue never fills.
+/// Requests for one completion in latency tests on one queue pair, low enough that the queue never fills.
 pub(super) const LATENCY_INTERVAL: u32 = LATENCY_DEPTH / 4;
 
 /// The queues of one measurement.
@@ -30,13 +30,13 @@ pub(super) struct Queues {
     pub(super) send_cq: CqHandle,
     pub(super) recv_cq: CqHandle,
     psns: Vec<Psn>,
-    /// Longest payload that goes inline.
+    /// Maximum inline payload.
     pub(super) inline: u32,
-    /// Whether completion events are asked for, and not seen to have come.
+    /// Whether the completion queues are armed, as far as this end knows.
     armed: bool,
 }
 
-/// Where the peer's memory is.
+/// Address and rkey of the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerMemory {
     addr: u64,
@@ -44,13 +44,13 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Byte `at` of it.
+    /// Returns the address of byte `at`.
     pub(super) const fn at(self, at: usize) -> Remote {
         Remote { addr: self.addr.wrapping_add(at as u64), rkey: self.rkey }
     }
 }
 
-/// One end.
+/// The verbs objects of one end.
 pub(super) struct PerfEnd<H: Host> {
     pub(super) endpoint: Endpoint<H>,
     lid: Lid,
@@ -60,32 +60,35 @@ pub(super) struct PerfEnd<H: Host> {
 }
 
 impl<H: Host> PerfEnd<H> {
-    /// An end with memory for all measurements, one of `ends_here` that this process has.
+    /// Creates an end with memory for all measurements. `local_ends` is the number of ends in this process.
     ///
     /// # Errors
-    /// The port is down, the device cannot do what is asked for, or the memory cannot be had.
-    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, ends_here: u64, stop: &AtomicBool) -> Result<Self> {
+    /// The port is down, the device does not support the parameters, or there is not enough memory.
+    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, local_ends: u64, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
         let port = device.active_port(1, stop)?;
         let length = parameters.points().iter().map(|&point| BufferLayout::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);
-        // A message is made, and compared, outside the memory of the device.
-        let needed = (length as u64).saturating_add(longest).saturating_mul(ends_here);
+        // Messages are generated and compared in a buffer besides the registered memory.
+        let needed = (length as u64).saturating_add(longest).saturating_mul(local_ends);
         check_memory(needed, device.host.simulated().is_some(), memory_available())?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let endpoint = Endpoint::new(device, length, access)?;
         Ok(Self { endpoint, lid: port.lid, mtu: port.active_mtu, queues: None, peer: None })
     }
 
-    /// Makes the queues of a measurement; gives what the peer must know.
+    /// Creates the queues of a measurement. Returns what the peer needs to connect.
+    ///
+    /// # Errors
+    /// The device refuses a queue.
     pub(super) fn open(&mut self, device: &mut Device<H>, parameters: &Parameters, point: Point) -> Result<Connection> {
         let attr = *device.verbs.query_device();
         let inline = parameters.inline(point.test, attr.max_inline_data);
         let depth = depth(parameters, point.test);
         let receives = receives(parameters, point.test);
         let queue_pairs = u32::from(parameters.queue_pairs);
-        // Room for a completion of each request: whatever the moderation, a queue never overruns.
+        // Each request has a completion queue entry, so that no moderation can overrun the queue.
         let send_cq = self.endpoint.create_cq(device, (queue_pairs * (depth + 1)).next_power_of_two())?;
         let recv_cq = self.endpoint.create_cq(device, (queue_pairs * receives).next_power_of_two().max(1))?;
         let mut queues = Queues { send_cq, recv_cq, psns: Vec::new(), inline, armed: false };
@@ -111,6 +114,9 @@ impl<H: Host> PerfEnd<H> {
     }
 
     /// Connects the queue pairs.
+    ///
+    /// # Errors
+    /// The values of the peer are invalid, or the device refuses a transition.
     pub(super) fn connect(
         &mut self,
         device: &mut Device<H>,
@@ -151,28 +157,43 @@ impl<H: Host> PerfEnd<H> {
     }
 
     /// Destroys the queues of a measurement.
+    ///
+    /// # Errors
+    /// The device refuses.
     pub(super) fn close(&mut self, device: &mut Device<H>) -> Result<()> {
         self.queues = None;
         self.endpoint.destroy_queues(device)
     }
 
-    /// Destroys everything on the device.
+    /// Destroys all verbs objects.
+    ///
+    /// # Errors
+    /// The device refuses.
     pub(super) fn destroy(self, device: &mut Device<H>) -> Result<()> {
         self.endpoint.destroy(device)
     }
 
-    /// The queues of the measurement.
+    /// Returns the queues of the measurement.
+    ///
+    /// # Errors
+    /// No measurement is open.
     pub(super) fn queues(&self) -> Result<&Queues> {
         self.queues.as_ref().context("no queues")
     }
 
-    /// The memory of the peer.
+    /// Returns the memory of the peer.
+    ///
+    /// # Errors
+    /// No measurement is connected.
     pub(super) fn peer(&self) -> Result<PeerMemory> {
         self.peer.context("no peer")
     }
 
-    /// Asks for an event of the completion queues, once until [`Self::disarm`]. Whether it was done now: then completions must be
-    /// looked for once more, for one that came before gives no event.
+    /// Arms the completion queues unless they are armed. Returns whether it did. The caller must then poll once more, because
+    /// a completion that is already in the queue raises no event.
+    ///
+    /// # Errors
+    /// The device is broken.
     pub(super) fn arm(&mut self, device: &mut Device<H>) -> Result<bool> {
         let queues = self.queues.as_mut().context("no queues")?;
         if queues.armed {
@@ -183,14 +204,17 @@ impl<H: Host> PerfEnd<H> {
         Ok(true)
     }
 
-    /// Completions came: the next wait needs a new event.
+    /// Marks the completion queues as not armed, after completions.
     pub(super) fn disarm(&mut self) {
         if let Some(queues) = &mut self.queues {
             queues.armed = false;
         }
     }
 
-    /// Whether every queue pair still works.
+    /// Checks that no queue pair is in an error state.
+    ///
+    /// # Errors
+    /// The first queue pair that is.
     pub(super) fn check_queue_pairs(&self, device: &Device<H>) -> Result<()> {
         for (queue_pair, &qp) in self.endpoint.qps().iter().enumerate() {
             let info = device.verbs.qp(qp)?;
@@ -202,7 +226,7 @@ impl<H: Host> PerfEnd<H> {
     }
 }
 
-/// Returns the stream of the pattern that an end sends.
+/// Returns the stream of the data pattern that an end sends.
 pub(super) const fn stream(role: Role) -> u32 {
     match role {
         Role::Client => 0,
@@ -210,9 +234,9 @@ pub(super) const fn stream(role: Role) -> u32 {
     }
 }
 
-/// What a completion says that failed.
+/// Returns the error of a failed completion.
 #[cold]
-pub(super) fn refused(completion: &Completion) -> anyhow::Error {
+pub(super) fn failed_completion(completion: &Completion) -> anyhow::Error {
     let hint = match completion.status {
         WcStatus::RetryExcErr => ": the peer does not answer",
         WcStatus::RnrRetryExcErr => ": the peer has no receive posted",
@@ -227,7 +251,7 @@ pub(super) fn refused(completion: &Completion) -> anyhow::Error {
     )
 }
 
-/// Whether `needed` bytes are to be had in a machine with `available` bytes free.
+/// Checks that a machine with `available` free bytes has the `needed` bytes.
 fn check_memory(needed: u64, is_simulated: bool, available: Option<u64>) -> Result<()> {
     const REMEDY: &str = "take shorter messages (-s) or fewer queue pairs (-q)";
     if is_simulated && needed > SIMULATED_MEMORY {
@@ -241,14 +265,14 @@ fn check_memory(needed: u64, is_simulated: bool, available: Option<u64>) -> Resu
     }
 }
 
-/// Bytes of memory that can be had without swapping (proc_meminfo(5)); `None` where nobody says.
+/// Returns the bytes of memory available without swapping (proc_meminfo(5)), if the kernel reports them.
 fn memory_available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Whether the device can do what is asked for.
+/// Checks that the device supports the parameters.
 fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<()> {
     let (attr, name) = (device.verbs.query_device(), device.host.name());
     for &test in &parameters.tests {
@@ -289,12 +313,12 @@ fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<
     Ok(())
 }
 
-/// Requests in flight of a queue pair.
+/// Returns the maximum number of requests in flight of a queue pair.
 const fn depth(parameters: &Parameters, test: Test) -> u32 {
     if test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth }
 }
 
-/// Receives of a queue pair, those for credits too.
+/// Returns the number of receives of a queue pair, including those for credits.
 fn receives(parameters: &Parameters, test: Test) -> u32 {
     if test.verb() == Verb::Send { parameters.rx_depth + CREDITS } else { 0 }
 }
@@ -306,7 +330,7 @@ const fn qp_type(parameters: &Parameters) -> QpType {
     }
 }
 
-/// What a queue pair of a test has room for: one request more for a credit, and a receive in any case, since some devices want one.
+/// Returns the capacities of a queue pair: one more request for a credit, and at least one receive, which some devices require.
 fn capacities(parameters: &Parameters, test: Test, inline: u32) -> QpCap {
     let credit = u32::from(test.verb() == Verb::Send);
     QpCap {
@@ -318,7 +342,7 @@ fn capacities(parameters: &Parameters, test: Test, inline: u32) -> QpCap {
     }
 }
 
-/// Whether what the peer says of itself can be.
+/// Checks the peer's queue pairs and memory.
 fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -> Result<()> {
     let queue_pairs = usize::from(parameters.queue_pairs);
     if peer.queue_pairs.len() != queue_pairs {
@@ -330,14 +354,14 @@ fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -
     for (at, &(qpn, _)) in peer.queue_pairs.iter().enumerate() {
         // QP0 and QP1 are the management queue pairs, 0xffffff means multicast (IBTA 3.5.10, 10.5).
         if matches!(qpn, 0 | 1 | 0xff_ffff) {
-            bail!("the peer gave {qpn:#x} as the number of a queue pair, which is none of a connection");
+            bail!("the peer gave {qpn:#x} as the number of a queue pair, which cannot be connected");
         }
         if peer.queue_pairs.iter().take(at).any(|&(other, _)| other == qpn) {
             bail!("the peer gave the number {qpn:#x} for two queue pairs");
         }
     }
     if peer.lid == 0 || peer.lid >= 0xc000 {
-        bail!("the peer's LID, {:#x}, is none of a port", peer.lid);
+        bail!("the peer's LID, {:#x}, is not a unicast LID", peer.lid);
     }
     if peer.length < length as u64 || peer.addr.checked_add(peer.length).is_none() {
         bail!("the peer has {} bytes of memory at {:#x}, {length} are needed", peer.length, peer.addr);
@@ -350,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_nobody_has_is_refused() {
+    fn more_memory_than_available_is_refused() {
         assert!(check_memory(8 << 30, true, None).is_ok() && check_memory(9 << 30, false, Some(9 << 30)).is_ok());
         for (is_simulated, available, part) in [(true, None, "8589934592 here"), (false, Some(5), "5 available")] {
             let error = check_memory((8 << 30) + 1, is_simulated, available).unwrap_err().to_string();
@@ -361,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_says_is_checked() {
+    fn invalid_values_of_a_peer_are_refused() {
         let parameters = Parameters { queue_pairs: 2, ..Parameters::default() };
         let good = Connection {
             lid: 1,
@@ -377,9 +401,9 @@ mod tests {
             (Connection { queue_pairs: vec![(1, 0)], ..good.clone() }, "1 queue pairs instead of 2"),
             (Connection { queue_pairs: vec![(1, 0), (1 << 24, 0)], ..good.clone() }, "24 bits"),
             (Connection { queue_pairs: vec![(1, 0), (1, 1 << 24)], ..good.clone() }, "24 bits"),
-            (Connection { queue_pairs: vec![(2, 0), (0, 0)], ..good.clone() }, "none of a connection"),
-            (Connection { queue_pairs: vec![(1, 0), (2, 0)], ..good.clone() }, "none of a connection"),
-            (Connection { queue_pairs: vec![(2, 0), (0xff_ffff, 0)], ..good.clone() }, "none of a connection"),
+            (Connection { queue_pairs: vec![(2, 0), (0, 0)], ..good.clone() }, "cannot be connected"),
+            (Connection { queue_pairs: vec![(1, 0), (2, 0)], ..good.clone() }, "cannot be connected"),
+            (Connection { queue_pairs: vec![(2, 0), (0xff_ffff, 0)], ..good.clone() }, "cannot be connected"),
             (Connection { queue_pairs: vec![(2, 0), (2, 1)], ..good.clone() }, "0x2 for two queue pairs"),
             (Connection { lid: 0, ..good.clone() }, "LID"),
             (Connection { lid: 0xffff, ..good.clone() }, "LID"),

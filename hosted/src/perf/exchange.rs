@@ -1,4 +1,4 @@
-//! The messages of the two ends: JSON, one message a line, over TCP; or within this process.
+//! The messages between the two ends: one JSON document a line over a stream, or a queue within this process.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,26 +12,26 @@ use serde::{Deserialize, Serialize};
 use super::parameters::{Parameters, Point};
 use super::report::Row;
 
-/// Version of the exchange; both ends must have the same.
+/// Version of the protocol, which must be the same at both ends.
 pub(super) const VERSION: u32 = 1;
-/// What the first message names.
+/// Name of the protocol in the first message.
 pub(super) const PROTOCOL: &str = "bareverbs-perf";
-/// Longest line in bytes.
+/// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
-/// Characters of the peer's words that are shown at most.
+/// Maximum number of characters of a peer's text that are printed.
 const MAX_SHOWN: usize = 1000;
-/// How long the peer may say nothing.
+/// Maximum time without a message of the peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often something is said.
+/// Maximum time without a message to the peer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the peer may leave what is said unread.
+/// Maximum time that the peer may leave messages unread.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The first: the client's with the parameters, the server's without.
+    /// The first message of each end. The client's has the parameters.
     Hello {
         /// [`PROTOCOL`].
         protocol: String,
@@ -41,59 +41,59 @@ pub(super) enum Message {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parameters: Option<Box<Parameters>>,
     },
-    /// The queue pairs and the memory for the next measurement.
+    /// Queue pairs and memory of this end for the next measurement.
     Connection(Connection),
-    /// This end is connected and has its receives posted.
+    /// This end's queue pairs are connected, and its receives are posted.
     Ready {
         /// The measurement.
         point: Point,
     },
-    /// This end sends nothing more in this measurement.
+    /// This end posts no more requests in this measurement.
     Done {
         /// Messages sent on each queue pair.
         sent: Vec<u64>,
         /// Whether everything ends after this measurement (Ctrl-C).
         last: bool,
     },
-    /// What this end measured and found.
+    /// The data at this end is verified.
     Result {
-        /// What it measured, if it sent.
+        /// Measured values, if this end measured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         row: Option<Row>,
     },
-    /// This end gives up.
+    /// This end has failed.
     Failure {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// This end lives.
+    /// Keepalive.
     Alive,
 }
 
-/// What a peer must know to connect and to address memory.
+/// Queue pairs and memory of an end, as its peer needs them to connect and to address the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Connection {
     /// LID of the port.
     pub lid: u16,
     /// MTU of the port in bytes.
     pub mtu: u32,
-    /// Reads and atomics outstanding as target.
+    /// Maximum number of reads and atomics outstanding as target.
     pub max_dest_rd_atomic: u8,
     /// Number and first PSN of each queue pair.
     pub queue_pairs: Vec<(u32, u32)>,
-    /// Key of the memory.
+    /// rkey of the memory.
     pub rkey: u32,
-    /// Address of its first byte.
+    /// Address of the memory.
     pub addr: u64,
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub length: u64,
 }
 
 impl Message {
-    /// The message of a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// It is none.
+    /// The line is not a message; the error quotes it.
     pub(super) fn parse(line: &[u8]) -> Result<Self> {
         serde_json::from_slice(line).map_err(|error| {
             let text = String::from_utf8_lossy(line.get(..line.len().min(80)).unwrap_or_default());
@@ -101,7 +101,7 @@ impl Message {
         })
     }
 
-    /// Its name, for errors.
+    /// Returns the name of the message, for errors.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "hello",
@@ -115,7 +115,7 @@ impl Message {
     }
 }
 
-/// Words of the peer as a terminal may get them: without control characters, and not endless.
+/// Escapes control characters of a peer's text and limits its length, so that a terminal can show it.
 pub(super) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars().take(MAX_SHOWN) {
@@ -127,43 +127,43 @@ pub(super) fn printable(text: &str) -> String {
     shown
 }
 
-/// The way to the other end.
+/// A bidirectional queue of messages between the ends.
 pub(super) trait Link {
     /// Sends a message.
     ///
     /// # Errors
-    /// The peer is gone or does not read.
+    /// The peer is disconnected or does not read.
     fn send(&mut self, message: &Message) -> Result<()>;
 
-    /// The next message, if one is there.
+    /// Returns the next message, if one has arrived.
     ///
     /// # Errors
-    /// The peer is gone, silent for too long, or says what is no message.
+    /// The peer is disconnected, has sent nothing for too long, or has sent bytes that are not a message.
     fn receive(&mut self) -> Result<Option<Message>>;
 
-    /// Waits for a message, for `timeout` at most. It may return early.
+    /// Waits up to `timeout` for a message. It may return earlier.
     fn wait(&mut self, timeout: Duration);
 
-    /// How many of the two ends are in this process.
-    fn ends_here(&self) -> u64;
+    /// Returns how many of the two ends are in this process.
+    fn local_ends(&self) -> u64;
 }
 
 /// One end of a link within this process.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalLink {
     inbox: Rc<RefCell<VecDeque<Message>>>,
     outbox: Rc<RefCell<VecDeque<Message>>>,
 }
 
-impl Local {
-    /// Both ends of a new link.
+impl LocalLink {
+    /// Creates both ends of a link.
     pub(super) fn pair() -> (Self, Self) {
         let (to, fro) = (Rc::default(), Rc::default());
         (Self { inbox: Rc::clone(&to), outbox: Rc::clone(&fro) }, Self { inbox: fro, outbox: to })
     }
 }
 
-impl Link for Local {
+impl Link for LocalLink {
     fn send(&mut self, message: &Message) -> Result<()> {
         self.outbox.borrow_mut().push_back(message.clone());
         Ok(())
@@ -175,14 +175,14 @@ impl Link for Local {
 
     fn wait(&mut self, _timeout: Duration) {}
 
-    fn ends_here(&self) -> u64 {
+    fn local_ends(&self) -> u64 {
         2
     }
 }
 
-/// A stream whose reads can be given a time.
+/// A stream whose reads can have a timeout.
 pub(super) trait Stream: Read + Write {
-    /// Whether reads and writes return at once, or wait for `timeout` at most.
+    /// Makes reads wait up to `timeout`, or reads and writes return at once without one.
     ///
     /// # Errors
     /// The system refuses.
@@ -205,27 +205,27 @@ impl Stream for std::os::unix::net::UnixStream {
 
 /// A link over a stream.
 #[derive(Debug)]
-pub(super) struct Lines<S> {
+pub(super) struct StreamLink<S> {
     stream: S,
-    /// What was read and is no whole line yet, and the lines before it.
+    /// Bytes read that were not yet taken as lines.
     buffer: Vec<u8>,
-    /// When the last whole line came.
-    heard: Instant,
-    spoke: Instant,
+    /// Time of the last complete line.
+    last_received: Instant,
+    last_sent: Instant,
 }
 
-impl<S: Stream> Lines<S> {
-    /// A link over `stream`.
+impl<S: Stream> StreamLink<S> {
+    /// Creates a link over `stream`.
     ///
     /// # Errors
-    /// The stream cannot be made not to wait.
+    /// The stream does not support nonblocking mode.
     pub(super) fn new(mut stream: S) -> Result<Self> {
         stream.set_waiting(None).context("the connection to the peer")?;
         let now = Instant::now();
-        Ok(Self { stream, buffer: Vec::new(), heard: now, spoke: now })
+        Ok(Self { stream, buffer: Vec::new(), last_received: now, last_sent: now })
     }
 
-    /// Takes what there is to read; whether there was anything.
+    /// Reads once into the buffer. Returns whether bytes were read.
     fn fill(&mut self) -> Result<bool> {
         let mut bytes = [0; 4096];
         match self.stream.read(&mut bytes) {
@@ -237,10 +237,14 @@ impl<S: Stream> Lines<S> {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
                 Ok(false)
             }
-            Err(error) => Err(error).context("the peer is gone"),
+            Err(error) => Err(error).context("the peer is disconnected"),
         }
     }
 
+    /// Removes the first complete line from the buffer.
+    ///
+    /// # Errors
+    /// The line is longer than [`MAX_LINE`].
     fn take_line(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') else {
             if self.buffer.len() > MAX_LINE {
@@ -253,13 +257,13 @@ impl<S: Stream> Lines<S> {
         }
         let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
         line.pop();
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         Ok(Some(line))
     }
 }
 
-impl<S: Stream> Lines<S> {
-    /// The next message among the lines that were read, but for signs of life.
+impl<S: Stream> StreamLink<S> {
+    /// Removes the next message from the buffer, and keepalive messages before it.
     fn take_message(&mut self) -> Result<Option<Message>> {
         while let Some(line) = self.take_line()? {
             match Message::parse(&line)? {
@@ -271,7 +275,7 @@ impl<S: Stream> Lines<S> {
     }
 }
 
-impl<S: Stream> Link for Lines<S> {
+impl<S: Stream> Link for StreamLink<S> {
     fn send(&mut self, message: &Message) -> Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
@@ -288,18 +292,18 @@ impl<S: Stream> Link for Lines<S> {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => {
-                    // What it said before it left is worth more than that it left.
+                    // A reason that the peer sent before it disconnected explains more than the failed write.
                     while self.buffer.len() <= MAX_LINE && self.fill().unwrap_or(false) {}
                     while let Ok(Some(line)) = self.take_line() {
                         if let Ok(Message::Failure { reason }) = Message::parse(&line) {
                             bail!("the peer failed: {}", printable(&reason));
                         }
                     }
-                    return Err(error).context("the peer is gone");
+                    return Err(error).context("the peer is disconnected");
                 }
             }
         }
-        self.spoke = Instant::now();
+        self.last_sent = Instant::now();
         Ok(())
     }
 
@@ -307,19 +311,19 @@ impl<S: Stream> Link for Lines<S> {
         if let Some(message) = self.take_message()? {
             return Ok(Some(message));
         }
-        // Once in a call: a peer that talks without pause must not keep the caller from anything else.
+        // One read a call: a peer that sends without pause must not block the caller.
         if self.fill()?
             && let Some(message) = self.take_message()?
         {
             return Ok(Some(message));
         }
-        if self.heard.elapsed() > PEER_TIMEOUT {
+        if self.last_received.elapsed() > PEER_TIMEOUT {
             if !self.buffer.is_empty() {
-                bail!("the peer has sent {} bytes that are no message; is it `bareverbs perf`?", self.buffer.len());
+                bail!("the peer has sent {} bytes that are not a message; is it `bareverbs perf`?", self.buffer.len());
             }
-            bail!("the peer has said nothing for {} s", PEER_TIMEOUT.as_secs());
+            bail!("the peer has sent nothing for {} s", PEER_TIMEOUT.as_secs());
         }
-        if self.spoke.elapsed() > KEEPALIVE_INTERVAL {
+        if self.last_sent.elapsed() > KEEPALIVE_INTERVAL {
             self.send(&Message::Alive)?;
         }
         Ok(None)
@@ -329,7 +333,7 @@ impl<S: Stream> Link for Lines<S> {
         if self.buffer.contains(&b'\n') {
             return;
         }
-        // Whatever goes wrong here is found by the next `receive`.
+        // The next `receive` reports an error of this read.
         if self.stream.set_waiting(Some(timeout)).is_ok() {
             let mut bytes = [0; 4096];
             if let Ok(count) = self.stream.read(&mut bytes)
@@ -341,7 +345,7 @@ impl<S: Stream> Link for Lines<S> {
         }
     }
 
-    fn ends_here(&self) -> u64 {
+    fn local_ends(&self) -> u64 {
         1
     }
 }
@@ -353,9 +357,9 @@ mod tests {
     use super::*;
     use crate::perf::parameters::Test;
 
-    fn pair() -> (Lines<UnixStream>, UnixStream) {
+    fn pair() -> (StreamLink<UnixStream>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Lines::new(ours).unwrap(), theirs)
+        (StreamLink::new(ours).unwrap(), theirs)
     }
 
     fn connection() -> Connection {
@@ -371,9 +375,9 @@ mod tests {
     }
 
     #[test]
-    fn every_message_comes_back_as_it_was() {
+    fn every_message_is_parsed_as_it_was_sent() {
         let (left, right) = UnixStream::pair().unwrap();
-        let (mut left, mut right) = (Lines::new(left).unwrap(), Lines::new(right).unwrap());
+        let (mut left, mut right) = (StreamLink::new(left).unwrap(), StreamLink::new(right).unwrap());
         let parameters = Parameters { tests: Test::ALL.to_vec(), sizes: Parameters::all_sizes(), ..Parameters::default() };
         let messages = [
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters)) },
@@ -396,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_comes_in_pieces_and_several_at_once() {
+    fn a_read_may_return_part_of_a_line_or_several_lines() {
         let (mut link, mut peer) = pair();
         peer.write_all(br#"{"message":"done","sent":[1],"last":false}"#).unwrap();
         assert_eq!(link.receive().unwrap(), None);
@@ -411,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error_that_shows_it() {
+    fn a_line_that_is_not_a_message_is_an_error_that_quotes_it() {
         for line in [
             "",
             "GET / HTTP/1.1",
@@ -437,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused() {
+    fn a_line_that_is_too_long_is_refused() {
         let (mut link, mut peer) = pair();
         let writer = std::thread::spawn(move || while peer.write_all(&[b'a'; 1024]).is_ok() {});
         let error = (0..1_000_000).find_map(|_| link.receive().err()).unwrap();
@@ -448,23 +452,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_or_speak_is_noticed() {
+    fn a_silent_peer_times_out() {
         let (mut link, _peer) = pair();
-        link.heard = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
+        link.last_received = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
         assert!(link.receive().unwrap_err().to_string().contains("nothing for 20 s"));
     }
 
     #[test]
-    fn bytes_that_are_no_message_are_told_from_silence() {
+    fn the_timeout_error_counts_bytes_that_are_not_a_message() {
         let (mut link, mut peer) = pair();
         peer.write_all(b"* OK IMAP").unwrap();
-        link.heard = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
+        link.last_received = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
         let error = link.receive().unwrap_err().to_string();
-        assert!(error.contains("9 bytes that are no message; is it `bareverbs perf`?"), "{error}");
+        assert!(error.contains("9 bytes that are not a message; is it `bareverbs perf`?"), "{error}");
     }
 
     #[test]
-    fn a_peer_that_says_without_pause_that_it_lives_keeps_nobody() {
+    fn a_peer_that_floods_keepalives_does_not_block_receive() {
         let (mut link, mut peer) = pair();
         let lines = br#"{"message":"alive"}"#.iter().chain(b"\n").copied().collect::<Vec<u8>>().repeat(200);
         let writer = std::thread::spawn(move || while peer.write_all(&lines).is_ok() {});
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_peer_are_shown_without_control_characters() {
+    fn control_characters_of_the_peer_are_escaped() {
         assert_eq!(printable("it's \"é\": \x1b[2Ja\n\u{202e}b"), "it's \"é\": \\u{1b}[2Ja\\n\\u{202e}b");
         assert_eq!(printable(&"a".repeat(5000)).len(), MAX_SHOWN);
         let error = format!("{:#}", Message::parse(b"{\"message\":\"\\u001b[2J\"}").unwrap_err());

@@ -1,8 +1,8 @@
-//! Latency: one message at a time.
+//! Latency tests: one message at a time.
 //!
-//! With write and send both ends send: the client's message is answered by the server's, and half the time between two messages of
-//! the client is the latency. A write is seen by polling its last byte, which counts. With read and atomics the client alone sends,
-//! and the time from request to completion is the latency.
+//! In write and send tests the server answers each message. The latency is half the time between two messages of the client.
+//! A write is detected by polling its last byte, which holds the number of the message. In read and atomic tests only the
+//! client posts requests, and the latency is the time from request to completion.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, CqHandle, DmaBuffer as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 use super::buffer_layout::BufferLayout;
-use super::end::{LATENCY_INTERVAL, PerfEnd, refused, stream};
+use super::end::{LATENCY_INTERVAL, PerfEnd, failed_completion, stream};
 use super::parameters::{Atomic, End, Parameters, Point, Verb};
 use super::report::Row;
 use super::statistics::Samples;
 use crate::data_pattern::Pattern;
 use crate::device::{Device, Host, Role};
 
-/// Completions taken at a time: there are hardly ever more.
+/// Completions polled in one call.
 const BATCH: usize = 4;
-/// Looks at the memory between two looks for a failed request.
+/// Polls of the memory between two polls for a failed request.
 const FAILURE_CHECK_STEPS: u32 = 64;
 
 /// One end of a latency test.
@@ -32,44 +32,50 @@ pub(super) struct Latency {
     role: Role,
     events: bool,
     qps: Vec<QpHandle>,
-    /// Which of them is next.
+    /// Index of the queue pair of the next message.
     queue_pair: usize,
     send_cq: CqHandle,
     recv_cq: CqHandle,
     sges: [Sge; 1],
     remote: Remote,
-    /// The message, if it goes inline.
+    /// Inline payload; empty if messages are not inline.
     inline: Vec<u8>,
-    /// Offsets of the last byte that is sent, and of the last that comes.
+    /// Offset of the last byte of the message to send.
     out_last: usize,
+    /// Offset of the last byte of the message to receive.
     in_last: usize,
     sent: u64,
     completed: u64,
     received: u64,
     /// Whether it is this end's turn to send.
-    turn: bool,
+    may_send: bool,
     target: u64,
-    /// Messages between two that ask for a completion, and up to the next that does.
+    /// Number of messages for one signaled request.
     interval: u64,
+    /// Messages up to the next signaled request.
     until_signal: u64,
-    empty: u32,
+    /// Polls without result.
+    empty_polls: u32,
     duration: Option<Duration>,
     start: Option<Instant>,
-    /// When the last message was sent.
-    stamp: Instant,
+    /// Time of the last message sent.
+    last_send: Instant,
     finish: Option<Instant>,
     samples: Samples,
 }
 
 impl Latency {
-    /// Fills the slots, and posts receives.
+    /// Fills the slots with data made from `seed`, and posts receives.
+    ///
+    /// # Errors
+    /// The queues do not exist, or a receive cannot be posted.
     pub(super) fn new<H: Host>(
         end: &mut PerfEnd<H>,
         device: &mut Device<H>,
         parameters: &Parameters,
         point: Point,
         role: Role,
-        run: u64,
+        seed: u64,
     ) -> Result<Self> {
         let layout = BufferLayout::new(parameters, point);
         let verb = point.test.verb();
@@ -77,13 +83,13 @@ impl Latency {
         if verb == Verb::Atomic {
             end.endpoint.clear(out, layout.size)?;
         } else {
-            end.endpoint.fill(out, layout.size, pattern(run, role))?;
+            end.endpoint.fill(out, layout.size, pattern(seed, role))?;
         }
         end.endpoint.clear(incoming, layout.size)?;
         let queues = end.queues()?;
         let (send_cq, recv_cq, qps, longest) = (queues.send_cq, queues.recv_cq, end.endpoint.qps().to_vec(), queues.inline);
         let inline = if point.size <= longest { end.endpoint.read(out, layout.size)?.to_vec() } else { Vec::new() };
-        // What is read goes where messages come in, and comes from where messages are sent.
+        // An RDMA read fetches from the peer's send slots into the receive slots here.
         let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
         if verb == Verb::Send {
             for (index, &qp) in qps.iter().enumerate() {
@@ -92,11 +98,11 @@ impl Latency {
                 }
             }
         }
-        // On several queue pairs each request asks, for a completion covers only those before it on the same one.
+        // A completion covers only requests of its own queue pair, so with several queue pairs each request is signaled.
         let alone = qps.len() == 1 && matches!(verb, Verb::Write | Verb::Send);
         let interval = if alone { LATENCY_INTERVAL.into() } else { 1 };
         let (target, duration) = match parameters.end(point) {
-            // The server answers whatever comes.
+            // The server answers every message.
             _ if role == Role::Server => (u64::MAX, None),
             End::Iterations(count) => (count, None),
             End::Duration(duration) => (u64::MAX, Some(duration)),
@@ -120,14 +126,14 @@ impl Latency {
             sent: 0,
             completed: 0,
             received: 0,
-            turn: role == Role::Client,
+            may_send: role == Role::Client,
             target,
             interval,
             until_signal: interval,
-            empty: 0,
+            empty_polls: 0,
             duration,
             start: None,
-            stamp: Instant::now(),
+            last_send: Instant::now(),
             finish: None,
             samples: Samples::new()?,
         })
@@ -137,22 +143,22 @@ impl Latency {
         matches!(self.role, Role::Client)
     }
 
-    /// Whether this end has nothing to do but let the peer work on its memory.
+    /// Returns whether this end posts no requests: the peer accesses its memory.
     pub(super) const fn is_passive(&self) -> bool {
         !self.is_client() && matches!(self.verb, Verb::Read | Verb::Atomic)
     }
 
-    /// Whether the last answer has come. The server has no end of its own.
+    /// Returns whether the last answer has arrived. It is always true at the server, which ends with the client.
     pub(super) const fn is_finished(&self) -> bool {
         !self.is_client() || self.finish.is_some()
     }
 
-    /// Messages sent on all queue pairs.
+    /// Returns the number of messages sent on all queue pairs.
     pub(super) const fn messages(&self) -> u64 {
         self.sent
     }
 
-    /// Sends nothing more.
+    /// Ends the test: sends no more messages.
     pub(super) fn stop(&mut self) {
         self.target = self.target.min(self.sent);
         if self.is_client() && self.sent == self.received {
@@ -160,19 +166,22 @@ impl Latency {
         }
     }
 
-    /// Looks for the message that is due, and sends the next one; whether anything happened.
+    /// Polls for the message that is due, and sends the next one. Returns whether there was progress.
+    ///
+    /// # Errors
+    /// A request failed or cannot be posted.
     #[inline]
     pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
-        if self.turn {
+        if self.may_send {
             return self.send(end, device);
         }
-        let came = match self.verb {
+        let arrived = match self.verb {
             Verb::Write => self.poll_write(end, device)?,
             Verb::Send => return self.poll_receive(end, device),
-            Verb::Read | Verb::Atomic => self.take_sends(device)?,
+            Verb::Read | Verb::Atomic => self.poll_send_cq(device)?,
         };
-        if came {
-            self.take_message(end, device)?;
+        if arrived {
+            self.count_received(end, device)?;
             return Ok(true);
         }
         self.wait_for_event(end, device)
@@ -183,33 +192,33 @@ impl Latency {
         if self.events && !self.is_passive() { end.arm(device) } else { Ok(false) }
     }
 
-    /// The message that was due has come: sends the next one, unless it was the last.
+    /// Counts the message that was due, and sends the next one unless it was the last.
     #[inline]
-    fn take_message<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    fn count_received<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         self.received += 1;
         if self.events {
             end.disarm();
         }
         if self.is_client() && self.received >= self.target {
             let now = Instant::now();
-            // The time between two messages was measured for all but the last.
+            // Sending a message measures the one before, so only a single message is measured here.
             if self.received == 1 {
                 self.samples.record(self.latency(now));
             }
             self.finish = Some(now);
             return Ok(true);
         }
-        self.turn = true;
+        self.may_send = true;
         self.send(end, device)
     }
 
     #[inline]
     fn latency(&self, now: Instant) -> Duration {
-        let time = now.saturating_duration_since(self.stamp);
+        let time = now.saturating_duration_since(self.last_send);
         if matches!(self.verb, Verb::Write | Verb::Send) { time / 2 } else { time }
     }
 
-    /// Whether the last byte of the message that is due has come.
+    /// Returns whether the last byte of the message that is due has arrived.
     #[inline]
     fn poll_write<H: Host>(&mut self, end: &PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let mut last = [0];
@@ -217,9 +226,9 @@ impl Latency {
         if last == [self.received.wrapping_add(1) as u8] {
             return Ok(true);
         }
-        self.empty = self.empty.wrapping_add(1);
-        if self.empty.is_multiple_of(FAILURE_CHECK_STEPS) {
-            self.take_sends(device)?;
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.empty_polls.is_multiple_of(FAILURE_CHECK_STEPS) {
+            self.poll_send_cq(device)?;
         }
         Ok(false)
     }
@@ -227,40 +236,40 @@ impl Latency {
     fn poll_receive<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; 1];
         if device.verbs.poll_cq(self.recv_cq, &mut completions).context("poll_cq")? == 0 {
-            self.empty = self.empty.wrapping_add(1);
-            if self.empty.is_multiple_of(FAILURE_CHECK_STEPS) || self.events {
-                self.take_sends(device)?;
+            self.empty_polls = self.empty_polls.wrapping_add(1);
+            if self.empty_polls.is_multiple_of(FAILURE_CHECK_STEPS) || self.events {
+                self.poll_send_cq(device)?;
             }
             return self.wait_for_event(end, device);
         }
         let [completion] = &completions;
         if completion.status != WcStatus::Success {
-            return Err(refused(completion));
+            return Err(failed_completion(completion));
         }
         if completion.byte_len as usize != self.layout.size {
-            bail!("a message of {} bytes came", completion.byte_len);
+            bail!("a message of {} bytes arrived", completion.byte_len);
         }
-        self.take_message(end, device)?;
-        // The answer is on its way before the receive goes back.
+        self.count_received(end, device)?;
+        // The answer is posted before the receive, because the time until the answer is measured.
         let at = self.layout.rx(0, 0);
         end.endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.layout.size)?;
         Ok(true)
     }
 
-    /// Takes completions of sends; whether there was one.
-    fn take_sends<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+    /// Polls the send completion queue. Returns whether there was a completion.
+    fn poll_send_cq<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; BATCH];
         let taken = device.verbs.poll_cq(self.send_cq, &mut completions).context("poll_cq")?;
         for completion in completions.iter().take(taken) {
             if completion.status != WcStatus::Success {
-                return Err(refused(completion));
+                return Err(failed_completion(completion));
             }
             self.completed += self.interval;
         }
         Ok(taken != 0)
     }
 
-    /// Sends the next message, if the queue has room for it.
+    /// Sends the next message, if the queue has room. Returns whether it was sent.
     #[inline]
     fn send<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let Some(&qp) = self.qps.get(self.queue_pair) else { bail!("no queue pair") };
@@ -268,7 +277,7 @@ impl Latency {
             self.stop();
             return Ok(false);
         }
-        if self.sent - self.completed >= 3 * self.interval + self.qps.len() as u64 && !self.take_sends(device)? {
+        if self.sent - self.completed >= 3 * self.interval + self.qps.len() as u64 && !self.poll_send_cq(device)? {
             return Ok(false);
         }
         let number = self.sent;
@@ -299,7 +308,7 @@ impl Latency {
             }
         };
         device.verbs.post_send(qp, &SendWr { wr_id: self.sent, flags, op }).context("post_send")?;
-        // From here on the message is on its way: nothing below lengthens what is measured.
+        // The message is posted: the code below does not add to the measured time.
         if self.is_client() {
             let now = Instant::now();
             match self.start {
@@ -311,51 +320,54 @@ impl Latency {
                 }
                 None => self.start = Some(now),
             }
-            self.stamp = now;
+            self.last_send = now;
         }
-        self.turn = false;
+        self.may_send = false;
         self.queue_pair += 1;
         if self.queue_pair == self.qps.len() {
             self.queue_pair = 0;
         }
         if matches!(self.verb, Verb::Write | Verb::Send) && self.sent - self.completed >= self.interval {
-            self.take_sends(device)?;
+            self.poll_send_cq(device)?;
         }
         Ok(true)
     }
 
-    /// Whether all that the peer sent has come.
+    /// Returns whether all messages that the peer sent have arrived.
     pub(super) fn has_received(&self, sent: &[u64]) -> bool {
         !matches!(self.verb, Verb::Write | Verb::Send) || self.received >= sent.iter().sum()
     }
 
-    /// What is outstanding, for errors.
+    /// Describes the outstanding request, for errors.
     pub(super) fn outstanding(&self) -> String {
         let what = if matches!(self.verb, Verb::Write | Verb::Send) { "message" } else { "completion" };
         format!("waiting for {what} {} ({} sent, {} complete)", self.received + 1, self.sent, self.completed)
     }
 
-    /// Compares what came with what the peer sent; `sent` are its messages.
-    pub(super) fn verify<H: Host>(&self, end: &mut PerfEnd<H>, run: u64, sent: &[u64]) -> Result<()> {
+    /// Compares the received data with what the peer sent. `sent` has its number of messages.
+    ///
+    /// # Errors
+    /// A byte, or the sum of the atomics, is wrong.
+    pub(super) fn verify<H: Host>(&self, end: &mut PerfEnd<H>, seed: u64, sent: &[u64]) -> Result<()> {
         let (incoming, size) = (self.layout.rx(0, 0), self.layout.size);
         match self.verb {
             Verb::Atomic if self.is_client() => Ok(()),
             Verb::Atomic => {
                 let (sum, wanted) = (end.endpoint.load(incoming)?, sent.iter().sum::<u64>());
                 if sum != wanted {
-                    bail!("the atomics made {sum} of the word instead of {wanted}");
+                    bail!("the word is {sum} after the atomics, instead of {wanted}");
                 }
                 Ok(())
             }
             Verb::Read if !self.is_client() => Ok(()),
             Verb::Read if self.sent == 0 => Ok(()),
-            Verb::Read => end.endpoint.verify(incoming, size, pattern(run, self.role.other())),
+            Verb::Read => end.endpoint.verify(incoming, size, pattern(seed, self.role.other())),
             Verb::Write | Verb::Send => {
                 if self.received == 0 {
                     return Ok(());
                 }
                 let bytes = end.endpoint.read(incoming, size)?;
-                let wanted = pattern(run, self.role.other());
+                let wanted = pattern(seed, self.role.other());
                 let (last, rest) = bytes.split_last().context("no bytes")?;
                 if *last != self.received as u8 {
                     bail!("wrong data: the last byte is {last:#04x} instead of {:#04x}", self.received as u8);
@@ -370,7 +382,7 @@ impl Latency {
         }
     }
 
-    /// What was measured, if this end measured.
+    /// Returns the measured values, if this end measured.
     pub(super) fn row(&self) -> Option<Row> {
         if !self.is_client() {
             return None;
@@ -380,7 +392,7 @@ impl Latency {
     }
 }
 
-/// What end `role` sends.
-fn pattern(run: u64, role: Role) -> Pattern {
-    Pattern::new(run, stream(role), 0)
+/// Returns the data that end `role` sends.
+fn pattern(seed: u64, role: Role) -> Pattern {
+    Pattern::new(seed, stream(role), 0)
 }

@@ -1,7 +1,7 @@
 //! `bareverbs perf`: bandwidth and latency of RDMA, in the manner of perftest.
 //!
-//! Two ends (`session`) measure together: both in this process, on one device or two, or each in a process of its own. They go
-//! the same way in either case; what differs is how their messages get across (`exchange`), and who steps them.
+//! Two ends (`session`) measure together: both in this process, on one device or two, or each in a process of its own. Both
+//! cases run the same state machine. They differ in the link for their messages (`exchange`) and in the loop that steps the ends.
 
 pub mod args;
 mod bandwidth;
@@ -33,11 +33,11 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
-use self::exchange::{Lines, Link, Local};
+use self::exchange::{Link, LocalLink, StreamLink};
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
 use self::report::Report;
-use self::session::{Session, Turn};
+use self::session::{Session, Step};
 use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
@@ -46,33 +46,33 @@ use crate::device::{Device, Host};
 use crate::output;
 use crate::stop::Interrupted;
 
-/// Looks for something new in one step of an end that has its process for itself.
-const SPINS: u32 = 256;
-/// How long an end sleeps at most before it looks after its peer.
+/// Polls without a completion in one step, if the process has one end.
+const POLLS_PER_STEP: u32 = 256;
+/// Maximum sleep before an end checks for messages of its peer.
 const IDLE_SLEEP: Duration = Duration::from_millis(10);
-/// The same if another end of this process, on another device, may have something to do.
+/// Maximum sleep while another device of this process may have completions.
 const SHORT_IDLE_SLEEP: Duration = Duration::from_micros(100);
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum time to connect to an address of the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Measures. `stop` ends it early, cleanly. The report says what was measured also if something failed.
+/// Runs the measurements of a command line. `stop` ends them early. The report has the results so far even after a failure.
 ///
 /// # Errors
-/// A mistake on the command line: nothing was done.
+/// The command line has a mistake; nothing was done.
 pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
-    let form = Form::new(args)?;
+    let placement = Placement::new(args)?;
     let parameters = args.parameters()?;
-    form.check(&parameters)?;
-    match form {
-        Form::Simulated(count) => args.faults.check(count as u16),
+    placement.check(&parameters)?;
+    match placement {
+        Placement::Simulated(count) => args.faults.check(count as u16),
         _ => args.faults.refuse(),
     }
     .map_err(|mistake| mistake.to_string())?;
-    // Before minutes of measuring, not after.
+    // A file that cannot be written is an error before the measurement, which may take minutes.
     let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
     let report = Report { clock_ns: clock_ns(), ..Report::default() };
-    let mut job = Job { stop, faults: &args.faults, is_shown: !args.json && !args.quiet, report };
-    let result = job.run(form, parameters);
+    let mut job = Job { stop, faults: &args.faults, has_progress_line: !args.json && !args.quiet, report };
+    let result = job.run(placement, parameters);
     let mut report = job.report;
     if let Err(error) = result {
         if error.is::<Interrupted>() {
@@ -89,7 +89,7 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
             report.failure = drawn.err().map(|error| format!("{error:#}"));
         }
         if is_new && (!is_drawable || report.failure.is_some()) {
-            // Best effort: the failure that left it empty is the one that counts.
+            // An error here is not reported: the report has the failure that left the file empty.
             let _ = std::fs::remove_file(file);
         }
     }
@@ -97,7 +97,7 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Makes sure that a file can be written; whether it was created for that.
+/// Checks that a file can be written, and creates it if it does not exist. Returns whether it was created.
 fn make_writable(file: &Path) -> Result<bool, String> {
     let created = OpenOptions::new().create_new(true).write(true).open(file);
     let result = match created {
@@ -108,18 +108,19 @@ fn make_writable(file: &Path) -> Result<bool, String> {
     result.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Who is where.
-enum Form {
-    /// Both ends here, on one or two devices.
+/// Which ends are in this process, and on which devices.
+enum Placement {
+    /// Both ends, on one or two simulated devices.
     Simulated(usize),
+    /// Both ends, on one card or two.
     Pci(Address, Option<Address>),
-    /// The server, at an address.
+    /// The server on a card, and the address at which it listens.
     Listen(Address, String),
-    /// The client, of a server.
+    /// The client on a card, and the address of the server.
     Connect(Address, String),
 }
 
-impl Form {
+impl Placement {
     fn new(args: &PerfArgs) -> Result<Self, String> {
         let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port)).transpose()?;
         let connect = args.connect.as_ref().map(|text| address(text, "", args.port)).transpose()?;
@@ -143,8 +144,8 @@ impl Form {
     }
 }
 
-impl Form {
-    /// Whether the devices have room for the ends.
+impl Placement {
+    /// Checks that the devices have enough queue pairs for the ends.
     fn check(&self, parameters: &Parameters) -> Result<(), String> {
         let is_shared = matches!(self, Self::Simulated(1) | Self::Pci(_, None));
         let most = QUEUE_PAIRS / 2;
@@ -155,28 +156,28 @@ impl Form {
     }
 }
 
-/// `HOST:PORT` of a text with or without a host or a port, or of an IPv6 address.
+/// Returns `HOST:PORT` of a text that may lack the host or the port. Defaults are `default_host` and `port`.
 ///
 /// # Errors
-/// It has a port that is none, or there is no host.
-fn address(text: &str, usual: &str, port: u16) -> Result<String, String> {
+/// The port is invalid, or there is no host.
+fn address(text: &str, default_host: &str, port: u16) -> Result<String, String> {
     if text.parse::<std::net::Ipv6Addr>().is_ok() {
         return Ok(format!("[{text}]:{port}"));
     }
     let (host, port) = match text.rsplit_once(':') {
         // An IPv6 address in brackets, without a port.
         Some(_) if text.ends_with(']') => (text, port),
-        Some((host, after)) => (host, after.parse::<u16>().map_err(|_| format!("{text}: {after:?} is no TCP port"))?),
+        Some((host, after)) => (host, after.parse::<u16>().map_err(|_| format!("{text}: {after:?} is not a TCP port"))?),
         None => (text, port),
     };
-    match (host, usual) {
+    match (host, default_host) {
         ("", "") => Err(format!("{text:?} names no host")),
-        ("", _) => Ok(format!("{usual}:{port}")),
+        ("", _) => Ok(format!("{default_host}:{port}")),
         _ => Ok(format!("{host}:{port}")),
     }
 }
 
-/// What a look at the clock takes, on average.
+/// Returns the mean time to read the clock, in nanoseconds.
 fn clock_ns() -> f64 {
     const CLOCK_READS: u32 = 1000;
     let start = Instant::now();
@@ -187,17 +188,18 @@ fn clock_ns() -> f64 {
     last.saturating_duration_since(start).as_nanos() as f64 / f64::from(CLOCK_READS)
 }
 
+/// A run of the command.
 struct Job<'a> {
     stop: &'a Arc<AtomicBool>,
     faults: &'a FaultArgs,
-    is_shown: bool,
+    has_progress_line: bool,
     report: Report,
 }
 
 impl Job<'_> {
-    fn run(&mut self, form: Form, parameters: Parameters) -> Result<()> {
-        match form {
-            Form::Simulated(count) => {
+    fn run(&mut self, placement: Placement, parameters: Parameters) -> Result<()> {
+        match placement {
+            Placement::Simulated(count) => {
                 let world = World::new(self.faults.world(WorldConfig::default()));
                 let names = ["simulated a", "simulated b"].into_iter().zip(1..).take(count);
                 let mut hosts = Vec::new();
@@ -206,22 +208,22 @@ impl Job<'_> {
                     self.faults.arm(host.inner());
                     hosts.push(host);
                 }
-                self.local(hosts, parameters)
+                self.run_both(hosts, parameters)
             }
-            Form::Pci(one, two) => {
+            Placement::Pci(one, two) => {
                 let addresses = [Some(one), two];
                 let hosts = addresses.into_iter().flatten().map(Card::open).collect::<Result<_>>()?;
-                self.local(hosts, parameters)
+                self.run_both(hosts, parameters)
             }
-            Form::Listen(device, at) => {
+            Placement::Listen(device, at) => {
                 let mut device = self.bring_up(Card::open(device)?)?;
                 let result = self.serve(&mut device, &at);
-                finish(result, [device])
+                tear_down(result, [device])
             }
-            Form::Connect(device, at) => {
+            Placement::Connect(device, at) => {
                 let mut device = self.bring_up(Card::open(device)?)?;
                 let result = self.connect(&mut device, &at, parameters);
-                finish(result, [device])
+                tear_down(result, [device])
             }
         }
     }
@@ -231,40 +233,42 @@ impl Job<'_> {
         Device::bring_up(host, self.stop)
     }
 
-    /// Both ends in this process.
-    fn local<H: Host>(&mut self, hosts: Vec<H>, parameters: Parameters) -> Result<()> {
+    /// Runs both ends in this process.
+    fn run_both<H: Host>(&mut self, hosts: Vec<H>, parameters: Parameters) -> Result<()> {
         self.report.role = "local";
         let mut devices = Vec::new();
         for host in hosts {
             match self.bring_up(host) {
                 Ok(device) => devices.push(device),
-                Err(error) => return finish(Err(error), devices),
+                Err(error) => return tear_down(Err(error), devices),
             }
         }
-        let (to, fro) = Local::pair();
-        let progress = ProgressLine::new(self.is_shown, Some(&parameters));
+        let (client_link, server_link) = LocalLink::pair();
+        let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));
         self.report.parameters = Some(parameters.clone());
-        let client = Session::client(to, parameters, Arc::clone(self.stop), progress)?;
-        // Ctrl-C is the client's to see.
-        let server = Session::server(fro, Arc::default(), ProgressLine::none());
+        let client = Session::client(client_link, parameters, Arc::clone(self.stop), progress)?;
+        // Only the client reacts to Ctrl-C; it then ends the server.
+        let server = Session::server(server_link, Arc::default(), ProgressLine::none());
         let mut ends = [client, server];
-        let result = both(&mut devices, &mut ends);
+        let result = step_both(&mut devices, &mut ends);
         let [client, _] = &ends;
         self.report.interrupted = client.is_interrupted();
         self.report.results.clone_from(&client.rows);
-        // The memory of the ends stays until no device can reach it.
-        finish(result, devices)
+        // The sessions own memory that the devices access, so they live until after the teardown.
+        tear_down(result, devices)
     }
 
     fn serve<H: Host>(&mut self, device: &mut Device<H>, at: &str) -> Result<()> {
         self.report.role = "server";
         let listener = TcpListener::bind(at).with_context(|| format!("listening at {at}"));
         let listener = listener.map_err(|error| match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
-            Some(ErrorKind::AddrInUse) => anyhow!("listening at {at}: another program has this port; take another with --port"),
+            Some(ErrorKind::AddrInUse) => {
+                anyhow!("listening at {at}: another program uses this port; choose another with --port")
+            }
             _ => error,
         })?;
         listener.set_nonblocking(true)?;
-        if self.is_shown {
+        if self.has_progress_line {
             output::report(format_args!("waiting for a client at {}", listener.local_addr()?));
         }
         let stream = loop {
@@ -279,25 +283,26 @@ impl Job<'_> {
             device.check()?;
             std::thread::sleep(IDLE_SLEEP);
         };
-        // A client that comes while this end is busy is refused at once, instead of waiting for an answer.
+        // While this end has a client, the connection of another one is refused at once.
         drop(listener);
         stream.set_nodelay(true)?;
-        let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.is_shown, None));
-        self.alone(device, session)
+        let session =
+            Session::server(StreamLink::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.has_progress_line, None));
+        self.run_one(device, session)
     }
 
     fn connect<H: Host>(&mut self, device: &mut Device<H>, at: &str, parameters: Parameters) -> Result<()> {
         self.report.role = "client";
-        let stream = dial(at, self.stop)?;
+        let stream = connect_to_server(at, self.stop)?;
         stream.set_nodelay(true)?;
-        let progress = ProgressLine::new(self.is_shown, Some(&parameters));
-        let session = Session::client(Lines::new(stream)?, parameters, Arc::clone(self.stop), progress)?;
-        self.alone(device, session)
+        let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));
+        let session = Session::client(StreamLink::new(stream)?, parameters, Arc::clone(self.stop), progress)?;
+        self.run_one(device, session)
     }
 
-    /// One end in this process.
-    fn alone<H: Host, L: Link>(&mut self, device: &mut Device<H>, mut session: Session<H, L>) -> Result<()> {
-        let result = one(device, &mut session);
+    /// Runs one end in this process.
+    fn run_one<H: Host, L: Link>(&mut self, device: &mut Device<H>, mut session: Session<H, L>) -> Result<()> {
+        let result = step_one(device, &mut session);
         session.abandon(device);
         self.report.interrupted = session.is_interrupted();
         self.report.parameters.clone_from(&session.parameters);
@@ -306,21 +311,20 @@ impl Job<'_> {
     }
 }
 
-/// Takes devices down; an error before that is the one that counts.
-fn finish<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Device<H>>) -> Result<()> {
+/// Tears devices down. Returns the first error, including that of `result`.
+fn tear_down<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Device<H>>) -> Result<()> {
     devices.into_iter().fold(result, |result, device| {
         let down = device.teardown().map(drop);
         result.and(down)
     })
 }
 
-/// Connects to a server, unless `stop` ends it first.
-fn dial(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
+/// Connects to a server. Returns early if `stop` is set.
+fn connect_to_server(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
     let (sender, receiver) = mpsc::channel();
     let to = at.to_owned();
-    // Neither looking up a name nor connecting can be ended early. Nobody waits for a thread that is left behind by Ctrl-C: it
-    // ends on its own.
-    std::thread::spawn(move || sender.send(dial_each(&to)));
+    // Neither the lookup of a name nor `connect` can be cancelled. After Ctrl-C the thread is left to end by itself.
+    std::thread::spawn(move || sender.send(connect_to_any(&to)));
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
@@ -333,11 +337,11 @@ fn dial(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
     }
 }
 
-/// Tries each address of a server.
-fn dial_each(at: &str) -> Result<TcpStream> {
+/// Connects to the first address of a server that accepts.
+fn connect_to_any(at: &str) -> Result<TcpStream> {
     let mut last = None;
     for address in at.to_socket_addrs().with_context(|| format!("the address {at}"))? {
-        match TcpStream::connect_timeout(&address, CONNECT) {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some(error),
         }
@@ -348,33 +352,33 @@ fn dial_each(at: &str) -> Result<TcpStream> {
     }
 }
 
-/// Steps both ends until all is done: the first on the first device, the second on the last.
-fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 2]) -> Result<()> {
+/// Steps both ends until they have finished: the first on the first device, the second on the last.
+fn step_both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 2]) -> Result<()> {
     let last = devices.len().saturating_sub(1);
-    let (mut turn, mut idle) = (0_usize, 0_u32);
+    let (mut waiting, mut idle) = (0_usize, 0_u32);
     loop {
-        let (mut busy, mut finished) = (false, 0);
+        let (mut progressed, mut finished) = (false, 0);
         for (at, end) in ends.iter_mut().enumerate() {
             let device = devices.get_mut(at.min(last)).context("no device")?;
             match end.step(device, 1)? {
-                Turn::Busy => busy = true,
-                Turn::Finished => finished += 1,
-                Turn::Idle | Turn::Waiting => {}
+                Step::Progressed => progressed = true,
+                Step::Finished => finished += 1,
+                Step::Idle | Step::AwaitingPeer => {}
             }
         }
         if finished == ends.len() {
             return Ok(());
         }
-        if busy {
+        if progressed {
             continue;
         }
         let events = ends.iter().any(Session::waits_for_events);
         if !events {
-            // A simulated device works meanwhile; to a card it is only a courtesy to the other threads of this processor core, and
-            // costs time.
+            // A simulated device advances in `relax`. With a card, `relax` only yields to the other hardware thread, at the
+            // cost of latency, so it is called rarely.
             idle = idle.wrapping_add(1);
             if let Some(device) = devices.first()
-                && (device.host.simulated().is_some() || idle.is_multiple_of(SPINS))
+                && (device.host.simulated().is_some() || idle.is_multiple_of(POLLS_PER_STEP))
             {
                 device.host.relax();
             }
@@ -386,32 +390,32 @@ fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 
             device.check()?;
         }
         if !woke {
-            // Nobody can wait for two devices at once, so each gets a little of the time.
+            // One thread cannot wait for two devices at once, so it waits for them in turn.
             let sleep = if last == 0 { IDLE_SLEEP } else { SHORT_IDLE_SLEEP };
-            turn = if turn == last { 0 } else { turn + 1 };
-            let device = devices.get_mut(turn).context("no device")?;
+            waiting = if waiting == last { 0 } else { waiting + 1 };
+            let device = devices.get_mut(waiting).context("no device")?;
             if !device.host.wait(sleep)? {
-                ends.iter_mut().for_each(Session::look_soon);
+                ends.iter_mut().for_each(Session::check_soon);
             }
             device.check()?;
         }
     }
 }
 
-/// Steps one end until all is done.
-fn one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) -> Result<()> {
+/// Steps one end until it has finished.
+fn step_one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) -> Result<()> {
     loop {
-        match session.step(device, SPINS)? {
-            Turn::Busy => {}
-            Turn::Finished => return Ok(()),
-            Turn::Waiting => session.link.wait(IDLE_SLEEP),
-            Turn::Idle if session.waits_for_events() => {
+        match session.step(device, POLLS_PER_STEP)? {
+            Step::Progressed => {}
+            Step::Finished => return Ok(()),
+            Step::AwaitingPeer => session.link.wait(IDLE_SLEEP),
+            Step::Idle if session.waits_for_events() => {
                 if !device.host.wait(IDLE_SLEEP)? {
-                    session.look_soon();
+                    session.check_soon();
                 }
                 device.check()?;
             }
-            Turn::Idle => device.host.relax(),
+            Step::Idle => device.host.relax(),
         }
     }
 }

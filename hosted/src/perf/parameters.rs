@@ -1,4 +1,4 @@
-//! What a measurement is: which tests, of which sizes, how. The client sends it to the server.
+//! Parameters of the measurements, which the client sends to the server.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use bareverbs::Mtu;
 use serde::{Deserialize, Serialize};
 
-/// Requests that the send queue of a queue pair holds, if they are short, and receives ([`crate::device::SEND_BLOCKS`]).
+/// Maximum number of requests in a send queue, and of receives in a receive queue ([`crate::device::SEND_BLOCKS`]).
 pub const REQUESTS: u32 = crate::device::RECEIVES as u32;
-/// Queue pairs that a device has here.
+/// Maximum number of queue pairs of a device.
 pub const QUEUE_PAIRS: u16 = crate::device::QUEUE_PAIRS as u16;
-/// Receives that are kept for credits, beside those for messages.
+/// Receives for credits, in addition to those for messages.
 pub const CREDITS: u32 = 8;
-/// Longest message by default (`-a`), in bytes, as with perftest.
+/// Maximum message size of `-a` in bytes, as in perftest.
 const MAX_SIZE: u32 = 8 << 20;
-/// Most bytes of one measurement unless a number of messages or a time is asked for.
+/// Default maximum of the bytes of one measurement.
 const MAX_TOTAL_BYTES: u64 = 1 << 30;
-/// Longest inline payload of latency tests unless asked for, in bytes, as with perftest.
+/// Default maximum inline payload of latency tests in bytes, as in perftest.
 const INLINE: u32 = 220;
-/// Messages above this size complete one by one unless asked for, as with perftest.
+/// Default maximum size of messages with completion moderation in bytes, as in perftest.
 const MODERATED: u32 = 8192;
-/// Requests for one completion unless asked for, as with perftest.
+/// Default number of requests for one completion, as in perftest.
 const CQ_MOD: u32 = 100;
 
-/// What the requests of a test are.
+/// Operation of the requests of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// RDMA_WRITE.
@@ -60,7 +60,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// Every test.
+    /// All tests.
     pub const ALL: [Self; 8] = [
         Self::WriteLat,
         Self::WriteBw,
@@ -72,7 +72,7 @@ impl Test {
         Self::AtomicBw,
     ];
 
-    /// What its requests are.
+    /// Returns the operation of the requests.
     pub const fn verb(self) -> Verb {
         match self {
             Self::WriteLat | Self::WriteBw => Verb::Write,
@@ -82,12 +82,12 @@ impl Test {
         }
     }
 
-    /// Whether it measures latency; bandwidth otherwise.
+    /// Returns whether the test measures latency; otherwise it measures bandwidth.
     pub const fn is_latency(self) -> bool {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }
 
-    /// Name, as on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteLat => "write-lat",
@@ -134,7 +134,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Which atomic.
+/// Operation of atomic tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[value(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -142,44 +142,44 @@ pub enum Atomic {
     /// Fetch-and-add of 1
     #[default]
     FetchAndAdd,
-    /// Compare-and-swap of n for n + 1
+    /// Compare-and-swap from n to n + 1
     CmpAndSwap,
 }
 
-/// The whole measurement. Both ends compute everything else from it.
+/// Parameters of all measurements. Both ends derive everything else from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
     /// Tests, in order.
     pub tests: Vec<Test>,
-    /// Bytes of a message; empty for the usual ones of each test. Atomics have 8 whatever stands here.
+    /// Message sizes in bytes; empty for the default of each test. Atomics always have 8 bytes.
     pub sizes: Vec<u32>,
-    /// Messages of each queue pair in a bandwidth test, round trips in a latency test; `None` for the usual number.
+    /// Messages of each queue pair in a bandwidth test, or round trips in a latency test; `None` for the default.
     pub iterations: Option<u64>,
-    /// Milliseconds of each measurement, instead of a number of messages.
+    /// Duration of each measurement in milliseconds, instead of `iterations`.
     pub duration_ms: Option<u64>,
     /// Transport.
     pub transport: Transport,
-    /// Path MTU in bytes; `None` for what both ports have.
+    /// Path MTU in bytes; `None` for the smaller active MTU of the two ports.
     pub mtu: Option<u32>,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queue_pairs: u16,
-    /// Requests in flight of each queue pair.
+    /// Maximum number of requests in flight on each queue pair.
     pub tx_depth: u32,
-    /// Receives posted of each queue pair.
+    /// Number of receives posted on each queue pair.
     pub rx_depth: u32,
-    /// Longest inline payload; `None` for the usual one of each test.
+    /// Maximum inline payload in bytes; `None` for the default of each test.
     pub inline: Option<u32>,
     /// Whether the ends wait for completion events instead of polling.
     pub events: bool,
     /// Whether both ends send in bandwidth tests.
     pub bidirectional: bool,
-    /// Requests for one completion; `None` for the usual number.
+    /// Requests for one completion; `None` for the default.
     pub cq_mod: Option<u32>,
     /// Requests for one doorbell.
     pub post_list: u32,
-    /// Reads and atomics outstanding of each queue pair; `None` for what the devices have.
+    /// Maximum number of reads and atomics outstanding on each queue pair; `None` for the maximum of the devices.
     pub outs: Option<u8>,
-    /// Which atomic.
+    /// Operation of atomic tests.
     pub atomic: Atomic,
 }
 
@@ -198,22 +198,22 @@ impl fmt::Display for Point {
     }
 }
 
-/// When a measurement ends.
+/// End condition of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// After this number of messages of each queue pair, or round trips.
     Iterations(u64),
-    /// After some time.
+    /// After this time.
     Duration(Duration),
 }
 
 impl Parameters {
-    /// Every size of `-a`: powers of two from 2 bytes to 8 MiB.
+    /// Returns the sizes of `-a`: powers of two from 2 bytes to 8 MiB.
     pub fn all_sizes() -> Vec<u32> {
         (1..=MAX_SIZE.trailing_zeros()).map(|log| 1 << log).collect()
     }
 
-    /// The measurements, in order.
+    /// Returns the measurements, in order.
     pub fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &test in &self.tests {
@@ -228,19 +228,19 @@ impl Parameters {
         points
     }
 
-    /// When a measurement ends: without a choice after as many messages as with perftest (1000 for latency, 5000 for
-    /// bandwidth), but not more than 1 GiB of them (and at least 100).
+    /// Returns the end condition of a measurement. The default is that of perftest, 1000 messages for latency and 5000 for
+    /// bandwidth, but at most 1 GiB and at least 100 messages.
     pub fn end(&self, point: Point) -> End {
         if let Some(millis) = self.duration_ms {
             return End::Duration(Duration::from_millis(millis));
         }
-        let usual = if point.test.is_latency() { 1000 } else { 5000 };
+        let default = if point.test.is_latency() { 1000 } else { 5000 };
         let fit = (MAX_TOTAL_BYTES / u64::from(point.size.max(1))).max(100);
-        End::Iterations(self.iterations.unwrap_or(usual.min(fit)))
+        End::Iterations(self.iterations.unwrap_or(default.min(fit)))
     }
 
-    /// Longest inline payload of a test on a device that takes `device` bytes: 220 for latency and 0 for bandwidth unless asked
-    /// for.
+    /// Returns the maximum inline payload of a test on a device that supports `device` bytes. The default is 220 for latency
+    /// and 0 for bandwidth.
     pub fn inline(&self, test: Test, device: u32) -> u32 {
         match test.verb() {
             Verb::Read | Verb::Atomic => 0,
@@ -252,23 +252,23 @@ impl Parameters {
         }
     }
 
-    /// Requests for one completion: 100 unless asked for, 1 for messages above 8 KiB, and never more than half the depth, so
-    /// that the queue is never empty while a completion is on its way.
+    /// Returns the number of requests for one completion. The default is 100, or 1 for messages above 8 KiB, but at most half
+    /// the depth: so the send queue is not empty before a completion is polled.
     pub fn cq_mod(&self, size: u32) -> u32 {
-        let usual = if size > MODERATED { 1 } else { CQ_MOD.min(self.tx_depth / 2) };
-        self.cq_mod.unwrap_or(usual).clamp(1, self.tx_depth.max(1))
+        let default = if size > MODERATED { 1 } else { CQ_MOD.min(self.tx_depth / 2) };
+        self.cq_mod.unwrap_or(default).clamp(1, self.tx_depth.max(1))
     }
 
-    /// Path MTU, if one is asked for.
+    /// Returns the path MTU, if one is set and valid.
     pub fn path_mtu(&self) -> Option<Mtu> {
         let wanted = self.mtu?;
         (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == wanted)
     }
 
-    /// Whether the measurement can be done, as far as no device needs to be asked.
+    /// Checks everything that does not depend on the device.
     ///
     /// # Errors
-    /// What cannot be, and why.
+    /// The first invalid parameter and the reason.
     pub fn check(&self) -> Result<(), String> {
         let range = |what: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -325,16 +325,15 @@ impl Parameters {
 
     fn check_test(&self, test: Test) -> Result<(), String> {
         if self.transport == Transport::Uc && test.needs_rc() {
-            return Err(format!("{test}: an unreliable connection (UC) has no reads and no atomics; use -c rc"));
+            return Err(format!("{test}: an unreliable connection (UC) supports no reads and no atomics; use -c rc"));
         }
         if self.events && test == Test::WriteLat {
             return Err(
-                "write-lat: an RDMA write gives its target no completion, so there is no event to wait for; its memory is \
-                        polled: leave -e out"
+                "write-lat: an RDMA write gives its target no completion, so there is no event to wait for; leave -e out"
                     .into(),
             );
         }
-        // One entry of the send queue is for credits to the peer.
+        // One request of the send queue is reserved for a credit.
         if test == Test::SendBw && self.tx_depth >= REQUESTS {
             return Err(format!("{test}: tx-depth {}: {} is the greatest for sends", self.tx_depth, REQUESTS - 1));
         }
@@ -350,7 +349,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Whether the test can be among those that are done when none is named.
+    /// Returns whether the test is valid with the other parameters.
     pub fn offers(&self, test: Test) -> bool {
         self.check_test(test).is_ok()
     }
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_values_follow_the_size() {
+    fn defaults_depend_on_test_and_size() {
         let parameters = Parameters { tests: Test::ALL.to_vec(), ..Parameters::default() };
         let point = |test, size| Point { test, size };
         assert_eq!(parameters.points()[..2], [point(Test::WriteLat, 2), point(Test::WriteBw, 65_536)]);

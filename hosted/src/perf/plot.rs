@@ -1,4 +1,4 @@
-//! Latency and bandwidth over size, drawn as SVG.
+//! SVG plot of latency and bandwidth over message size.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use plotters::prelude::*;
 use super::parameters::Test;
 use super::report::{Report, Row, summary};
 
-/// Width of the picture, and height of each of its panels.
+/// Width of the plot, and height of each panel.
 const WIDTH: u32 = 960;
 const PANEL: u32 = 440;
-/// Height of the lines above the panels.
+/// Height of the title above the panels.
 const HEAD: u32 = 56;
-/// Room beside the least and the greatest size, in doublings.
+/// Margin of the size axis at both ends, in powers of two.
 const MARGIN: f64 = 0.3;
 
-/// Colours that stay apart for those who see few (Okabe, Ito 2008): of write, read, send, atomic.
+/// Colours of write, read, send and atomic, distinguishable for people with colour blindness (Okabe, Ito 2008).
 const COLOURS: [RGBColor; 4] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(225, 225, 225);
@@ -26,7 +26,7 @@ const GRID: RGBColor = RGBColor(225, 225, 225);
 /// Points of one line: size in bytes, value.
 type Points = Vec<(f64, f64)>;
 
-/// A logarithmic axis, marked where we choose.
+/// A logarithmic axis with explicit tick marks.
 struct Axis {
     range: Range<f64>,
     marks: Vec<f64>,
@@ -60,10 +60,10 @@ struct Line {
     points: Points,
 }
 
-/// The picture of what was measured.
+/// Plots the results of a report.
 ///
 /// # Errors
-/// Nothing was measured, or the picture cannot be drawn.
+/// There is no result to plot, or plotting failed.
 pub fn svg(report: &Report) -> Result<String> {
     let latency = lines(report, true);
     let bandwidth = lines(report, false);
@@ -98,7 +98,7 @@ fn failed<E: std::error::Error>(error: E) -> anyhow::Error {
     anyhow!("the plot cannot be drawn: {error}")
 }
 
-/// The lines of one panel: of latency the median and the 99th percentile.
+/// Returns the lines of the latency panel (median and 99th percentile) or of the bandwidth panel.
 fn lines(report: &Report, latency: bool) -> Vec<Line> {
     let mut lines = Vec::new();
     for (test, colour) in Test::ALL.into_iter().filter(|test| test.is_latency() == latency).zip(COLOURS) {
@@ -133,7 +133,7 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, unit: &str, lin
         bounds(lines.iter().flat_map(|line| &line.points).map(|point| point.1.log10())),
     );
     let x = xs.start - MARGIN..xs.end + MARGIN;
-    // Room above for the legend's first line, and at least one labelled value below.
+    // The value axis leaves room above for the first line of the legend, and has at least one tick mark below.
     let y = (ys.start - 0.1)..(ys.end + 0.15);
     let mut chart = ChartBuilder::on(area)
         .margin(16)
@@ -190,7 +190,7 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, unit: &str, lin
     Ok(())
 }
 
-/// The least and the greatest of finite values.
+/// Returns the minimum and maximum of finite values.
 fn bounds(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (mut least, mut greatest) = (f64::INFINITY, f64::NEG_INFINITY);
     for value in values {
@@ -199,14 +199,14 @@ fn bounds(values: impl Iterator<Item = f64>) -> Range<f64> {
     if least.is_finite() && greatest.is_finite() { least..greatest } else { 0.0..1.0 }
 }
 
-/// Powers of two in a range of logarithms; every second one if there are many.
+/// Returns the powers of two in a range of logarithms; every second one if there are many.
 fn sizes(range: &Range<f64>) -> Vec<f64> {
     let step = if range.end - range.start > 16.0 { 2 } else { 1 };
     let all = (range.start.ceil().max(0.0) as u32)..=(range.end.floor().max(0.0) as u32);
     all.filter(|log| log % step == 1 % step).map(f64::from).collect()
 }
 
-/// 1, 2 and 5 times powers of ten in a range of logarithms; powers of ten alone if there are many.
+/// Returns 1, 2 and 5 times the powers of ten in a range of logarithms; only the powers of ten if there are many.
 fn values(range: &Range<f64>) -> Vec<f64> {
     let digits: &[f64] = if range.end - range.start > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let decades = range.start.floor() as i32..=range.end.ceil() as i32;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_have_names() {
+    fn tick_marks_have_labels() {
         assert_eq!(
             [1, 512, 1024, 65_536, 1 << 20, 8 << 20].map(size_name),
             ["1 B", "512 B", "1 KiB", "64 KiB", "1 MiB", "8 MiB"]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_shows_what_was_measured_and_nothing_else() {
+    fn a_plot_has_the_lines_of_the_results_alone() {
         let latency = Latency { samples: 3, min: 1.0, median: 2.0, average: 2.0, max: 9.0, stdev: 0.1, p99: 8.0, p999: 9.0 };
         let rows = [2, 64, 4096].map(|size| {
             let row = Row { test: Test::SendLat, size, ..Row::default() };

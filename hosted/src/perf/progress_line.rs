@@ -1,4 +1,4 @@
-//! The line that shows how a measurement goes, in front of a person.
+//! The progress line of a measurement on a terminal.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -7,22 +7,24 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::parameters::{End, Parameters, Point};
 
-/// How often the line changes.
+/// Minimum interval between updates.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The line, if there is one.
+/// A progress line, which may be disabled.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
     bar: Option<ProgressBar>,
-    /// The measurements and how long each is; a server learns them later, and shows none.
+    /// Parameters of the measurements, if they are known when the line is created.
     parameters: Option<Parameters>,
     point: Option<Point>,
-    shown: Instant,
-    before: u64,
+    /// Time of the last update.
+    updated: Instant,
+    /// Messages at the last update.
+    shown: u64,
 }
 
 impl ProgressLine {
-    /// A line on standard error if that is a terminal and a line `is_wanted`.
+    /// Creates a line on standard error. It is disabled unless `is_wanted` and standard error is a terminal.
     pub(super) fn new(is_wanted: bool, parameters: Option<&Parameters>) -> Self {
         let bar = (is_wanted && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -31,33 +33,33 @@ impl ProgressLine {
             }
             bar
         });
-        Self { bar, parameters: parameters.cloned(), point: None, shown: Instant::now(), before: 0 }
+        Self { bar, parameters: parameters.cloned(), point: None, updated: Instant::now(), shown: 0 }
     }
 
-    /// No line.
+    /// Creates a disabled line.
     pub(super) fn none() -> Self {
-        Self { bar: None, parameters: None, point: None, shown: Instant::now(), before: 0 }
+        Self { bar: None, parameters: None, point: None, updated: Instant::now(), shown: 0 }
     }
 
-    /// A measurement begins.
+    /// Starts the line of a measurement.
     pub(super) fn begin(&mut self, point: Point) {
-        (self.point, self.shown, self.before) = (Some(point), Instant::now(), 0);
+        (self.point, self.updated, self.shown) = (Some(point), Instant::now(), 0);
     }
 
-    /// So many messages are done.
+    /// Shows the number of messages so far.
     pub(super) fn show(&mut self, messages: u64) {
         let (Some(bar), Some(point)) = (&self.bar, self.point) else { return };
-        let elapsed = self.shown.elapsed();
+        let elapsed = self.updated.elapsed();
         if elapsed < UPDATE_INTERVAL {
             return;
         }
-        let rate = messages.saturating_sub(self.before) as f64 / elapsed.as_secs_f64();
-        (self.shown, self.before) = (Instant::now(), messages);
+        let rate = messages.saturating_sub(self.shown) as f64 / elapsed.as_secs_f64();
+        (self.updated, self.shown) = (Instant::now(), messages);
         bar.set_message(line(point, self.parameters.as_ref(), messages, rate));
         bar.tick();
     }
 
-    /// The measurement is over.
+    /// Clears the line at the end of a measurement.
     pub(super) fn end(&mut self) {
         if let Some(bar) = &self.bar {
             bar.set_message("");
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_and_how_fast() {
+    fn the_line_has_the_measurement_and_its_rates() {
         let parameters = Parameters { queue_pairs: 2, iterations: Some(1000), ..Parameters::default() };
         let bandwidth = Point { test: Test::SendBw, size: 1 << 20 };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What was measured: one structure, printed as tables or as JSON.
+//! The report of a run, printed as tables or as JSON.
 
 use std::fmt::{self, Write as _};
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 use super::parameters::{Parameters, Point, Test};
 use super::statistics::Latency;
 
-/// The whole report.
+/// Report of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether everything was done and right.
+    /// Whether all measurements succeeded.
     pub ok: bool,
-    /// Whether it was stopped before its end (Ctrl-C).
+    /// Whether Ctrl-C ended the run early.
     pub interrupted: bool,
-    /// What went wrong, if anything.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// `local` if both ends were in this process, `client` or `server`.
     pub role: &'static str,
     /// The devices of this process.
     pub devices: Vec<String>,
-    /// What was to be measured; the server learns it from the client.
+    /// Parameters of the measurements; a server receives them from the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
-    /// Nanoseconds that a look at the clock takes, which is done once for each latency.
+    /// Time to read the clock, in nanoseconds. Each latency includes one read.
     pub clock_ns: f64,
-    /// What was measured, in order.
+    /// Results, in order.
     pub results: Vec<Row>,
 }
 
-/// One measurement.
+/// Result of one measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Test.
@@ -39,13 +39,13 @@ pub struct Row {
     pub size: u32,
     /// Messages, or round trips of a latency test.
     pub messages: u64,
-    /// Bytes of all of them.
+    /// Bytes of all messages.
     pub bytes: u64,
     /// Time from the first request to the last completion.
     pub seconds: f64,
-    /// Bandwidth in MiB (1048576 bytes) a second; of a latency test that of one direction.
+    /// Bandwidth in MiB (1048576 bytes) per second. A latency test counts one direction.
     pub mib_per_second: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub messages_per_second: f64,
     /// Latency in microseconds, of a latency test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// So many messages in some time.
+    /// Creates the result of `messages` messages in `seconds` seconds.
     pub(super) fn bandwidth(point: Point, messages: u64, seconds: f64) -> Self {
         let bytes = messages.saturating_mul(point.size.into());
         let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
@@ -69,12 +69,12 @@ impl Row {
         }
     }
 
-    /// What it measures.
+    /// Returns the measurement.
     pub const fn point(&self) -> Point {
         Point { test: self.test, size: self.size }
     }
 
-    /// Adds what the other end sent at the same time.
+    /// Adds the result of the other end, which sent at the same time.
     pub(super) fn add(&mut self, other: &Self) {
         self.messages = self.messages.saturating_add(other.messages);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -83,7 +83,7 @@ impl Row {
         self.messages_per_second += other.messages_per_second;
     }
 
-    /// Whether its numbers can be.
+    /// Returns whether all numbers are finite and not negative.
     pub(super) fn is_sound(&self) -> bool {
         let mut all = vec![self.seconds, self.mib_per_second, self.messages_per_second];
         if let Some(latency) = &self.latency {
@@ -97,7 +97,7 @@ impl Row {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.results.is_empty() && self.failure.is_some() {
-            // Standard error says why.
+            // The reason is on standard error.
             return Ok(());
         }
         if let Some(parameters) = &self.parameters {
@@ -141,7 +141,7 @@ latency [µs]   bytes  iterations       min    median   average       max     st
 const BANDWIDTH: &str = "\
 bandwidth      bytes    messages   seconds        MiB/s    messages/s\n";
 
-/// What holds for all measurements, in a line.
+/// Returns a line with the parameters of all measurements.
 pub(super) fn summary(parameters: &Parameters, devices: &[String]) -> String {
     let Parameters { transport, queue_pairs, tx_depth, post_list, events, bidirectional, .. } = parameters;
     let mut text = devices.join(" and ");
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_bytes_and_time() {
+    fn rates_are_bytes_and_messages_per_second() {
         let point = Point { test: Test::WriteBw, size: 1 << 20 };
         let mut row = Row::bandwidth(point, 10, 2.0);
         assert_eq!((row.bytes, row.mib_per_second, row.messages_per_second), (10 << 20, 5.0, 5.0));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_how_it_ended() {
+    fn the_last_line_is_the_outcome() {
         let row = Row::bandwidth(Point { test: Test::WriteBw, size: 8 }, 1, 1.0);
         let report = |failure: Option<&str>, interrupted, count| {
             let (failure, results) = (failure.map(String::from), vec![row.clone(); count]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_under_their_heads() {
+    fn columns_are_aligned_with_their_headings() {
         let latency =
             Latency { samples: 9, min: 1.25, median: 2.5, average: 3.75, max: 1234.5, stdev: 0.5, p99: 9.75, p999: 10.25 };
         let of = |test| Row { latency: None, ..Row::bandwidth(Point { test, size: 8_388_608 }, 5000, 12.5) };

@@ -1,6 +1,7 @@
-//! One end's way through all measurements, step by step: agree, open and connect queue pairs, measure, compare, close.
+//! One end of a series of measurements, as a state machine ([`Phase`]): agree on the parameters, connect queue pairs, measure,
+//! verify the data, close.
 //!
-//! Both ends go the same way. A step never waits, so that one thread can step two ends.
+//! Both ends run the same state machine. A step never blocks, so that one thread can run two ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,42 +19,45 @@ use super::report::Row;
 use crate::device::{Device, Host, Role};
 use crate::stop::Interrupted;
 
-/// How long, by the host's clock, nothing may happen while something is outstanding.
+/// Maximum time, by the host's clock, without a completion while requests are outstanding.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long bytes may take to appear that the peer says are written.
+/// Maximum time until bytes are visible that the peer has reported as written.
 const VISIBLE_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long an end may take for the next message that is due outside a measurement, whether or not it says that it lives.
+/// Maximum time for a message that is due outside a measurement. Keepalive messages do not extend it.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the client waits after Ctrl-C for the result of a measurement that it has ended.
+/// Maximum time that the client waits after Ctrl-C for the result of the measurement that it has ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Steps in one turn.
-const TURN: u32 = 64;
-/// How far apart looks at anything but the device are to be, and steps between them.
-const CHECK_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
-const STEPS: (u32, u32) = (16, 1 << 20);
+/// Steps of the activity in one step of the session, at least.
+const ACTIVITY_STEPS: u32 = 64;
+/// Bounds of the time between two checks of everything but the completion queues.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Bounds of the number of steps between two checks.
+const MIN_CHECK_STEPS: u32 = 16;
+const MAX_CHECK_STEPS: u32 = 1 << 20;
 
-/// What a step did.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Something; go on at once.
-    Busy,
-    /// Nothing: the device has to work first.
+pub(super) enum Step {
+    /// The session advanced; the next step may do so too.
+    Progressed,
+    /// Nothing to do until the device completes a request.
     Idle,
-    /// Nothing, and only the peer's next message brings anything.
-    Waiting,
-    /// Everything is done.
+    /// Nothing to do until the peer sends its next message.
+    AwaitingPeer,
+    /// All measurements are done.
     Finished,
 }
 
-/// What an end does in a measurement.
+/// The work of an end in one measurement.
 #[derive(Debug)]
 enum Activity {
     Bandwidth(Box<Bandwidth>),
     Latency(Box<Latency>),
 }
 
-/// Calls the same on either.
-macro_rules! each {
+/// Evaluates an expression on the bandwidth or latency test of an activity.
+macro_rules! dispatch {
     ($activity:expr, $inner:ident => $call:expr) => {
         match $activity {
             Activity::Bandwidth($inner) => $call,
@@ -62,63 +66,69 @@ macro_rules! each {
     };
 }
 
-/// How far the session is.
+/// State of the session.
 #[derive(Debug)]
 enum Phase {
-    /// Until the peer has said hello.
-    Greet,
-    /// The next measurement is to be opened.
+    /// Waits for the peer's `hello`.
+    Hello,
+    /// Creates the queues of the next measurement.
     Open,
-    /// Until the peer has sent its queue pairs.
+    /// Waits for the peer's `connection`.
     Connect,
-    /// Until the peer is ready.
+    /// Waits for the peer's `ready`.
     Ready,
-    /// Measuring.
-    Run,
-    /// Everything is sent; until everything has come and is compared.
-    Compare { since: Instant },
-    /// Until the peer has compared.
-    Result,
-    /// All is done.
+    /// Measures.
+    Measure,
+    /// Neither end sends any more: waits for outstanding messages, then verifies the data.
+    Verify { since: Instant },
+    /// Waits for the peer's `result`.
+    AwaitResult,
+    /// All measurements are done.
     Finished,
 }
 
-/// One end of all measurements.
+/// One end of a series of measurements.
 pub(super) struct Session<H: Host, L: Link> {
     role: Role,
     pub(super) link: L,
     pub(super) parameters: Option<Parameters>,
     points: Vec<Point>,
-    /// Which of them is at work.
-    at: usize,
+    /// Index of the current measurement in `points`.
+    current: usize,
     phase: Phase,
-    /// When the phase began, or in a measurement when Ctrl-C ended it.
+    /// Start of the phase; in a measurement that Ctrl-C ended, the time of its end.
     pub(super) entered: Instant,
     end: Option<PerfEnd<H>>,
     activity: Option<Activity>,
-    /// A message that came before it was due.
-    early: Option<Message>,
-    /// Messages that the peer sent on each queue pair, once it sends no more.
+    /// A message that arrived a phase before it is due.
+    early_message: Option<Message>,
+    /// Messages that the peer sent on each queue pair, known once its `done` has arrived.
     peer_sent: Option<Vec<u64>>,
-    /// Whether this end has said that it sends no more.
+    /// Whether this end has sent `done`.
     is_done: bool,
+    /// Whether Ctrl-C, at either end, makes the current measurement the last.
     is_last: bool,
     stop: Arc<AtomicBool>,
     pub(super) rows: Vec<Row>,
     pub(super) progress: ProgressLine,
-    steps: u32,
-    until_look: u32,
-    last_look: Instant,
-    /// When, by the host's clock, something last happened.
-    worked: Option<bareverbs::Instant>,
-    has_worked: bool,
-    /// Changes a byte before it is compared.
+    /// Steps between two checks, adapted to the time that they take.
+    check_steps: u32,
+    steps_to_check: u32,
+    last_check: Instant,
+    /// Time of the last progress, by the host's clock.
+    last_progress: Option<bareverbs::Instant>,
+    /// Whether there was progress since `last_progress` was set.
+    has_progressed: bool,
+    /// Offset of a byte to invert before the data is verified.
     #[cfg(test)]
-    pub(super) spoil: Option<usize>,
+    pub(super) flip_byte: Option<usize>,
 }
 
 impl<H: Host, L: Link> Session<H, L> {
-    /// The end that decides.
+    /// Creates the end that chooses the measurements, and sends its `hello`.
+    ///
+    /// # Errors
+    /// The message cannot be sent.
     pub(super) fn client(link: L, parameters: Parameters, stop: Arc<AtomicBool>, progress: ProgressLine) -> Result<Self> {
         let hello =
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters.clone())) };
@@ -129,7 +139,7 @@ impl<H: Host, L: Link> Session<H, L> {
         Ok(session)
     }
 
-    /// The end that does what the other decides.
+    /// Creates the end that receives the measurements from the client.
     pub(super) fn server(link: L, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
         Self::new(Role::Server, link, stop, progress)
     }
@@ -140,25 +150,25 @@ impl<H: Host, L: Link> Session<H, L> {
             link,
             parameters: None,
             points: Vec::new(),
-            at: 0,
-            phase: Phase::Greet,
+            current: 0,
+            phase: Phase::Hello,
             entered: Instant::now(),
             end: None,
             activity: None,
-            early: None,
+            early_message: None,
             peer_sent: None,
             is_done: false,
             is_last: false,
             stop,
             rows: Vec::new(),
             progress,
-            steps: STEPS.0,
-            until_look: STEPS.0,
-            last_look: Instant::now(),
-            worked: None,
-            has_worked: false,
+            check_steps: MIN_CHECK_STEPS,
+            steps_to_check: MIN_CHECK_STEPS,
+            last_check: Instant::now(),
+            last_progress: None,
+            has_progressed: false,
             #[cfg(test)]
-            spoil: None,
+            flip_byte: None,
         }
     }
 
@@ -167,111 +177,115 @@ impl<H: Host, L: Link> Session<H, L> {
         self.entered = Instant::now();
     }
 
-    /// Whether the session ended before its last measurement because of Ctrl-C, here or at the client.
+    /// Returns whether Ctrl-C, here or at the client, ended the session before its last measurement.
     pub(super) const fn is_interrupted(&self) -> bool {
         self.is_last
     }
 
-    /// The phase, for tests that stop in it.
+    /// Returns the phase, for tests that stop in it.
     #[cfg(test)]
     pub(super) fn phase_name(&self) -> String {
         format!("{:?}", self.phase)
     }
 
-    /// Whether the measurement waits for events, and is at a place where the device has to do something.
+    /// Returns whether the session waits for completion events of the device.
     pub(super) fn waits_for_events(&self) -> bool {
-        matches!(self.phase, Phase::Run | Phase::Compare { .. })
+        matches!(self.phase, Phase::Measure | Phase::Verify { .. })
             && self.parameters.as_ref().is_some_and(|parameters| parameters.events)
     }
 
-    /// Takes everything off the device after an error, so that its memory may go.
+    /// Destroys the verbs objects of a session that failed, so that its memory can be freed.
     pub(super) fn abandon(&mut self, device: &mut Device<H>) {
         if let Some(end) = self.end.take() {
-            // The error before is the one that counts, and the teardown of the device ends what is left.
+            // The first error is the one to report; the teardown of the device destroys the rest.
             let _ = end.destroy(device);
         }
     }
 
-    /// Nothing happened for as long as a wait takes: looks after everything else soon.
-    pub(super) fn look_soon(&mut self) {
-        self.until_look = 1;
+    /// Makes the next step check everything but the completion queues, for example after a wait that timed out.
+    pub(super) fn check_soon(&mut self) {
+        self.steps_to_check = 1;
     }
 
     fn point(&self) -> Result<Point> {
-        self.points.get(self.at).copied().context("no measurement")
+        self.points.get(self.current).copied().context("no measurement")
     }
 
     fn parameters(&self) -> Result<&Parameters> {
         self.parameters.as_ref().context("no parameters")
     }
 
-    /// A number that each measurement has for itself, for its data.
-    fn run(&self) -> u64 {
-        self.at as u64 + 1
+    /// Returns the seed of the current measurement's data.
+    fn seed(&self) -> u64 {
+        self.current as u64 + 1
     }
 
-    /// Goes on. While it measures, it looks for new things `spins` times before it says that there are none.
+    /// Advances the session without blocking. In a measurement it returns [`Step::Idle`] after `polls` polls without a
+    /// completion.
     ///
     /// # Errors
-    /// The device, the peer or the data; the error names the measurement, and the peer was notified.
-    pub(super) fn step(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
-        let result = self.go_on(device, spins);
+    /// The device or the peer failed, or data is wrong. The error names the measurement, and the peer was notified.
+    pub(super) fn step(&mut self, device: &mut Device<H>, polls: u32) -> Result<Step> {
+        let result = self.advance(device, polls);
         let Err(error) = result else { return result };
-        let during = matches!(self.phase, Phase::Run | Phase::Compare { .. } | Phase::Open | Phase::Connect);
+        let has_point = matches!(self.phase, Phase::Measure | Phase::Verify { .. } | Phase::Open | Phase::Connect);
         let error = match self.point() {
-            Ok(point) if during && !error.is::<Interrupted>() && !error.is::<FromPeer>() => error.context(point),
+            Ok(point) if has_point && !error.is::<Interrupted>() && !error.is::<PeerFailure>() => error.context(point),
             _ => error,
         };
-        if error.is::<Interrupted>() && matches!(self.phase, Phase::Result) {
-            // The peer has not compared the data: what was measured here is worth nothing yet.
+        if error.is::<Interrupted>() && matches!(self.phase, Phase::AwaitResult) {
+            // The peer has not verified its data, so the measurement does not count.
             let point = self.point().ok();
             self.rows.pop_if(|row| Some(row.point()) == point);
         }
-        if !error.is::<FromPeer>() {
-            // If the peer cannot be notified, its timeout ends it.
+        if !error.is::<PeerFailure>() {
+            // A peer that cannot be notified ends by its own timeout.
             let _ = self.link.send(&Message::Failure { reason: format!("{error:#}") });
         }
         Err(error)
     }
 
-    fn go_on(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
+    fn advance(&mut self, device: &mut Device<H>, polls: u32) -> Result<Step> {
         match self.phase {
-            Phase::Run => self.measure(device, spins),
-            Phase::Greet => self.greet(device),
+            Phase::Measure => self.measure(device, polls),
+            Phase::Hello => self.receive_hello(device),
             Phase::Open => self.open(device),
             Phase::Connect => self.connect(device),
-            Phase::Ready => self.begin(device),
-            Phase::Compare { since } => self.compare(device, since),
-            Phase::Result => self.conclude(device),
-            Phase::Finished => Ok(Turn::Finished),
+            Phase::Ready => self.start(device),
+            Phase::Verify { since } => self.verify(device, since),
+            Phase::AwaitResult => self.conclude(device),
+            Phase::Finished => Ok(Step::Finished),
         }
     }
 
-    /// The peer's next message, if there is one. A failure of the peer is ours.
+    /// Returns the peer's next message, if one has arrived.
+    ///
+    /// # Errors
+    /// The peer reported a failure, or its message is overdue. [`Interrupted`] after Ctrl-C.
     fn receive(&mut self) -> Result<Option<Message>> {
-        // The client ends a measurement cleanly, with its result.
-        let is_measuring = matches!(self.phase, Phase::Run | Phase::Compare { .. } | Phase::Result);
+        // After Ctrl-C the client ends a measurement in progress with its result.
+        let is_measuring = matches!(self.phase, Phase::Measure | Phase::Verify { .. } | Phase::AwaitResult);
         let is_stopped = self.stop.load(Ordering::Relaxed);
         if is_stopped && (self.role == Role::Server || !is_measuring) {
             return Err(Interrupted.into());
         }
-        if let Some(message) = self.early.take() {
+        if let Some(message) = self.early_message.take() {
             return Ok(Some(message));
         }
         match self.link.receive()? {
-            Some(Message::Failure { reason }) => return Err(FromPeer(reason).into()),
+            Some(Message::Failure { reason }) => return Err(PeerFailure(reason).into()),
             Some(message) => return Ok(Some(message)),
             None => {}
         }
         let due = match self.phase {
-            Phase::Greet => "hello",
+            Phase::Hello => "hello",
             Phase::Connect => "connection",
             Phase::Ready => "ready",
-            Phase::Result if is_stopped && self.entered.elapsed() > STOP_TIMEOUT => return Err(Interrupted.into()),
-            Phase::Result => "result",
-            // After Ctrl-C the peer has only to end what is in flight.
-            Phase::Run if self.role == Role::Client && self.is_last && self.is_done => "done",
-            Phase::Run | Phase::Compare { .. } | Phase::Open | Phase::Finished => return Ok(None),
+            Phase::AwaitResult if is_stopped && self.entered.elapsed() > STOP_TIMEOUT => return Err(Interrupted.into()),
+            Phase::AwaitResult => "result",
+            // After Ctrl-C the peer only completes the requests in flight.
+            Phase::Measure if self.role == Role::Client && self.is_last && self.is_done => "done",
+            Phase::Measure | Phase::Verify { .. } | Phase::Open | Phase::Finished => return Ok(None),
         };
         if self.entered.elapsed() > MESSAGE_TIMEOUT {
             bail!("the peer has not sent {due:?} for {} s", MESSAGE_TIMEOUT.as_secs());
@@ -279,9 +293,9 @@ impl<H: Host, L: Link> Session<H, L> {
         Ok(None)
     }
 
-    fn greet(&mut self, device: &mut Device<H>) -> Result<Turn> {
+    fn receive_hello(&mut self, device: &mut Device<H>) -> Result<Step> {
         device.check()?;
-        let Some(message) = self.receive()? else { return Ok(Turn::Waiting) };
+        let Some(message) = self.receive()? else { return Ok(Step::AwaitingPeer) };
         let Message::Hello { protocol, version, parameters } = message else { return Err(unexpected(&message, "hello")) };
         if protocol != PROTOCOL || version != VERSION {
             bail!(
@@ -292,107 +306,108 @@ impl<H: Host, L: Link> Session<H, L> {
         if self.role == Role::Server {
             let parameters = *parameters.context("the client did not say what to measure")?;
             if let Err(reason) = parameters.check() {
-                bail!("the client asks for what cannot be: {reason}");
+                bail!("the client's parameters are invalid: {reason}");
             }
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        self.end = Some(PerfEnd::new(device, self.parameters()?, self.link.ends_here(), &self.stop)?);
+        self.end = Some(PerfEnd::new(device, self.parameters()?, self.link.local_ends(), &self.stop)?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }
         self.enter(Phase::Open);
-        Ok(Turn::Busy)
+        Ok(Step::Progressed)
     }
 
-    fn open(&mut self, device: &mut Device<H>) -> Result<Turn> {
+    fn open(&mut self, device: &mut Device<H>) -> Result<Step> {
         let point = self.point()?;
         let parameters = self.parameters.as_ref().context("no parameters")?;
         let end = self.end.as_mut().context("no endpoint")?;
         let connection = end.open(device, parameters, point)?;
         self.link.send(&Message::Connection(connection))?;
         self.enter(Phase::Connect);
-        Ok(Turn::Busy)
+        Ok(Step::Progressed)
     }
 
-    fn connect(&mut self, device: &mut Device<H>) -> Result<Turn> {
+    fn connect(&mut self, device: &mut Device<H>) -> Result<Step> {
         device.check()?;
         let peer = match self.receive()? {
-            None => return Ok(Turn::Waiting),
+            None => return Ok(Step::AwaitingPeer),
             Some(Message::Connection(peer)) => peer,
             Some(message) => return Err(unexpected(&message, "connection")),
         };
-        let (point, run) = (self.point()?, self.run());
+        let (point, seed) = (self.point()?, self.seed());
         let parameters = self.parameters.as_ref().context("no parameters")?;
         let end = self.end.as_mut().context("no endpoint")?;
         end.connect(device, parameters, point, &peer)?;
         self.activity = Some(if point.test.is_latency() {
-            Activity::Latency(Box::new(Latency::new(end, device, parameters, point, self.role, run)?))
+            Activity::Latency(Box::new(Latency::new(end, device, parameters, point, self.role, seed)?))
         } else {
-            Activity::Bandwidth(Box::new(Bandwidth::new(end, device, parameters, point, self.role, run)?))
+            Activity::Bandwidth(Box::new(Bandwidth::new(end, device, parameters, point, self.role, seed)?))
         });
         (self.peer_sent, self.is_done) = (None, false);
         self.link.send(&Message::Ready { point })?;
         self.enter(Phase::Ready);
-        Ok(Turn::Busy)
+        Ok(Step::Progressed)
     }
 
-    fn begin(&mut self, device: &mut Device<H>) -> Result<Turn> {
+    /// Starts the measurement once the peer is ready.
+    fn start(&mut self, device: &mut Device<H>) -> Result<Step> {
         let wanted = self.point()?;
         match self.receive()? {
             None => {
                 device.check()?;
-                // A peer that was ready before us may send already: whatever comes is taken once we run.
-                return Ok(Turn::Waiting);
+                // A peer that was ready first may send already. Its messages are polled once this end is ready too.
+                return Ok(Step::AwaitingPeer);
             }
             Some(Message::Ready { point }) if point == wanted => {}
             Some(message) => return Err(unexpected(&message, "ready")),
         }
         self.progress.begin(wanted);
-        (self.steps, self.until_look, self.last_look) = (STEPS.0, STEPS.0, Instant::now());
-        (self.worked, self.has_worked) = (Some(device.host.now()), false);
-        self.enter(Phase::Run);
-        Ok(Turn::Busy)
+        (self.check_steps, self.steps_to_check, self.last_check) = (MIN_CHECK_STEPS, MIN_CHECK_STEPS, Instant::now());
+        (self.last_progress, self.has_progressed) = (Some(device.host.now()), false);
+        self.enter(Phase::Measure);
+        Ok(Step::Progressed)
     }
 
-    /// Steps the activity, and looks after everything else now and then.
-    fn measure(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
+    /// Steps the activity, and checks everything else at intervals.
+    fn measure(&mut self, device: &mut Device<H>, polls: u32) -> Result<Step> {
         let (Some(activity), Some(end)) = (&mut self.activity, &mut self.end) else { bail!("no measurement") };
-        let (mut empty, mut busy) = (0, false);
-        for _ in 0..TURN.max(spins) {
-            let worked = match activity {
+        let (mut empty_polls, mut progressed) = (0, false);
+        for _ in 0..ACTIVITY_STEPS.max(polls) {
+            let step_progressed = match activity {
                 Activity::Latency(latency) => latency.step(end, device)?,
                 Activity::Bandwidth(bandwidth) => bandwidth.step(end, device)?,
             };
-            if worked {
-                (empty, busy, self.has_worked) = (0, true, true);
+            if step_progressed {
+                (empty_polls, progressed, self.has_progressed) = (0, true, true);
             } else {
-                empty += 1;
-                if empty >= spins {
+                empty_polls += 1;
+                if empty_polls >= polls {
                     break;
                 }
             }
         }
-        let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
-        self.until_look = self.until_look.saturating_sub(1);
-        // Who has nothing more to do than to hear from the peer listens every time.
-        if is_passive || (is_finished && self.role == Role::Client) || self.until_look == 0 {
-            self.look(device)?;
+        let (is_passive, is_finished) = dispatch!(activity, inner => (inner.is_passive(), inner.is_finished()));
+        self.steps_to_check = self.steps_to_check.saturating_sub(1);
+        // An end without work of its own only waits for the peer's message, so it checks each time.
+        if is_passive || (is_finished && self.role == Role::Client) || self.steps_to_check == 0 {
+            self.check(device)?;
         }
-        self.finish_run()?;
-        Ok(match (busy, is_passive) {
-            (true, _) => Turn::Busy,
-            (false, true) => Turn::Waiting,
-            (false, false) => Turn::Idle,
+        self.finish_measurement()?;
+        Ok(match (progressed, is_passive) {
+            (true, _) => Step::Progressed,
+            (false, true) => Step::AwaitingPeer,
+            (false, false) => Step::Idle,
         })
     }
 
-    /// Tells the peer once nothing more is sent, and goes on once neither sends.
-    fn finish_run(&mut self) -> Result<()> {
+    /// Sends `done` once this end has sent everything, and enters [`Phase::Verify`] once both ends have.
+    fn finish_measurement(&mut self) -> Result<()> {
         let Some(activity) = &self.activity else { return Ok(()) };
-        // The server of a test in one direction sends answers at most: it ends when the client has ended.
+        // The server of a test in one direction only answers, so it ends after the client.
         let has_ended =
-            each!(activity, inner => inner.is_finished()) && (self.role == Role::Client || self.peer_sent.is_some());
+            dispatch!(activity, inner => inner.is_finished()) && (self.role == Role::Client || self.peer_sent.is_some());
         if has_ended && !self.is_done {
             let sent = match activity {
                 Activity::Bandwidth(bandwidth) => bandwidth.sent(),
@@ -402,29 +417,29 @@ impl<H: Host, L: Link> Session<H, L> {
             self.link.send(&Message::Done { sent, last: self.is_last })?;
         }
         if self.is_done && self.peer_sent.is_some() {
-            self.enter(Phase::Compare { since: Instant::now() });
+            self.enter(Phase::Verify { since: Instant::now() });
         }
         Ok(())
     }
 
-    /// Everything but the device's queues: the peer, Ctrl-C, the device's health, the time.
+    /// Checks everything but the completion queues: the peer, Ctrl-C, the health of the device, the timeouts.
     #[cold]
-    fn look(&mut self, device: &mut Device<H>) -> Result<()> {
-        let elapsed = self.last_look.elapsed();
-        self.last_look = Instant::now();
-        // Looks cost a system call, and latency: as few as will do.
-        if elapsed < CHECK_INTERVAL.0 {
-            self.steps = self.steps.saturating_mul(2).min(STEPS.1);
-        } else if elapsed > CHECK_INTERVAL.1 {
-            self.steps = (self.steps / 2).max(STEPS.0);
+    fn check(&mut self, device: &mut Device<H>) -> Result<()> {
+        let elapsed = self.last_check.elapsed();
+        self.last_check = Instant::now();
+        // A check costs a system call and adds latency, so checks are as rare as the bounds allow.
+        if elapsed < MIN_CHECK_INTERVAL {
+            self.check_steps = self.check_steps.saturating_mul(2).min(MAX_CHECK_STEPS);
+        } else if elapsed > MAX_CHECK_INTERVAL {
+            self.check_steps = (self.check_steps / 2).max(MIN_CHECK_STEPS);
         }
-        self.until_look = self.steps;
+        self.steps_to_check = self.check_steps;
         device.check()?;
-        let is_comparing = matches!(self.phase, Phase::Compare { .. });
+        let is_verifying = matches!(self.phase, Phase::Verify { .. });
         match self.receive()? {
             None => {}
-            // The peer may have everything, and have compared it, while we still wait for what it sent.
-            Some(message) if is_comparing => self.early = Some(message),
+            // The peer may have verified its data while this end still waits for messages.
+            Some(message) if is_verifying => self.early_message = Some(message),
             Some(Message::Done { sent, last }) if self.peer_sent.is_none() => {
                 let queue_pairs = self.parameters()?.queue_pairs.into();
                 let wanted = if self.point()?.test.is_latency() { 1 } else { queue_pairs };
@@ -433,94 +448,96 @@ impl<H: Host, L: Link> Session<H, L> {
                 }
                 self.peer_sent = Some(sent);
                 self.is_last |= last;
-                self.touch(device);
+                self.record_progress(device);
             }
             Some(message) => return Err(unexpected(&message, "done")),
         }
         let is_stopped = self.stop.load(Ordering::Relaxed);
         let Some(activity) = &mut self.activity else { return Ok(()) };
-        // Once the peer was notified that more follows, it is too late to call this measurement the last.
+        // After `done` without `last`, the peer expects another measurement, so this one cannot be the last.
         if self.role == Role::Client && is_stopped && !self.is_last && !self.is_done {
             self.is_last = true;
             self.entered = Instant::now();
-            each!(activity, inner => inner.stop());
+            dispatch!(activity, inner => inner.stop());
         }
-        // The other end of a test in both directions stops with it.
+        // In a bidirectional test the server stops too.
         if self.role == Role::Server && self.is_last {
-            each!(activity, inner => inner.stop());
+            dispatch!(activity, inner => inner.stop());
         }
-        self.progress.show(each!(activity, inner => inner.messages()));
-        let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
-        if self.has_worked || self.worked.is_none() {
-            self.touch(device);
+        self.progress.show(dispatch!(activity, inner => inner.messages()));
+        let (is_passive, is_finished) = dispatch!(activity, inner => (inner.is_passive(), inner.is_finished()));
+        if self.has_progressed || self.last_progress.is_none() {
+            self.record_progress(device);
             return Ok(());
         }
         if let Some(end) = &self.end {
             end.check_queue_pairs(device)?;
         }
-        let waited = self.worked.map_or(Duration::ZERO, |since| device.host.now().since(since));
-        // An end that has nothing to do, or has done it, waits for the peer; the link says whether that lives.
-        let expects = is_comparing || !is_passive && (!is_finished || self.role == Role::Server);
-        if waited > COMPLETION_TIMEOUT && expects {
-            let outstanding = each!(&self.activity.as_ref().context("no measurement")?, inner => inner.outstanding());
+        let waited = self.last_progress.map_or(Duration::ZERO, |since| device.host.now().since(since));
+        // A passive or finished end waits for the peer alone, whose keepalive messages the link checks.
+        let awaits_device = is_verifying || !is_passive && (!is_finished || self.role == Role::Server);
+        if waited > COMPLETION_TIMEOUT && awaits_device {
+            let outstanding = dispatch!(&self.activity.as_ref().context("no measurement")?, inner => inner.outstanding());
             bail!("no completion for {} s: {outstanding}", COMPLETION_TIMEOUT.as_secs());
         }
         Ok(())
     }
 
-    /// Something happened.
-    fn touch(&mut self, device: &Device<H>) {
-        self.has_worked = false;
-        self.worked = Some(device.host.now());
+    /// Restarts the completion timeout.
+    fn record_progress(&mut self, device: &Device<H>) {
+        self.has_progressed = false;
+        self.last_progress = Some(device.host.now());
     }
 
-    fn compare(&mut self, device: &mut Device<H>, since: Instant) -> Result<Turn> {
-        let run = self.run();
+    /// Verifies the data once all messages have arrived, and sends `result`.
+    fn verify(&mut self, device: &mut Device<H>, since: Instant) -> Result<Step> {
+        let seed = self.seed();
         let (Some(activity), Some(end), Some(sent)) = (&mut self.activity, &mut self.end, &self.peer_sent) else {
             bail!("no measurement")
         };
-        if !each!(&*activity, inner => inner.has_received(sent)) {
-            if each!(&mut *activity, inner => inner.step(end, device))? {
-                self.has_worked = true;
-                return Ok(Turn::Busy);
+        if !dispatch!(&*activity, inner => inner.has_received(sent)) {
+            if dispatch!(&mut *activity, inner => inner.step(end, device))? {
+                self.has_progressed = true;
+                return Ok(Step::Progressed);
             }
-            self.until_look = self.until_look.saturating_sub(1);
-            if self.until_look == 0 {
-                // The peer says nothing more before our result, but it may fail.
-                self.look(device)?;
+            self.steps_to_check = self.steps_to_check.saturating_sub(1);
+            if self.steps_to_check == 0 {
+                // The peer sends nothing before it has this end's result, unless it fails.
+                self.check(device)?;
             }
-            return Ok(Turn::Idle);
+            return Ok(Step::Idle);
         }
         #[cfg(test)]
-        if let Some(at) = self.spoil.take() {
+        if let Some(at) = self.flip_byte.take() {
             use bareverbs::DmaBuffer as _;
             let mut byte = [0];
             assert!(end.endpoint.region.read(at, &mut byte).is_ok());
             assert!(end.endpoint.region.write(at, &byte.map(|byte: u8| !byte)).is_ok());
         }
-        if let Err(error) = each!(&*activity, inner => inner.verify(end, run, sent)) {
-            // What the sender's device calls complete may still be on its way into this memory.
+        if let Err(error) = dispatch!(&*activity, inner => inner.verify(end, seed, sent)) {
+            // A write that has completed at the sender may not be visible in this memory yet.
             if since.elapsed() < VISIBLE_TIMEOUT {
-                return Ok(Turn::Idle);
+                return Ok(Step::Idle);
             }
             return Err(error);
         }
-        let row = each!(&*activity, inner => inner.row());
+        let row = dispatch!(&*activity, inner => inner.row());
         self.rows.extend(row.clone());
         self.link.send(&Message::Result { row })?;
-        self.enter(Phase::Result);
-        Ok(Turn::Busy)
+        self.enter(Phase::AwaitResult);
+        Ok(Step::Progressed)
     }
 
-    fn conclude(&mut self, device: &mut Device<H>) -> Result<Turn> {
+    /// Merges the peer's result into the rows, closes the measurement, and goes on to the next one.
+    fn conclude(&mut self, device: &mut Device<H>) -> Result<Step> {
         device.check()?;
         let theirs = match self.receive()? {
             None => {
-                // The peer may need our receives, or our answers, for what it still compares.
+                // The peer may need receives or answers of this end for messages that it still waits for.
                 if let (Some(activity), Some(end)) = (&mut self.activity, &mut self.end) {
-                    let _ = each!(activity, inner => inner.step(end, device))?;
+                    let _ = dispatch!(activity, inner => inner.step(end, device))?;
                 }
-                return Ok(Turn::Waiting);
+                return Ok(Step::AwaitingPeer);
             }
             Some(Message::Result { row }) => row,
             Some(message) => return Err(unexpected(&message, "result")),
@@ -528,12 +545,15 @@ impl<H: Host, L: Link> Session<H, L> {
         let point = self.point()?;
         if let Some(theirs) = theirs {
             if theirs.point() != point || !theirs.is_sound() {
-                bail!("the peer gave a result that cannot be: {theirs:?}");
+                bail!("the peer sent an invalid result: {theirs:?}");
             }
             match self.rows.last_mut() {
                 Some(ours)
                     if ours.point() == point
-                        && self.activity.as_ref().is_some_and(|activity| each!(activity, inner => inner.row()).is_some()) =>
+                        && self
+                            .activity
+                            .as_ref()
+                            .is_some_and(|activity| dispatch!(activity, inner => inner.row()).is_some()) =>
                 {
                     ours.add(&theirs)
                 }
@@ -545,32 +565,32 @@ impl<H: Host, L: Link> Session<H, L> {
         if let Some(end) = &mut self.end {
             end.close(device)?;
         }
-        self.at += 1;
-        if self.at == self.points.len() || self.is_last {
+        self.current += 1;
+        if self.current == self.points.len() || self.is_last {
             if let Some(end) = self.end.take() {
                 end.destroy(device)?;
             }
-            // Ctrl-C in the last measurement after its end interrupts nothing.
+            // Ctrl-C after the last measurement interrupts nothing.
             self.enter(Phase::Finished);
-            return Ok(Turn::Finished);
+            return Ok(Step::Finished);
         }
         self.enter(Phase::Open);
-        Ok(Turn::Busy)
+        Ok(Step::Progressed)
     }
 }
 
-/// The peer's reason to give up.
+/// Failure that the peer reported.
 #[derive(Clone, Debug)]
-struct FromPeer(String);
+struct PeerFailure(String);
 
-impl std::fmt::Display for FromPeer {
+impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the peer failed: {}", printable(&self.0))
     }
 }
 
-impl std::error::Error for FromPeer {}
+impl std::error::Error for PeerFailure {}
 
 fn unexpected(message: &Message, wanted: &str) -> anyhow::Error {
-    anyhow::anyhow!("the peer said {:?} where {wanted:?} was due", message.name())
+    anyhow::anyhow!("the peer sent {:?} where {wanted:?} was due", message.name())
 }

@@ -1,4 +1,4 @@
-//! Latencies, counted in a histogram: bounded memory however long a test runs, three significant digits.
+//! Latency statistics from a histogram with three significant digits, whose memory does not grow with the number of samples.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is distinguished from longer ones.
+/// Maximum latency of the histogram; longer ones count as this one.
 const MAX_LATENCY: Duration = Duration::from_secs(60);
 
 /// Measured latencies.
@@ -19,41 +19,41 @@ pub struct Samples {
 /// Latency in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Measurements.
+    /// Number of samples.
     pub samples: u64,
-    /// Least.
+    /// Minimum.
     pub min: f64,
-    /// Half are not above it.
+    /// Median.
     pub median: f64,
-    /// Average.
+    /// Arithmetic mean.
     pub average: f64,
-    /// Greatest.
+    /// Maximum.
     pub max: f64,
     /// Standard deviation.
     pub stdev: f64,
-    /// 99 % are not above it.
+    /// 99th percentile.
     pub p99: f64,
-    /// 99.9 % are not above it.
+    /// 99.9th percentile.
     pub p999: f64,
 }
 
 impl Samples {
-    /// None yet.
+    /// Creates an empty histogram.
     ///
     /// # Errors
-    /// Never: the bounds are fixed.
+    /// None: the bounds are constants that the histogram accepts.
     pub fn new() -> Result<Self> {
         let longest = u64::try_from(MAX_LATENCY.as_nanos()).unwrap_or(u64::MAX);
         Ok(Self { histogram: Histogram::new_with_bounds(1, longest, 3).context("a histogram")? })
     }
 
-    /// Counts one.
+    /// Records a latency.
     #[inline]
     pub fn record(&mut self, latency: Duration) {
         self.histogram.saturating_record(latency.as_nanos() as u64);
     }
 
-    /// What they come to; `None` without any.
+    /// Returns the statistics, or `None` without samples.
     pub fn summary(&self) -> Option<Latency> {
         let histogram = &self.histogram;
         let micros = |nanos: u64| nanos as f64 / 1000.0;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_are_kept() {
+    fn a_latency_above_the_maximum_is_recorded_as_the_maximum() {
         let mut samples = Samples::new().unwrap();
         samples.record(Duration::ZERO);
         samples.record(Duration::from_secs(3600));

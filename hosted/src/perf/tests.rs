@@ -9,12 +9,12 @@ use super::exchange::{Message, PROTOCOL, VERSION};
 use super::parameters::{Atomic, Test, Transport};
 use super::*;
 
-type End = Session<Simulated, Lines<UnixStream>>;
+type End = Session<Simulated, StreamLink<UnixStream>>;
 
 struct Pair {
     devices: Vec<Device<Simulated>>,
     ends: [End; 2],
-    /// Of client and server.
+    /// Stop flags of client and server.
     stops: [Arc<AtomicBool>; 2],
 }
 
@@ -28,16 +28,16 @@ impl Pair {
         let devices = vec![device(&world, 1), device(&world, 2)];
         let (to, fro) = UnixStream::pair().unwrap();
         let stops: [Arc<AtomicBool>; 2] = Default::default();
-        let client = Session::client(Lines::new(to).unwrap(), parameters, stops[0].clone(), ProgressLine::none()).unwrap();
-        let server = Session::server(Lines::new(fro).unwrap(), stops[1].clone(), ProgressLine::none());
+        let client = Session::client(StreamLink::new(to).unwrap(), parameters, stops[0].clone(), ProgressLine::none()).unwrap();
+        let server = Session::server(StreamLink::new(fro).unwrap(), stops[1].clone(), ProgressLine::none());
         Self { devices, ends: [client, server], stops }
     }
 
     fn run(&mut self) -> Result<()> {
-        both(&mut self.devices, &mut self.ends)
+        step_both(&mut self.devices, &mut self.ends)
     }
 
-    /// Steps both ends until one has failed; what the other says then.
+    /// Steps both ends until both have failed. Returns their errors.
     fn fail(mut self) -> (String, String) {
         let mut errors = [None, None];
         for _ in 0..10_000_000 {
@@ -60,7 +60,7 @@ fn parameters(tests: &[Test]) -> Parameters {
 }
 
 #[test]
-fn both_ends_know_every_result() {
+fn both_ends_have_every_result() {
     let mut pair = Pair::new(Parameters { sizes: vec![1, 5000], queue_pairs: 2, ..parameters(&Test::ALL) });
     pair.run().unwrap();
     let [client, server] = &pair.ends;
@@ -92,7 +92,7 @@ fn both_directions_are_added_at_both_ends() {
 
 #[test]
 fn a_wrong_byte_is_found_in_every_test() {
-    // Who has the data of which, and where in its memory: writes and sends come behind what is sent.
+    // For each test the end that receives the data, and an offset in its receive slots, which follow the send slots.
     let cases = [
         (Test::WriteLat, Transport::Rc, 1, 64 + 63),
         (Test::WriteBw, Transport::Rc, 1, 128 * 64 + 63),
@@ -105,7 +105,7 @@ fn a_wrong_byte_is_found_in_every_test() {
     for (test, transport, end, at) in cases {
         for inline in [0, 64] {
             let mut pair = Pair::new(Parameters { sizes: vec![64], transport, inline: Some(inline), ..parameters(&[test]) });
-            pair.ends[end].spoil = Some(at);
+            pair.ends[end].flip_byte = Some(at);
             let error = format!("{:#}", pair.run().unwrap_err());
             assert!(
                 error.contains("wrong data") && error.starts_with(&format!("{test} of 64 bytes")),
@@ -121,20 +121,20 @@ fn a_wrong_sum_of_atomics_is_found() {
         for test in [Test::AtomicLat, Test::AtomicBw] {
             let mut pair = Pair::new(Parameters { atomic, ..parameters(&[test]) });
             let slots = if test.is_latency() { 1 } else { 128 };
-            pair.ends[1].spoil = Some(slots * 64);
+            pair.ends[1].flip_byte = Some(slots * 64);
             let error = format!("{:#}", pair.run().unwrap_err());
             assert!(error.contains("instead of 200"), "{error}");
         }
     }
     let mut pair = Pair::new(parameters(&[Test::AtomicBw]));
-    pair.ends[0].spoil = Some(0);
+    pair.ends[0].flip_byte = Some(0);
     assert!(format!("{:#}", pair.run().unwrap_err()).contains("as the value before it"));
 }
 
 #[test]
-fn the_reason_of_one_end_is_told_to_the_other() {
+fn a_failure_of_one_end_is_reported_by_the_other() {
     let mut pair = Pair::new(Parameters { sizes: vec![64], ..parameters(&[Test::WriteBw]) });
-    pair.ends[1].spoil = Some(128 * 64);
+    pair.ends[1].flip_byte = Some(128 * 64);
     let (client, server) = pair.fail();
     assert!(server.contains("wrong data"), "{server}");
     assert_eq!(client, format!("the peer failed: {server}"));
@@ -147,7 +147,7 @@ fn the_reason_of_one_end_is_told_to_the_other() {
 }
 
 #[test]
-fn ctrl_c_at_the_client_ends_both_with_what_was_measured() {
+fn ctrl_c_at_the_client_ends_both_ends_with_a_partial_result() {
     for test in [Test::WriteLat, Test::WriteBw, Test::SendBw, Test::ReadLat] {
         for bidirectional in [false, !test.is_latency()] {
             let (sizes, iterations) = (vec![2, 4096], Some(100_000_000));
@@ -187,7 +187,7 @@ fn a_duration_ends_every_test_in_time() {
 }
 
 #[test]
-fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
+fn a_device_that_stops_completing_is_an_error_that_counts_outstanding_requests() {
     for test in [Test::WriteLat, Test::WriteBw, Test::SendBw, Test::ReadLat] {
         for events in [false, test != Test::WriteLat] {
             let mut pair = Pair::new(Parameters {
@@ -202,7 +202,7 @@ fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
                 }
                 pair.devices[0].host.relax();
             }
-            // Every packet is lost from now on; the transport's retries end before ours.
+            // Every packet is lost from now on. The transport exhausts its retries before the completion timeout.
             let loss = bareverbs_sim::wire::WireFaults {
                 loss: bareverbs_sim::wire::Probability::ALWAYS,
                 ..bareverbs_sim::wire::WireFaults::default()
@@ -225,8 +225,8 @@ fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
 }
 
 #[test]
-fn messages_that_never_come_are_an_error_after_both_have_sent() {
-    // Few enough for the receives that are posted, on a transport that does not notice a loss.
+fn lost_messages_of_uc_are_an_error_after_both_ends_have_sent() {
+    // The peer has receives for all messages. UC does not detect the loss.
     let (transport, iterations) = (Transport::Uc, Some(100));
     let mut pair = Pair::new(Parameters { transport, iterations, bidirectional: true, ..parameters(&[Test::SendBw]) });
     let loss = bareverbs_sim::wire::WireFaults {
@@ -239,7 +239,7 @@ fn messages_that_never_come_are_an_error_after_both_have_sent() {
 }
 
 #[test]
-fn a_peer_that_goes_away_is_noticed() {
+fn a_peer_that_disconnects_is_an_error() {
     let mut pair = Pair::new(Parameters { iterations: Some(100_000_000), ..parameters(&[Test::WriteBw]) });
     for _ in 0..500 {
         for (at, end) in pair.ends.iter_mut().enumerate() {
@@ -249,25 +249,25 @@ fn a_peer_that_goes_away_is_noticed() {
     }
     let Pair { mut devices, ends: [client, mut server], .. } = pair;
     drop(client);
-    let error = one(&mut devices[1], &mut server).unwrap_err();
+    let error = step_one(&mut devices[1], &mut server).unwrap_err();
     assert!(format!("{error:#}").contains("closed the connection"), "{error:#}");
 }
 
-/// What a server makes of lines of a client.
-fn server_says(lines: &[&str]) -> String {
+/// Returns the error of a server that receives `lines`.
+fn server_error(lines: &[&str]) -> String {
     let world = World::new(WorldConfig::default());
     let mut device = device(&world, 1);
     let (mut to, fro) = UnixStream::pair().unwrap();
     for line in lines {
         writeln!(to, "{line}").unwrap();
     }
-    let mut server = Session::server(Lines::new(fro).unwrap(), Arc::default(), ProgressLine::none());
+    let mut server = Session::server(StreamLink::new(fro).unwrap(), Arc::default(), ProgressLine::none());
     let error = (0..10_000).find_map(|_| server.step(&mut device, 1).err()).unwrap();
     format!("{error:#}")
 }
 
 #[test]
-fn what_a_client_may_say_is_answered_with_the_reason() {
+fn an_invalid_message_of_a_client_is_an_error_with_the_reason() {
     let line = |message: &Message| serde_json::to_string(message).unwrap();
     let hello = |version, parameters: Option<Parameters>| {
         line(&Message::Hello { protocol: PROTOCOL.into(), version, parameters: parameters.map(Box::new) })
@@ -300,18 +300,18 @@ fn what_a_client_may_say_is_answered_with_the_reason() {
         (vec![r#"{"message":"failure","reason":"\u001b[2J"}"#], r"the peer failed: \u{1b}[2J"),
         (vec![&*good, &*connection(2, 1), r#"{"message":"failure","reason":"no luck"}"#], "the peer failed: no luck"),
     ] {
-        let error = server_says(&lines);
+        let error = server_error(&lines);
         assert!(error.contains(part), "{lines:?}: {error}");
     }
 }
 
-/// A job on a simulated device, and an address of this machine.
+/// Creates a job, a simulated device, and a listener with its address.
 fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, String) {
     let world = World::new(WorldConfig::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     (
-        Job { stop, faults: Box::leak(Box::default()), is_shown: false, report: Report::default() },
+        Job { stop, faults: Box::leak(Box::default()), has_progress_line: false, report: Report::default() },
         device(&world, 1),
         listener,
         at,
@@ -319,7 +319,7 @@ fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, Stri
 }
 
 #[test]
-fn a_client_without_a_server_says_where_it_looked() {
+fn the_error_of_a_client_without_a_server_names_the_address() {
     let stop = Arc::default();
     let (mut job, mut device, listener, at) = job(&stop);
     let asked = parameters(&[Test::WriteBw]);
@@ -331,7 +331,7 @@ fn a_client_without_a_server_says_where_it_looked() {
 }
 
 #[test]
-fn a_server_that_is_another_program_is_told_apart() {
+fn a_server_of_another_protocol_is_an_error() {
     let stop = Arc::default();
     let (mut job, mut device, listener, at) = job(&stop);
     let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap());
@@ -354,7 +354,7 @@ fn a_server_waits_for_a_client_and_ends_with_ctrl_c() {
                     Err(_) => std::thread::sleep(Duration::from_millis(5)),
                 }
             };
-            // While the server has a client, others are refused instead of left waiting.
+            // While the server has a client, connections of others are refused.
             let start = Instant::now();
             while TcpStream::connect(&at).is_ok() {
                 assert!(start.elapsed() < Duration::from_secs(10), "a second client is not refused");
@@ -372,10 +372,10 @@ fn a_server_waits_for_a_client_and_ends_with_ctrl_c() {
     assert!(serving.serve(&mut device, "127.0.0.1:0").unwrap_err().is::<Interrupted>());
 }
 
-/// Steps both ends until the client is in a phase.
-fn step_until(pair: &mut Pair, is_there: impl Fn(&End) -> bool) {
+/// Steps both ends until `is_reached` holds for the client.
+fn step_until(pair: &mut Pair, is_reached: impl Fn(&End) -> bool) {
     for _ in 0..1_000_000 {
-        if is_there(&pair.ends[0]) {
+        if is_reached(&pair.ends[0]) {
             return;
         }
         for (at, end) in pair.ends.iter_mut().enumerate() {
@@ -383,56 +383,56 @@ fn step_until(pair: &mut Pair, is_there: impl Fn(&End) -> bool) {
         }
         pair.devices[0].host.relax();
     }
-    panic!("the client never gets there");
+    panic!("the client does not reach the phase");
 }
 
 #[test]
 fn ctrl_c_ends_a_client_that_waits_for_its_peer() {
-    for phase in ["Greet", "Connect", "Ready"] {
+    for phase in ["Hello", "Connect", "Ready"] {
         let mut pair = Pair::new(parameters(&[Test::WriteBw]));
         step_until(&mut pair, |client| client.phase_name().starts_with(phase));
         pair.stops[0].store(true, Ordering::Relaxed);
         let error = pair.ends[0].step(&mut pair.devices[0], 1).unwrap_err();
         assert!(error.is::<Interrupted>(), "{phase}: {error:#}");
-        let told = (0..1000).find_map(|_| pair.ends[1].step(&mut pair.devices[1], 1).err()).unwrap();
-        assert_eq!(format!("{told:#}"), "the peer failed: interrupted", "{phase}");
+        let reported = (0..1000).find_map(|_| pair.ends[1].step(&mut pair.devices[1], 1).err()).unwrap();
+        assert_eq!(format!("{reported:#}"), "the peer failed: interrupted", "{phase}");
     }
 }
 
 #[test]
-fn ctrl_c_ends_a_client_whose_peer_gives_no_result() {
+fn ctrl_c_ends_a_client_whose_peer_sends_no_result() {
     let mut pair = Pair::new(parameters(&[Test::WriteBw]));
-    step_until(&mut pair, |client| client.phase_name() == "Result");
+    step_until(&mut pair, |client| client.phase_name() == "AwaitResult");
     assert_eq!(pair.ends[0].rows.len(), 1);
-    // The server is not stepped any more, and has not given its result.
+    // The server is not stepped any more, and has not sent its result.
     while !matches!(pair.ends[0].link.receive(), Ok(None)) {}
     pair.stops[0].store(true, Ordering::Relaxed);
     let [client, _] = &mut pair.ends;
-    assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Turn::Waiting);
+    assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Step::AwaitingPeer);
     client.entered = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
     let error = (0..1000).find_map(|_| client.step(&mut pair.devices[0], 1).err()).unwrap();
     assert!(error.is::<Interrupted>() && client.rows.is_empty(), "{error:#}");
 }
 
 #[test]
-fn ctrl_c_ends_connecting() {
+fn ctrl_c_ends_a_connection_attempt() {
     let stop = AtomicBool::new(true);
     let started = Instant::now();
-    // An address for documentation (RFC 5737): nobody answers.
-    assert!(dial("192.0.2.1:18515", &stop).unwrap_err().is::<Interrupted>());
+    // An address for documentation (RFC 5737), which does not answer.
+    assert!(connect_to_server("192.0.2.1:18515", &stop).unwrap_err().is::<Interrupted>());
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
-fn a_peer_that_only_lives_is_an_error_in_every_phase() {
-    for (phase, due) in [("Greet", "hello"), ("Connect", "connection"), ("Ready", "ready"), ("Result", "result")] {
+fn a_peer_that_sends_only_keepalives_times_out_in_every_phase() {
+    for (phase, due) in [("Hello", "hello"), ("Connect", "connection"), ("Ready", "ready"), ("AwaitResult", "result")] {
         let mut pair = Pair::new(parameters(&[Test::WriteBw]));
         step_until(&mut pair, |client| client.phase_name().starts_with(phase));
         let [client, server] = &mut pair.ends;
-        // Only signs of life from now on.
+        // Only keepalive messages from now on.
         while !matches!(client.link.receive(), Ok(None)) {}
         server.link.send(&Message::Alive).unwrap();
-        assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Turn::Waiting, "{phase}");
+        assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Step::AwaitingPeer, "{phase}");
         client.entered = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
         server.link.send(&Message::Alive).unwrap();
         let error = format!("{:#}", client.step(&mut pair.devices[0], 1).unwrap_err());
@@ -441,7 +441,7 @@ fn a_peer_that_only_lives_is_an_error_in_every_phase() {
 }
 
 #[test]
-fn addresses_have_ports() {
+fn missing_hosts_and_ports_of_addresses_get_defaults() {
     for (text, wanted) in [
         ("", "0.0.0.0:18515"),
         ("host", "host:18515"),
@@ -455,7 +455,7 @@ fn addresses_have_ports() {
         assert_eq!(address(text, "0.0.0.0", 18515).as_deref(), Ok(wanted));
     }
     for (text, part) in
-        [(":99999", "\"99999\" is no TCP port"), ("host:", "\"\" is no TCP port"), ("h:ssh", "\"ssh\" is no TCP port")]
+        [(":99999", "\"99999\" is not a TCP port"), ("host:", "\"\" is not a TCP port"), ("h:ssh", "\"ssh\" is not a TCP port")]
     {
         assert!(address(text, "0.0.0.0", 18515).unwrap_err().contains(part), "{text}");
     }
@@ -463,9 +463,9 @@ fn addresses_have_ports() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_an_error_with_the_remedy() {
+fn a_port_in_use_is_an_error_with_the_remedy() {
     let stop = Arc::default();
     let (mut job, mut device, _listener, at) = job(&stop);
     let error = format!("{:#}", job.serve(&mut device, &at).unwrap_err());
-    assert!(error.contains("another program has this port; take another with --port"), "{error}");
+    assert!(error.contains("another program uses this port; choose another with --port"), "{error}");
 }

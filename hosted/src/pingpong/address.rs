@@ -1,4 +1,4 @@
-//! The address of an end as the `ibv_*_pingpong` tools of rdma-core write it into their TCP connection.
+//! The address of an end, in the format that the `ibv_*_pingpong` tools of rdma-core exchange over TCP.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,37 +10,37 @@ use bareverbs::{Gid, Lid, Psn, Qpn};
 /// The format is that of `pp_client_exch_dest` in libibverbs/examples/rc_pingpong.c, the same in rdma-core 44.0 to 64.0.
 pub const MESSAGE_LEN: usize = 52;
 
-/// First LID that names a multicast group (IBTA 4.1.3).
+/// First multicast LID (IBTA 4.1.3).
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Queue pair number of multicast packets (IBTA 10.5.2).
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// Where an end is reached.
+/// Address of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// LID of its port.
+    /// LID of the port.
     pub lid: Lid,
-    /// Its queue pair.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// First PSN that it sends.
+    /// First PSN of its send queue.
     pub psn: Psn,
-    /// Its GID; zero if it uses none.
+    /// GID, or zero if the end uses none.
     pub gid: Gid,
 }
 
-/// What is wrong with an address that the other end sent.
+/// Error of an address that the peer sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// The bytes are no message of these tools.
+    /// The bytes are not an address message of the tools.
     Format {
-        /// What came, printable.
+        /// The bytes, escaped.
         message: String,
     },
-    /// A LID that no port has.
+    /// The LID is not a unicast LID.
     Lid(Lid),
-    /// A queue pair that cannot be connected to.
+    /// The queue pair is a management or multicast queue pair.
     Qpn(Qpn),
-    /// A GID of a multicast group.
+    /// The GID is a multicast GID.
     MulticastGid(Gid),
 }
 
@@ -49,18 +49,16 @@ impl fmt::Display for AddressError {
         match self {
             Self::Format { message } => write!(
                 f,
-                "the other end sent \"{message}\" instead of its address (LID, QPN, PSN, GID); is it an ibv_*_pingpong or this \
+                "the peer sent \"{message}\" instead of its address (LID, QPN, PSN, GID); is it an ibv_*_pingpong or this \
                  command?"
             ),
             Self::Lid(lid) if lid.get() == 0 => f.write_str(
-                "the other end has LID 0: its port is on Ethernet (RoCE), which is unsupported, or no subnet manager has \
+                "the peer has LID 0: its port is on Ethernet (RoCE), which is unsupported, or no subnet manager has \
                  configured it",
             ),
-            Self::Lid(lid) => write!(f, "the other end named LID {lid}, which no port can have"),
-            Self::Qpn(qpn) => write!(f, "the other end named queue pair {qpn}, to which nothing can be connected"),
-            Self::MulticastGid(gid) => {
-                write!(f, "the other end named GID {}, that of a multicast group", Ipv6Addr::from(gid.0))
-            }
+            Self::Lid(lid) => write!(f, "the peer sent LID {lid}, which is not a unicast LID"),
+            Self::Qpn(qpn) => write!(f, "the peer sent queue pair {qpn}, which cannot be connected"),
+            Self::MulticastGid(gid) => write!(f, "the peer sent GID {}, a multicast GID", Ipv6Addr::from(gid.0)),
         }
     }
 }
@@ -68,20 +66,20 @@ impl fmt::Display for AddressError {
 impl std::error::Error for AddressError {}
 
 impl Address {
-    /// The message that names this address.
+    /// Returns the message with this address.
     pub fn to_message(self) -> [u8; MESSAGE_LEN] {
         let gid = u128::from_be_bytes(self.gid.0);
         let text = format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", self.lid.get(), self.qpn.get(), self.psn.get());
         let mut message = [0; MESSAGE_LEN];
-        // LID, QPN and PSN have 16, 24 and 24 bits: the text has exactly this length.
+        // LID, QPN and PSN have 16, 24 and 24 bits, so the text has exactly this length.
         message.iter_mut().zip(text.into_bytes()).for_each(|(byte, value)| *byte = value);
         message
     }
 
-    /// From the message of the other end, to which a connected queue pair could send.
+    /// Parses the message of the peer.
     ///
     /// # Errors
-    /// It is no such message, or names what cannot be.
+    /// The format is wrong, or a queue pair cannot be connected to the address.
     pub fn from_message(message: &[u8; MESSAGE_LEN]) -> Result<Self, AddressError> {
         let address = parse(message)
             .ok_or_else(|| AddressError::Format { message: String::from_utf8_lossy(message).escape_default().to_string() })?;
@@ -98,7 +96,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Whether it is reached by a GRH: the tools look at the lower half of the GID.
+    /// Returns whether packets to this address need a GRH. As in the tools, the lower half of the GID decides.
     pub const fn is_global(&self) -> bool {
         u128::from_be_bytes(self.gid.0) as u64 != 0
     }
@@ -112,7 +110,7 @@ fn parse(message: &[u8; MESSAGE_LEN]) -> Option<Address> {
         u128::from_str_radix(text, 16).ok()
     };
     let (lid, qpn, psn, gid) = (field(4)?, field(6)?, field(6)?, field(32)?);
-    // The lengths sum up to the whole message: there is no fifth field.
+    // The four lengths add up to that of the message, so there is no fifth field.
     Some(Address {
         lid: Lid::new(u16::try_from(lid).ok()?),
         qpn: Qpn::new(u32::try_from(qpn).ok()?),
@@ -121,7 +119,7 @@ fn parse(message: &[u8; MESSAGE_LEN]) -> Option<Address> {
     })
 }
 
-/// As the tools print it: `LID 0x0001, QPN 0x00004b, PSN 0x123456, GID ::`.
+/// Prints the address as the tools do: `LID 0x0001, QPN 0x00004b, PSN 0x123456, GID ::`.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (lid, qpn, psn) = (self.lid.get(), self.qpn.get(), self.psn.get());
@@ -133,12 +131,12 @@ impl fmt::Display for Address {
 mod tests {
     use super::*;
 
-    /// By hand after the `sprintf` in rc_pingpong.c and `gid_to_wire_gid` in pingpong.c (rdma-core 44.0 and 56.1).
+    /// Written by hand from the `sprintf` in rc_pingpong.c and `gid_to_wire_gid` in pingpong.c (rdma-core 44.0 and 56.1).
     const PLAIN: &[u8; 52] = b"0001:00004b:abcdef:00000000000000000000000000000000\0";
     const GLOBAL: &[u8; 52] = b"bfff:fffffe:000000:fe80000000000000020000fffe000101\0";
 
     #[test]
-    fn messages_are_those_of_the_tools_to_the_byte() {
+    fn messages_are_byte_for_byte_those_of_the_tools() {
         let plain = Address { lid: Lid::new(1), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() };
         assert_eq!(&plain.to_message(), PLAIN);
         assert_eq!(Address::from_message(PLAIN), Ok(plain));
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn bytes_that_are_not_an_address_are_refused() {
         for garbage in [
             b"0001:00004b:abcdef:00000000000000000000000000000000\n",
             b"0001:00004b:abcdef:0000000000000000000000000000000g\0",
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_connected_to_is_refused() {
+    fn an_address_that_cannot_be_connected_is_refused() {
         let refusal = |message: &[u8; 52]| Address::from_message(message).unwrap_err().to_string();
         assert!(refusal(b"0000:00004b:abcdef:00000000000000000000000000000000\0").contains("RoCE"));
         assert!(refusal(b"c001:00004b:abcdef:00000000000000000000000000000000\0").contains("LID 0xc001"));

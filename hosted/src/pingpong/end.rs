@@ -1,4 +1,4 @@
-//! One end of a ping-pong: whose turn it is, how far it is, and what the messages are.
+//! One end of a ping-pong: its verbs objects, its messages, and its progress.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use super::address::Address;
 use crate::data_pattern::Pattern;
 use crate::device::{Device, Endpoint, Host, Role};
 
-/// Request numbers of the tools, each a bit of what is pending.
+/// `wr_id`s of the tools, each a bit of [`PingpongEnd::pending`].
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
-/// Local ACK timeout of the tools: 4.096 µs · 2^14.
+/// Local ACK timeout of the tools: 4.096 µs · 2^14 = 67 ms.
 const ACK_TIMEOUT: u8 = 14;
-/// Shortest distance between two bytes that the tools look at.
+/// Distance in bytes between the bytes of a message that the tools check, on machines with the smallest pages.
 const PAGE: usize = 4096;
-/// Longest message in bytes that is sent inline.
+/// Maximum size of an inline message in bytes.
 const INLINE: u32 = 64;
 
-/// How long an end that has all it wants may have to answer a repeated message: the peer repeats after one ACK timeout.
+/// Time for which a finished end still answers retransmissions. The peer retransmits after one ACK timeout.
 pub const LINGER: Duration = match ack_timeout(ACK_TIMEOUT) {
     Some(time) => time.saturating_mul(2),
     None => Duration::ZERO,
 };
 
-/// What an end is to do.
+/// Parameters of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// RC or UC.
@@ -39,29 +39,29 @@ pub struct Plan {
     pub size: u32,
     /// Path MTU.
     pub mtu: Mtu,
-    /// Receives to post at a time.
+    /// Number of receives posted at a time.
     pub rx_depth: u32,
-    /// Messages each way.
+    /// Messages in each direction.
     pub iters: u32,
     /// Service level.
     pub sl: u8,
-    /// Index of the GID, if packets are to carry a GRH.
+    /// Index of the local GID, if packets carry a GRH.
     pub gid_idx: Option<u8>,
-    /// Whether messages are checked.
+    /// Whether messages are verified.
     pub chk: bool,
-    /// First PSN and the data come from it.
+    /// Seed of the first PSN and of the data.
     pub seed: u64,
 }
 
 /// One end.
 pub struct PingpongEnd<H: Host> {
-    /// Which one: A is the client, B the server.
-    pub side: Role,
-    /// Where it is reached.
+    /// Client or server.
+    pub role: Role,
+    /// Address of this end.
     pub local: Address,
-    /// Messages that were sent and, with RC, acknowledged.
+    /// Number of messages sent and, with RC, acknowledged.
     pub sent: u32,
-    /// Messages that came.
+    /// Number of messages received.
     pub received: u32,
     name: String,
     plan: Plan,
@@ -69,22 +69,22 @@ pub struct PingpongEnd<H: Host> {
     endpoint: Endpoint<H>,
     cq: CqHandle,
     qp: QpHandle,
-    /// Receives that are posted.
+    /// Number of receives posted.
     posted: u32,
-    /// Of the present turn: what has not completed yet, as bits.
+    /// Requests to complete before the next message is sent: bits [`SEND`] and [`RECEIVE`].
     pending: u64,
-    /// Messages that were posted.
-    begun: u32,
+    /// Number of sends posted so far.
+    posted_sends: u32,
     /// The message to send.
     message: Vec<u8>,
 }
 
 impl<H: Host> PingpongEnd<H> {
-    /// Makes everything; the port must be active.
+    /// Creates the verbs objects. The port must be active.
     ///
     /// # Errors
-    /// The device lacks what the plan wants, or does not give it.
-    pub fn new(side: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
+    /// The device does not support the plan, or refuses an object.
+    pub fn new(role: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
         let verbs = &mut device.verbs;
         let port = verbs.query_port(plan.port).context("query_port")?;
         if plan.mtu > port.active_mtu {
@@ -103,12 +103,12 @@ impl<H: Host> PingpongEnd<H> {
         let gid = match plan.gid_idx {
             None => Gid::default(),
             Some(index) if u16::from(index) >= port.gid_tbl_len => {
-                bail!("there is no GID {index}: port {} has {}; see `bareverbs info`", plan.port, port.gid_tbl_len)
+                bail!("there is no GID {index}: port {} has {} GIDs; see `bareverbs info`", plan.port, port.gid_tbl_len)
             }
             Some(index) => verbs.query_gid(plan.port, index.into()).context("query_gid")?,
         };
-        // A client keeps what comes back apart from what it sent; a server sends back what came.
-        let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Role::Client { 2 } else { 1 };
+        // A client has separate buffers to send and to receive. A server sends from the buffer into which it receives.
+        let len = (plan.size as usize).next_multiple_of(PAGE) * if role == Role::Client { 2 } else { 1 };
         let mut endpoint = Endpoint::new(device, len, Access::LOCAL_WRITE)?;
         let message = vec![0x7b; plan.size as usize];
         endpoint.region.write(0, &message)?;
@@ -125,7 +125,7 @@ impl<H: Host> PingpongEnd<H> {
         let psn = Psn::new((plan.seed >> 40) as u32 & 0xff_ffff);
         let local = Address { lid: port.lid, qpn: device.verbs.qp(qp)?.qpn, psn, gid };
         Ok(Self {
-            side,
+            role,
             local,
             sent: 0,
             received: 0,
@@ -137,15 +137,15 @@ impl<H: Host> PingpongEnd<H> {
             qp,
             posted: 0,
             pending: RECEIVE,
-            begun: 0,
+            posted_sends: 0,
             message,
         })
     }
 
-    /// Connects to the other end and posts the receives: its first message may come from now on.
+    /// Connects to the peer and posts the receives. The peer may send from then on.
     ///
     /// # Errors
-    /// The other end wants a GRH and this one has no GID, or the device refuses.
+    /// The peer requires a GRH and this end has no GID, or the device refuses.
     pub fn connect(&mut self, device: &mut Device<H>, remote: &Address) -> Result<()> {
         let Plan { port, sl, mtu, gid_idx, .. } = self.plan;
         let grh = match (remote.is_global(), gid_idx) {
@@ -153,7 +153,7 @@ impl<H: Host> PingpongEnd<H> {
             (true, Some(sgid_index)) => {
                 Some(GlobalRoute { dgid: remote.gid, sgid_index, hop_limit: 1, ..GlobalRoute::default() })
             }
-            (true, None) => bail!("the other end uses a GID (-g): give an index here too"),
+            (true, None) => bail!("the peer uses a GID (-g): give an index here too"),
         };
         let attr = QpAttr {
             port_num: port,
@@ -172,15 +172,15 @@ impl<H: Host> PingpongEnd<H> {
         self.post_receives(device)
     }
 
-    /// Begins: a client sends the first message.
+    /// Starts the ping-pong: a client sends the first message.
     ///
     /// # Errors
-    /// It cannot be posted.
+    /// The message cannot be posted.
     pub fn start(&mut self, device: &mut Device<H>) -> Result<()> {
-        if self.side == Role::Client { self.post_send(device) } else { Ok(()) }
+        if self.role == Role::Client { self.post_send(device) } else { Ok(()) }
     }
 
-    /// Takes the completions that are there and does what follows from them; whether there were any.
+    /// Polls the completion queue and answers messages. Returns whether there were completions.
     ///
     /// # Errors
     /// A request failed, a message is wrong, or the next one cannot be posted.
@@ -193,17 +193,17 @@ impl<H: Host> PingpongEnd<H> {
         Ok(taken > 0)
     }
 
-    /// Whether all messages were sent and received.
+    /// Returns whether all messages were sent and received.
     pub const fn is_done(&self) -> bool {
         self.sent >= self.plan.iters && self.received >= self.plan.iters
     }
 
-    /// Messages that were posted for sending so far.
-    pub const fn begun(&self) -> u32 {
-        self.begun
+    /// Returns the number of sends posted so far.
+    pub const fn posted_sends(&self) -> u32 {
+        self.posted_sends
     }
 
-    /// Asks for an interrupt at the next completion. One that is there already gives none.
+    /// Arms the completion queue. A completion that is already in the queue raises no event.
     ///
     /// # Errors
     /// The device is broken.
@@ -211,13 +211,13 @@ impl<H: Host> PingpongEnd<H> {
         self.endpoint.request_events(device)
     }
 
-    /// How far it is, for people.
+    /// Returns the counts of messages, for errors.
     pub fn progress(&self) -> String {
         let iters = self.plan.iters;
         format!("{}: {} of {iters} messages sent, {} of {iters} received", self.name, self.sent, self.received)
     }
 
-    /// Destroys every object.
+    /// Destroys all verbs objects.
     ///
     /// # Errors
     /// The device does not destroy one.
@@ -234,7 +234,7 @@ impl<H: Host> PingpongEnd<H> {
         } else {
             if completion.byte_len != self.plan.size {
                 bail!(
-                    "{}: a message of {} bytes came instead of {}; give both ends the same -s",
+                    "{}: a message of {} bytes arrived instead of {}; give both ends the same -s",
                     self.name,
                     completion.byte_len,
                     self.plan.size
@@ -256,22 +256,22 @@ impl<H: Host> PingpongEnd<H> {
         Ok(())
     }
 
-    /// Where received bytes go.
-    fn inbox(&self) -> usize {
-        if self.side == Role::Client { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
+    /// Returns the offset of the receive buffer.
+    fn receive_offset(&self) -> usize {
+        if self.role == Role::Client { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
     }
 
     fn post_receives(&mut self, device: &mut Device<H>) -> Result<()> {
         while self.posted < self.plan.rx_depth {
-            self.endpoint.post_receive(device, self.qp, RECEIVE, self.inbox(), self.message.len())?;
+            self.endpoint.post_receive(device, self.qp, RECEIVE, self.receive_offset(), self.message.len())?;
             self.posted += 1;
         }
         Ok(())
     }
 
     fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
-        if self.plan.chk && self.side == Role::Client {
-            self.fill(self.begun);
+        if self.plan.chk && self.role == Role::Client {
+            self.fill(self.posted_sends);
             self.endpoint.region.write(0, &self.message)?;
         } else if self.inline {
             self.endpoint.region.read(0, &mut self.message)?;
@@ -284,24 +284,24 @@ impl<H: Host> PingpongEnd<H> {
         };
         posted.context("post_send")?;
         self.pending = SEND | RECEIVE;
-        self.begun += 1;
+        self.posted_sends += 1;
         Ok(())
     }
 
-    /// Makes message `index` of a client: no two are the same, and the first byte of each page is 0, as the tools want it.
+    /// Generates message `index` of a client. Messages differ, and the first byte of each page is 0, as the tools require.
     fn fill(&mut self, index: u32) {
         Pattern::new(self.plan.seed, 0, index.into()).fill(&mut self.message);
         self.message.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
     }
 
-    /// Looks at the message that came.
+    /// Verifies message `index` in the receive buffer.
     fn check(&mut self, index: u32) -> Result<()> {
-        if self.side == Role::Client {
+        if self.role == Role::Client {
             self.fill(index);
-            let came = self.endpoint.read(self.inbox(), self.message.len())?;
+            let received = self.endpoint.read(self.receive_offset(), self.message.len())?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;
-            if let Some((at, (have, want))) = came.iter().zip(&self.message).enumerate().find(is_wrong) {
-                bail!("byte {at} came back as {have:#04x} instead of {want:#04x}");
+            if let Some((at, (have, want))) = received.iter().zip(&self.message).enumerate().find(is_wrong) {
+                bail!("byte {at} was returned as {have:#04x} instead of {want:#04x}");
             }
             return Ok(());
         }
@@ -317,15 +317,15 @@ impl<H: Host> PingpongEnd<H> {
     }
 }
 
-/// What a failed request means, and what helps.
+/// Returns the cause of a failed request, and the remedy.
 fn failure(completion: &Completion) -> String {
     let what = if completion.wr_id == SEND { "a send" } else { "a receive" };
     let help = match completion.status {
-        WcStatus::RetryExcErr => "the other end does not answer: it ended, has another MTU, or its LID is not reached",
+        WcStatus::RetryExcErr => "the peer does not answer: it ended, has another MTU, or its LID is not reachable",
         WcStatus::RemInvReqErr | WcStatus::LocLenErr => "the messages differ in length; give both ends the same -s",
-        WcStatus::RemOpErr => "the other end failed; see what it says",
-        WcStatus::WrFlushErr => "the queue pair broke before",
-        _ => "see the status and the device's own code",
+        WcStatus::RemOpErr => "the peer failed; see its error",
+        WcStatus::WrFlushErr => "the queue pair was in error before",
+        _ => "see the status and the vendor code",
     };
     format!("{what} failed with {:?}, vendor {:#x}: {help}", completion.status, completion.vendor_err)
 }
@@ -371,7 +371,7 @@ mod tests {
         (devices, a, b)
     }
 
-    /// Goes on until both are done or one fails.
+    /// Steps both ends until they are done or one fails.
     fn play((devices, a, b): &mut Ends) -> Result<()> {
         for _ in 0..100_000 {
             a.step(devices.of(Role::Client))?;
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_byte_everywhere_is_no_error() {
+    fn correct_messages_pass_verification() {
         let mut ends = ends(PLAN, PLAN);
         ends.1.start(ends.0.of(Role::Client)).unwrap();
         play(&mut ends).unwrap();
@@ -397,22 +397,22 @@ mod tests {
     }
 
     #[test]
-    fn a_client_finds_any_wrong_byte_that_comes_back() {
+    fn a_client_detects_any_wrong_byte() {
         for at in [0, 1, 4096, 8999] {
-            // The server does not look: what it gets wrong, it sends back wrong.
+            // The server does not verify, and returns the wrong byte.
             let mut ends = ends(PLAN, Plan { chk: false, ..PLAN });
             ends.1.start(ends.0.of(Role::Client)).unwrap();
             let right = ends.1.message[at];
-            // Between the post and the moment when the device fetches the bytes.
+            // The request is posted, and the device has not fetched the message yet.
             set(&mut ends.1, at, right ^ 0x40);
             let error = format!("{:#}", play(&mut ends).unwrap_err());
-            let want = format!("message 0 at a: byte {at} came back as {:#04x} instead of {right:#04x}", right ^ 0x40);
+            let want = format!("message 0 at a: byte {at} was returned as {:#04x} instead of {right:#04x}", right ^ 0x40);
             assert_eq!(error, want);
         }
     }
 
     #[test]
-    fn a_server_finds_a_wrong_byte_at_the_start_of_a_page() {
+    fn a_server_detects_a_wrong_byte_at_the_start_of_a_page() {
         let mut ends = ends(PLAN, PLAN);
         ends.1.start(ends.0.of(Role::Client)).unwrap();
         set(&mut ends.1, 4096, 0x7b);
@@ -421,8 +421,8 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_different_sizes_say_so() {
-        for (size_a, size_b, what) in [(100, 200, "a message of 100 bytes came instead of 200"), (200, 100, "failed with")] {
+    fn different_message_sizes_are_an_error_with_the_remedy() {
+        for (size_a, size_b, what) in [(100, 200, "a message of 100 bytes arrived instead of 200"), (200, 100, "failed with")] {
             let mut ends = ends(Plan { size: size_a, ..PLAN }, Plan { size: size_b, ..PLAN });
             ends.1.start(ends.0.of(Role::Client)).unwrap();
             let error = format!("{:#}", play(&mut ends).unwrap_err());
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_on_one_side_only_is_refused() {
+    fn a_gid_at_one_end_only_is_refused() {
         let (mut devices, mut a, b) = unconnected(PLAN, Plan { gid_idx: Some(0), ..PLAN });
         assert!(b.local.is_global());
         let error = a.connect(devices.of(Role::Client), &b.local).unwrap_err();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_port_lacks_is_refused_with_what_it_has() {
+    fn a_gid_or_mtu_that_the_port_lacks_is_refused() {
         let (_, host, _) = World::pair(WorldConfig::default());
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let mut refusal = |plan| PingpongEnd::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();

@@ -21,7 +21,7 @@ pub const DEFAULT_PORT: u16 = 18515;
 const DONE: &[u8; 5] = b"done\0";
 /// How long a client tries to reach a server that may be about to start.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// How long the other end may take for a message of the exchange.
+/// How long the peer may take for a message of the exchange.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
 /// Between two attempts to connect, and two looks at a socket.
 const SLICE: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ pub enum ExchangeError {
     Resolve(String, io::Error),
     /// Nobody listens there, or it is not reached.
     Connect(String, u16, io::Error),
-    /// The other end closed before it had sent all of a message.
+    /// The peer closed before it had sent all of a message.
     Closed {
         /// What was awaited.
         awaited: &'static str,
@@ -46,7 +46,7 @@ pub enum ExchangeError {
         /// Bytes of the message.
         len: usize,
     },
-    /// The other end is silent.
+    /// The peer is silent.
     Late {
         /// What was awaited.
         awaited: &'static str,
@@ -59,7 +59,7 @@ pub enum ExchangeError {
     },
     /// Something else than `done` came at the end.
     NotDone(String),
-    /// The other end's address is wrong.
+    /// The peer's address is wrong.
     Address(AddressError),
     /// The connection failed.
     Io(&'static str, io::Error),
@@ -79,10 +79,10 @@ impl fmt::Display for ExchangeError {
                 write!(f, "{name}, TCP port {port}: {error}; start the server (without HOST) there first, with the same -p")
             }
             Self::Closed { awaited, got, len } => {
-                write!(f, "the other end closed the connection after {got} of the {len} bytes of {awaited}; see what it says")
+                write!(f, "the peer closed the connection after {got} of the {len} bytes of {awaited}; see what it says")
             }
             Self::Late { awaited, got, len, time } => {
-                write!(f, "the other end sent {got} of the {len} bytes of {awaited} within {} s", time.as_secs())
+                write!(f, "the peer sent {got} of the {len} bytes of {awaited} within {} s", time.as_secs())
             }
             Self::NotDone(text) => write!(f, "the client sent \"{text}\" instead of \"done\""),
             Self::Address(error) => error.fmt(f),
@@ -95,18 +95,18 @@ impl fmt::Display for ExchangeError {
 impl std::error::Error for ExchangeError {}
 
 /// How a wait goes on: until when, and what is done meanwhile.
-pub struct Waiting<'a> {
+pub struct Wait<'a> {
     /// Ends every wait when it is set.
     pub stop: &'a AtomicBool,
     /// Called between two looks at the socket; its error ends the wait.
     pub idle: &'a mut dyn FnMut() -> Result<()>,
-    /// How long a message may take: [`Waiting::new`] sets 30 s.
+    /// How long a message may take: [`Wait::new`] sets 30 s.
     pub message_time: Duration,
-    /// How long a server may be out of reach: [`Waiting::new`] sets 5 s.
+    /// How long a server may be out of reach: [`Wait::new`] sets 5 s.
     pub connect_time: Duration,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Wait<'a> {
     /// The usual times.
     pub const fn new(stop: &'a AtomicBool, idle: &'a mut dyn FnMut() -> Result<()>) -> Self {
         Self { stop, idle, message_time: MESSAGE_TIME, connect_time: CONNECT_TIME }
@@ -199,7 +199,7 @@ impl Listener {
     ///
     /// # Errors
     /// No client came, or it said something else.
-    pub fn accept(self, time: Duration, waiting: &mut Waiting<'_>) -> Result<(ServerExchange, Address)> {
+    pub fn accept(self, time: Duration, waiting: &mut Wait<'_>) -> Result<(ServerExchange, Address)> {
         let start = Instant::now();
         let mut stream = loop {
             match self.inner.accept() {
@@ -239,7 +239,7 @@ impl ServerExchange {
     ///
     /// # Errors
     /// It did not.
-    pub fn confirm(mut self, waiting: &mut Waiting<'_>) -> Result<()> {
+    pub fn confirm(mut self, waiting: &mut Wait<'_>) -> Result<()> {
         let bytes = waiting.read::<{ DONE.len() }>(&mut self.stream, "its confirmation")?;
         if &bytes == DONE {
             Ok(())
@@ -260,7 +260,7 @@ impl ClientExchange {
     ///
     /// # Errors
     /// There is no such machine or nobody listens there.
-    pub fn connect(host: &str, port: u16, local: Address, waiting: &mut Waiting<'_>) -> Result<Self> {
+    pub fn connect(host: &str, port: u16, local: Address, waiting: &mut Wait<'_>) -> Result<Self> {
         let start = Instant::now();
         let found = (host, port).to_socket_addrs().map_err(|error| ExchangeError::Resolve(host.into(), error))?;
         let addresses: Vec<SocketAddr> = found.collect();
@@ -286,7 +286,7 @@ impl ClientExchange {
     ///
     /// # Errors
     /// The server said something else, or nothing.
-    pub fn finish(mut self, waiting: &mut Waiting<'_>) -> Result<Address> {
+    pub fn finish(mut self, waiting: &mut Wait<'_>) -> Result<Address> {
         let message = waiting.read::<MESSAGE_LEN>(&mut self.stream, "its address")?;
         let address = Address::from_message(&message).map_err(ExchangeError::Address)?;
         write(&mut self.stream, DONE, "the confirmation for the server")?;

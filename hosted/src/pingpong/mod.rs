@@ -19,7 +19,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use self::address::Address;
 use self::args::{PingpongArgs, Transport};
 use self::end::{LINGER, PingpongEnd, Plan};
-use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Waiting};
+use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Wait};
 use self::report::{Report, Timing};
 use crate::args::UsageError;
 use crate::device::selection::DeviceSelection;
@@ -30,25 +30,25 @@ use crate::output;
 use crate::progress::Progress;
 use crate::trace;
 
-/// How long, by the devices' time, nothing may happen.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest sleep before a look at the devices' health and at Ctrl-C.
+/// Maximum time, by the clock of the devices, without a completion.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum sleep before a check of the devices' health and of Ctrl-C.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
-/// Looks at empty completion queues for one look at everything else.
+/// Empty polls of the completion queues for one check of everything else.
 const POLLS_PER_CHECK: u32 = 64;
 
-/// Runs a ping-pong as the command line says. `stop` ends it early, cleanly.
+/// Runs the ping-pong of a command line. `stop` ends it early.
 ///
 /// # Errors
-/// The command line asks for what there is not ([`UsageError`]), or a device or the trace cannot be opened.
+/// The command line has a mistake ([`UsageError`]), or a device or the trace cannot be opened.
 pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     let reason = match args.transport {
         Transport::Rc | Transport::Uc => None,
         Transport::Ud => Some("ud: unsupported: the driver sends no datagrams yet: requests carry no address handle"),
-        Transport::Srq => Some("srq: unsupported: the driver makes no shared receive queues yet"),
+        Transport::Srq => Some("srq: unsupported: the driver creates no shared receive queues yet"),
     };
     if let Some(reason) = reason {
-        return Err(UsageError::new(format!("--transport {reason}; rc and uc are there")).into());
+        return Err(UsageError::new(format!("--transport {reason}; rc and uc are supported")).into());
     }
     if args.host.is_some() && args.port == Some(0) {
         return Err(UsageError::new("-p 0: a client needs the port that its server listens on, from 1").into());
@@ -57,7 +57,7 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         DeviceSelection::Simulated(_) => {
             if let Some(host) = &args.host {
                 return Err(UsageError::new(format!(
-                    "{host}: a simulated device has no wire to another process; leave HOST out (both ends run here), or give \
+                    "{host}: a simulated device has no wire to another process; leave HOST out to run both ends here, or use \
                      a card with --device"
                 ))
                 .into());
@@ -68,7 +68,7 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             args.faults.refuse()?;
             trace::refuse(&args.trace)?;
             if given == 2 && args.host.is_some() {
-                return Err(UsageError::new("HOST: with --device twice both ends are here; leave one of them out").into());
+                return Err(UsageError::new("HOST: --device given twice runs both ends here; leave one of them out").into());
             }
             let first = Card::open(first)?;
             if given == 1 {
@@ -145,12 +145,12 @@ impl<'a> Job<'a> {
         Self { args, stop, plan, report }
     }
 
-    /// A line of the text.
+    /// Prints a line of the text output.
     fn print(&self, line: impl std::fmt::Display) -> Result<()> {
         if self.args.json {
             return Ok(());
         }
-        // A script that waits for a line gets it at once.
+        // Each line is written at once, because a script may wait for it.
         output::write(&format!("{line}\n"))
     }
 
@@ -158,7 +158,7 @@ impl<'a> Job<'a> {
         let result = self.with_devices(first, second, both);
         self.report.interrupted = self.stop.load(Ordering::Relaxed);
         self.report.ok = result.is_ok() && !self.report.interrupted;
-        // What Ctrl-C cut short is no failure.
+        // An error after Ctrl-C is a consequence of it, not a failure.
         self.report.failure = result.err().filter(|_| !self.report.interrupted).map(|error| format!("{error:#}"));
         self.report
     }
@@ -168,7 +168,7 @@ impl<'a> Job<'a> {
         let second = match second.map(|host| Device::bring_up(host, &self.stop)).transpose() {
             Ok(second) => second,
             Err(error) => {
-                // Why the other is not up matters more than how this one goes down.
+                // The first error is the one to report.
                 let _ = first.teardown();
                 return Err(error);
             }
@@ -177,10 +177,10 @@ impl<'a> Job<'a> {
         self.report.devices = devices.iter_mut().map(|device| device.host.name().to_string()).collect();
         let mut ends = Vec::new();
         let result = self.with_ends(&mut devices, &mut ends, both);
-        // Everything goes, whatever went wrong before; the first error is reported.
+        // All ends and devices are torn down even after an error. The first error is reported.
         let result = ends.into_iter().fold(result, |result, end| {
-            let side = end.side;
-            result.and(end.destroy(devices.of(side)))
+            let role = end.role;
+            result.and(end.destroy(devices.of(role)))
         });
         devices.into_devices().fold(result, |result, device| {
             let end = device.teardown();
@@ -190,89 +190,89 @@ impl<'a> Job<'a> {
 
     fn with_ends<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut Vec<PingpongEnd<H>>, both: bool) -> Result<()> {
         if both {
-            let [a, b] = [Role::Client, Role::Server].map(|side| devices.name(side));
+            let [a, b] = [Role::Client, Role::Server].map(|role| devices.name(role));
             let kind = if self.report.simulated { " (simulated, every message checked)" } else { "" };
             self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"))?;
-            for side in [Role::Client, Role::Server] {
-                ends.push(self.end(devices, side)?);
+            for role in [Role::Client, Role::Server] {
+                ends.push(self.end(devices, role)?);
             }
             self.exchange_here(devices, ends)?;
         } else {
-            let side = if self.args.host.is_some() { Role::Client } else { Role::Server };
-            ends.push(self.end(devices, side)?);
+            let role = if self.args.host.is_some() { Role::Client } else { Role::Server };
+            ends.push(self.end(devices, role)?);
             if let [end] = ends.as_mut_slice() {
                 self.exchange_with_peer(devices, end)?;
             }
         }
-        let seconds = self.play(devices, ends)?;
+        let seconds = self.run_messages(devices, ends)?;
         let timing = Timing::new(self.args.size, self.args.iters, seconds);
         let printed = self.print(timing);
         self.report.result = Some(timing);
-        // The other end is served to its end also if nothing can be printed here.
+        // The peer may need answers to retransmissions even if the result cannot be printed here.
         if !both && self.plan.qp_type == QpType::Rc {
             self.linger(devices)?;
         }
         printed
     }
 
-    fn end<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Role) -> Result<PingpongEnd<H>> {
-        let both = devices.name(side);
-        let device = devices.of(side);
-        let name = if self.report.role == "both" { both } else { device.host.name().to_string() };
+    fn end<H: Host>(&mut self, devices: &mut DevicePair<H>, role: Role) -> Result<PingpongEnd<H>> {
+        let name_in_pair = devices.name(role);
+        let device = devices.of(role);
+        let name = if self.report.role == "both" { name_in_pair } else { device.host.name().to_string() };
         device.active_port(self.args.ib_port, &self.stop)?;
-        // Each end has a first PSN of its own.
-        let seed = self.plan.seed.rotate_left(if side == Role::Client { 0 } else { 24 });
-        PingpongEnd::new(side, &name, device, Plan { seed, ..self.plan }).context(name)
+        // The ends have different first PSNs.
+        let seed = self.plan.seed.rotate_left(if role == Role::Client { 0 } else { 24 });
+        PingpongEnd::new(role, &name, device, Plan { seed, ..self.plan }).context(name)
     }
 
-    /// Both ends, over a TCP connection of this machine to itself.
+    /// Exchanges the addresses of two ends in this process over a TCP connection to localhost.
     fn exchange_here<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<()> {
         let [client, server] = ends else { return Ok(()) };
         let stop = self.stop.clone();
-        // Both ends take turns: nothing else is awaited meanwhile than what was sent before.
+        // One thread runs both ends: each reads only what the other has already sent.
         let mut idle = || Ok(());
-        let mut waiting = Waiting::new(&stop, &mut idle);
+        let mut waiting = Wait::new(&stop, &mut idle);
         let listener = Listener::bind_loopback(self.args.port.unwrap_or(0))?;
         self.print(format_args!("  local address:  {}", client.local))?;
         let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
-        let (mut server_side, to_client) = listener.accept(SILENCE_TIMEOUT, &mut waiting)?;
-        server.connect(devices.of(Role::Server), &to_client)?;
+        let (mut server_side, client_address) = listener.accept(COMPLETION_TIMEOUT, &mut waiting)?;
+        server.connect(devices.of(Role::Server), &client_address)?;
         server_side.answer(server.local)?;
-        let to_server = client_side.finish(&mut waiting)?;
+        let server_address = client_side.finish(&mut waiting)?;
         server_side.confirm(&mut waiting)?;
-        client.connect(devices.of(Role::Client), &to_server)?;
-        self.connected(&client.local, &to_server)
+        client.connect(devices.of(Role::Client), &server_address)?;
+        self.connected(&client.local, &server_address)
     }
 
-    /// One end, with a tool or another process.
+    /// Exchanges addresses with a tool or another process.
     fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut PingpongEnd<H>) -> Result<()> {
         let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.local);
-        let device = devices.of(end.side);
+        let device = devices.of(end.role);
         self.report.local = Some((&local).into());
         let remote = if let Some(host) = &self.args.host {
             self.print(format_args!("  local address:  {local}"))?;
-            // While the other end is slow, the firmware's page requests are answered and its health is looked at.
+            // While it waits, the device's page requests are answered and its health is checked.
             let mut idle = || device.check();
-            let mut waiting = Waiting::new(&stop, &mut idle);
+            let mut waiting = Wait::new(&stop, &mut idle);
             let remote = ClientExchange::connect(host, port, local, &mut waiting)?.finish(&mut waiting)?;
             end.connect(device, &remote)?;
             remote
         } else {
-            // A server listens before it says where it is.
+            // A server listens before it prints its address, after which a client may connect.
             let listener = Listener::bind(port)?;
             let tcp_port = listener.port()?;
             self.report.tcp_port = Some(tcp_port);
             if port == 0 {
                 let line = format!("  TCP port:       {tcp_port}");
-                // The client is started with it, long before the JSON is there.
+                // The client needs the port long before the JSON document is printed.
                 if self.args.json { output::note(line) } else { self.print(line)? }
             }
             self.print(format_args!("  local address:  {local}"))?;
             let time = Duration::from_secs(self.args.wait.into());
-            let (mut exchange, remote) = listener.accept(time, &mut Waiting::new(&stop, &mut || device.check()))?;
+            let (mut exchange, remote) = listener.accept(time, &mut Wait::new(&stop, &mut || device.check()))?;
             end.connect(device, &remote)?;
             exchange.answer(local)?;
-            exchange.confirm(&mut Waiting::new(&stop, &mut || device.check()))?;
+            exchange.confirm(&mut Wait::new(&stop, &mut || device.check()))?;
             remote
         };
         self.connected(&local, &remote)
@@ -284,48 +284,48 @@ impl<'a> Job<'a> {
         self.print(format_args!("  remote address: {remote}"))
     }
 
-    /// Moves the messages; gives the seconds by the wall clock.
-    fn play<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<f64> {
+    /// Exchanges the messages. Returns the time in seconds by the wall clock.
+    fn run_messages<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<f64> {
         let wanted = !self.args.json && !self.args.trace.trace;
         let mut progress = Progress::new(u64::from(self.args.iters), wanted, self.stop.clone());
         let start = Instant::now();
         for end in ends.iter_mut() {
-            end.start(devices.of(end.side))?;
+            end.start(devices.of(end.role))?;
         }
-        let (mut looks, mut quiet_since, mut told) = (0_u32, None, 0);
+        let (mut polls, mut idle_since, mut reported) = (0_u32, None, 0);
         loop {
-            let worked = match step(devices, ends) {
-                Ok(worked) => worked,
-                // A device that is gone is the cause of what its peer reports.
+            let progressed = match step(devices, ends) {
+                Ok(progressed) => progressed,
+                // If a device was removed, that is the cause of the error that its peer reports.
                 Err(error) => return Err(devices.iter_mut().find_map(|device| device.check_health().err()).unwrap_or(error)),
             };
             if ends.iter().all(PingpongEnd::is_done) {
                 return Ok(start.elapsed().as_secs_f64());
             }
-            if worked {
-                (looks, quiet_since) = (0, None);
+            if progressed {
+                (polls, idle_since) = (0, None);
                 let received = ends.first().map_or(0, |end| end.received);
-                // Counting each message would take part of its time.
-                if received >= told + 1000 {
-                    progress.advance("messages each way", (received - told).into());
-                    told = received;
+                // The progress of each message would add to its latency.
+                if received >= reported + 1000 {
+                    progress.advance("messages each way", (received - reported).into());
+                    reported = received;
                     self.check_stop(&progress, ends)?;
                 }
                 continue;
             }
-            if looks % POLLS_PER_CHECK == 0 {
+            if polls % POLLS_PER_CHECK == 0 {
                 self.check_stop(&progress, ends)?;
                 devices.iter_mut().try_for_each(Device::check)?;
                 let now = devices.of(Role::Client).host.now();
-                if now > quiet_since.get_or_insert(now).after(SILENCE_TIMEOUT) {
-                    bail!("{}", self.silence(ends));
+                if now > idle_since.get_or_insert(now).after(COMPLETION_TIMEOUT) {
+                    bail!("{}", self.completion_timeout(ends));
                 }
             }
-            looks = looks.wrapping_add(1);
+            polls = polls.wrapping_add(1);
             if self.args.events {
                 sleep(devices, ends)?;
-                // A sleep is long: everything else is looked at after each.
-                looks = 0;
+                // A sleep is long, so everything else is checked after each.
+                polls = 0;
             } else {
                 devices.of(Role::Client).host.relax();
             }
@@ -339,15 +339,15 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn silence<H: Host>(&self, ends: &[PingpongEnd<H>]) -> String {
+    fn completion_timeout<H: Host>(&self, ends: &[PingpongEnd<H>]) -> String {
         let cause = match self.plan.qp_type {
-            QpType::Uc => "UC repeats no message that is lost; the other end may have ended, or have other options",
-            _ => "the other end may have ended, or have another -n",
+            QpType::Uc => "UC does not retransmit lost messages; or the peer has ended, or has other options",
+            _ => "the peer may have ended, or have another -n",
         };
-        format!("nothing happened for {} s of the devices' time: {cause} ({})", SILENCE_TIMEOUT.as_secs(), counts(ends))
+        format!("no completion for {} s of the devices' time: {cause} ({})", COMPLETION_TIMEOUT.as_secs(), counts(ends))
     }
 
-    /// Answers what the other end repeats because an acknowledgement was lost, until it would have repeated.
+    /// Answers retransmissions of the peer, whose last acknowledgement may be lost, until it would have retransmitted.
     fn linger<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<()> {
         let end = devices.of(Role::Client).host.now().after(LINGER);
         while devices.of(Role::Client).host.now() < end && !self.stop.load(Ordering::Relaxed) {
@@ -357,32 +357,33 @@ impl<'a> Job<'a> {
     }
 }
 
-/// One step of each end; whether any had something to do.
+/// Steps each end. Returns whether any had completions.
 fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<bool> {
-    let mut worked = false;
+    let mut progressed = false;
     for end in ends {
-        worked |= end.step(devices.of(end.side))?;
+        progressed |= end.step(devices.of(end.role))?;
     }
-    Ok(worked)
+    Ok(progressed)
 }
 
-/// Sleeps until the device of the end whose turn it is interrupts, unless something has come meanwhile.
+/// Arms the completion queues, and sleeps until an interrupt of the device on which the next completion is due. Returns at once
+/// if there are completions already.
 fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<()> {
     for end in ends.iter() {
-        end.arm(devices.of(end.side))?;
+        end.arm(devices.of(end.role))?;
     }
-    // What came before the queues were armed interrupts nobody.
+    // A completion before the queues were armed raises no interrupt.
     if step(devices, ends)? {
         return Ok(());
     }
-    let side = match ends {
-        [end] => end.side,
-        [client, server] if client.begun() > server.received => server.side,
-        [client, server] if server.begun() > client.received => client.side,
-        [client, server] if client.begun() > client.sent => client.side,
+    let role = match ends {
+        [end] => end.role,
+        [client, server] if client.posted_sends() > server.received => server.role,
+        [client, server] if server.posted_sends() > client.received => client.role,
+        [client, server] if client.posted_sends() > client.sent => client.role,
         _ => Role::Server,
     };
-    devices.of(side).host.wait(MAX_SLEEP).map(|_| ())
+    devices.of(role).host.wait(MAX_SLEEP).map(|_| ())
 }
 
 fn counts<H: Host>(ends: &[PingpongEnd<H>]) -> String {

@@ -1,4 +1,4 @@
-//! What a ping-pong found: the lines of the tools, or JSON.
+//! The report of a ping-pong, as JSON or as the lines of the tools.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -7,47 +7,47 @@ use serde::Serialize;
 
 use super::address::Address;
 
-/// The whole report.
+/// Report of a ping-pong.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether everything was done and right.
+    /// Whether all messages were exchanged and no error was found.
     pub ok: bool,
-    /// Whether it was stopped before its end (Ctrl-C).
+    /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
-    /// What went wrong, if anything.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Transport service.
     pub transport: &'static str,
-    /// What this process is: `client`, `server` or `both`.
+    /// Ends in this process: `client`, `server` or `both`.
     pub role: &'static str,
-    /// The devices here.
+    /// The devices of this process.
     pub devices: Vec<String>,
     /// Whether the devices are simulated.
     pub simulated: bool,
     /// Bytes of a message.
     pub size: u32,
-    /// Messages each way.
+    /// Messages in each direction.
     pub iters: u32,
     /// Path MTU in bytes.
     pub mtu: u32,
-    /// Whether messages were checked.
+    /// Whether messages were verified.
     pub checked: bool,
     /// TCP port on which a server listens for its client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_port: Option<u16>,
-    /// Address of this end; of the client if both are here.
+    /// Address of this end, or of the client if both ends are in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<AddressReport>,
-    /// Address of the other end.
+    /// Address of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<AddressReport>,
-    /// How fast it was.
+    /// Measured rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Timing>,
 }
 
-/// The address of an end.
+/// Address of an end.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AddressReport {
     /// LID.
@@ -71,23 +71,23 @@ impl From<&Address> for AddressReport {
     }
 }
 
-/// How fast the messages went, by the wall clock.
+/// Measured rates, by the wall clock.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Timing {
-    /// Bytes, both ways.
+    /// Bytes in both directions.
     pub bytes: u64,
-    /// Messages each way.
+    /// Messages in each direction.
     pub iters: u32,
-    /// Seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Million bits a second, both ways together.
+    /// Megabits (10^6 bits) per second, both directions together.
     pub mbit_per_second: f64,
-    /// Microseconds for a message there and one back.
+    /// Microseconds of a round trip.
     pub usec_per_iter: f64,
 }
 
 impl Timing {
-    /// Works the rates out.
+    /// Calculates the rates.
     pub fn new(size: u32, iters: u32, seconds: f64) -> Self {
         let bytes = u64::from(size) * u64::from(iters) * 2;
         let usec = (seconds * 1e6).max(1e-3);
@@ -95,7 +95,7 @@ impl Timing {
     }
 }
 
-/// The last two lines of the tools.
+/// Prints the last two lines of the tools.
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, iters, seconds, mbit_per_second, usec_per_iter } = self;

@@ -1,16 +1,16 @@
-//! Where messages lie in an end's memory.
+//! Layout of an end's memory region.
 
-/// Where things lie in a side's region: slots to send from, slots to receive into, slots for the peer, results of atomics.
+/// Layout of a region: send slots, receive slots, slots exposed to the peer, the target and the results of atomics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BufferLayout {
     /// Bytes of a message.
     pub(super) size: usize,
-    /// Messages in flight at most.
+    /// Slots of each kind, which is the maximum number of messages in flight.
     pub(super) slots: usize,
 }
 
 impl BufferLayout {
-    /// Bytes of all slots of one kind.
+    /// Maximum bytes of all slots of one kind.
     const MAX_BYTES: usize = 4 << 20;
 
     pub(super) fn new(size: usize) -> Self {
@@ -22,37 +22,37 @@ impl BufferLayout {
         (kind * self.slots + index % self.slots) * self.size.next_multiple_of(64)
     }
 
-    /// Bytes to send.
+    /// Returns the offset of a send slot.
     pub(super) fn tx(self, index: usize) -> usize {
         self.slot(0, index)
     }
 
-    /// Bytes that arrive here.
+    /// Returns the offset of a receive slot.
     pub(super) fn rx(self, index: usize) -> usize {
         self.slot(1, index)
     }
 
-    /// Bytes that the peer reads and writes.
+    /// Returns the offset of a slot that the peer reads and writes.
     pub(super) fn exposed(self, index: usize) -> usize {
         self.slot(2, index)
     }
 
-    /// The 8 bytes that the peer's atomics work on.
+    /// Returns the offset of the 8-byte target of the peer's atomics.
     pub(super) fn counter(self) -> usize {
         self.slot(3, 0)
     }
 
-    /// Where results of atomics go.
+    /// Returns the offset of the result of an atomic.
     pub(super) fn result(self, index: usize) -> usize {
         self.counter() + 64 + 8 * (index % self.slots)
     }
 
-    /// Bytes that a window shows the peer: from the first exposed slot over the counter.
+    /// Returns the length of the memory window: from the first exposed slot to the end of the counter.
     pub(super) fn window(self) -> usize {
         self.counter() + 8 - self.exposed(0)
     }
 
-    /// Bytes of all of them.
+    /// Returns the length of the region.
     pub(super) fn total(self) -> usize {
         (self.result(self.slots - 1) + 8).next_multiple_of(4096)
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_do_not_overlap() {
+    fn slots_do_not_overlap() {
         for size in [1, 8, 64, 100, 4096, 1 << 20] {
             let layout = BufferLayout::new(size);
             let mut places: Vec<(usize, usize)> = (0..layout.slots)

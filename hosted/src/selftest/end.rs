@@ -14,31 +14,31 @@ use crate::device::{Device, Endpoint, Host};
 
 /// Bit of a `wr_id` that marks a receive.
 const RECEIVE: u64 = 1 << 63;
-/// Reads and atomics outstanding at once.
+/// Maximum number of reads and atomics outstanding.
 const READS: u8 = 8;
 
-/// Codes of the times after which a requester sends again.
+/// Codes of the retry timers of a requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryTimes {
     /// Local ACK timeout: 4.096 µs · 2^code.
     ack_timeout: u8,
-    /// After an RNR NAK (IBTA table 45).
+    /// Minimum RNR timer (IBTA table 45).
     rnr_timer: u8,
 }
 
 impl RetryTimes {
-    /// About half a millisecond of the devices' time, and 10 µs: a simulated wire is short, and may lose packets.
+    /// About half a millisecond of the devices' time, and 10 µs: a simulated wire has little delay, and may lose packets.
     pub(super) const SIMULATED: Self = Self { ack_timeout: 7, rnr_timer: 1 };
-    /// 67 ms and 0.64 ms, as the tools of rdma-core have them.
+    /// 67 ms and 0.64 ms, as in the tools of rdma-core.
     pub(super) const CARD: Self = Self { ack_timeout: 14, rnr_timer: 12 };
 }
 
-/// What the two ends agree on.
+/// Parameters of the connection, which both ends share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) mtu: bareverbs::Mtu,
     pub(super) times: RetryTimes,
-    /// Whether both devices do atomics.
+    /// Whether both devices support atomics.
     pub(super) atomics: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct SelftestEnd<H: Host> {
     pub(super) qpn: Qpn,
     pub(super) qp: QpHandle,
     pub(super) endpoint: Endpoint<H>,
-    /// Receives taken so far: the next one lies in that slot.
+    /// Number of receives completed, which determines the slot of the next one.
     pub(super) received: usize,
     connection: Connection,
     cq: CqHandle,
@@ -65,7 +65,10 @@ pub(super) struct SelftestEnd<H: Host> {
 }
 
 impl<H: Host> SelftestEnd<H> {
-    /// Makes domain, region, completion queue and queue pair.
+    /// Creates the protection domain, region, completion queue and queue pair.
+    ///
+    /// # Errors
+    /// The device refuses an object.
     pub(super) fn new(
         name: &str,
         device: &mut Device<H>,
@@ -89,13 +92,16 @@ impl<H: Host> SelftestEnd<H> {
         Ok(Self { name: name.into(), layout, lid, qpn, qp, endpoint, received: 0, connection, cq, taken: VecDeque::new() })
     }
 
-    /// Whether atomics are possible between the ends.
+    /// Returns whether both devices support atomics.
     pub(super) const fn has_atomics(&self) -> bool {
         self.connection.atomics
     }
 
-    /// Takes the queue pair from RESET to RTS towards `peer`, and posts a receive for each slot. The peer sends nothing before both
-    /// ends are connected.
+    /// Takes the queue pair from RESET to RTS towards `peer`, and posts a receive for each slot. The peer must not send before
+    /// both ends are connected.
+    ///
+    /// # Errors
+    /// The device refuses a transition or a receive.
     pub(super) fn connect(&mut self, device: &mut Device<H>, peer: (Lid, Qpn), psns: (Psn, Psn)) -> Result<()> {
         let Connection { mtu, times, .. } = self.connection;
         let most = device.verbs.query_device();
@@ -119,7 +125,10 @@ impl<H: Host> SelftestEnd<H> {
         (0..self.layout.slots).try_for_each(|slot| self.post_receive(device, slot))
     }
 
-    /// Takes the queue pair back to RESET.
+    /// Takes the queue pair to RESET.
+    ///
+    /// # Errors
+    /// The device refuses the transition.
     pub(super) fn reset(&mut self, device: &mut Device<H>) -> Result<()> {
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         let result = device.verbs.modify_qp(self.qp, &attr, QpAttrMask::STATE);
@@ -128,23 +137,32 @@ impl<H: Host> SelftestEnd<H> {
         Ok(())
     }
 
-    /// A byte of the region, as the peer names it through a window with key `rkey`.
+    /// Returns the remote address of a byte of the region through a window with key `rkey`.
     pub(super) const fn remote(&self, at: usize, rkey: Rkey) -> Remote {
         Remote { rkey, ..self.endpoint.region.remote(at as u64) }
     }
 
     /// Posts a receive into a slot.
+    ///
+    /// # Errors
+    /// The queue is full.
     pub(super) fn post_receive(&self, device: &mut Device<H>, slot: usize) -> Result<()> {
         let slot = slot % self.layout.slots;
         self.endpoint.post_receive(device, self.qp, RECEIVE | slot as u64, self.layout.rx(slot), self.layout.size)
     }
 
     /// Compares `len` bytes of the region with a pattern.
+    ///
+    /// # Errors
+    /// A byte differs.
     pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
         self.endpoint.verify(at, len, pattern).with_context(|| self.name.clone())
     }
 
-    /// The next completion, if one is there.
+    /// Returns the next completion, if there is one.
+    ///
+    /// # Errors
+    /// The queue is broken.
     pub(super) fn poll(&mut self, device: &mut Device<H>) -> Result<Option<Completion>> {
         if self.taken.is_empty() {
             let mut completions = [Completion::EMPTY; 32];
@@ -154,7 +172,10 @@ impl<H: Host> SelftestEnd<H> {
         Ok(self.taken.pop_front())
     }
 
-    /// Whether a completion is that of the receive in the next slot; counts it, gives the slot.
+    /// Counts the completion of the receive in the next slot. Returns the slot.
+    ///
+    /// # Errors
+    /// The completion is of another request.
     pub(super) fn take_receive(&mut self, completion: &Completion) -> Result<usize> {
         let slot = self.received % self.layout.slots;
         if completion.wr_id != RECEIVE | slot as u64 {
@@ -164,13 +185,19 @@ impl<H: Host> SelftestEnd<H> {
         Ok(slot)
     }
 
-    /// Makes a type 1 window; gives it and its key.
+    /// Allocates a type 1 memory window. Returns it and its rkey.
+    ///
+    /// # Errors
+    /// The device refuses.
     pub(super) fn alloc_window(&self, device: &mut Device<H>) -> Result<(MwHandle, Rkey)> {
         let window = device.verbs.alloc_mw(self.endpoint.pd(), MwType::Type1).context("alloc_mw")?;
         Ok((window, device.verbs.mw(window)?.rkey))
     }
 
-    /// Posts a bind of a window to everything that the peer may reach, or (`unbind`) to nothing; gives the new key.
+    /// Posts a bind of a window to the exposed slots and the counter, or with `unbind` to no bytes. Returns the new rkey.
+    ///
+    /// # Errors
+    /// The bind is refused.
     pub(super) fn bind(&self, device: &mut Device<H>, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
         let bind = MwBind {
             wr_id,
@@ -183,7 +210,10 @@ impl<H: Host> SelftestEnd<H> {
         device.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
     }
 
-    /// Destroys every object. The window must go before the region to which it was bound.
+    /// Destroys all verbs objects. The window is deallocated before the region to which it was bound.
+    ///
+    /// # Errors
+    /// The device refuses.
     pub(super) fn destroy(mut self, device: &mut Device<H>, window: Option<MwHandle>) -> Result<()> {
         self.endpoint.destroy_queues(device)?;
         if let Some(window) = window {

@@ -1,4 +1,4 @@
-//! Two ends and their devices: waiting, measuring, checking completions.
+//! Two ends and their devices: waits for completions, checks and measures them.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::device::{Device, DevicePair, Host, Role};
 use crate::progress::Progress;
 use crate::stop::Interrupted;
 
-/// How long, by the devices' time, something may take: far more than all retries together.
+/// Maximum time of a request by the clock of the devices, far longer than all its retries.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages and bytes that arrived and were checked.
+/// Messages and bytes that arrived and were verified.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
     pub(super) messages: u64,
@@ -25,22 +25,22 @@ pub(super) struct Moved {
 /// Two ends and their devices.
 pub(super) struct Harness<H: Host> {
     pub(super) devices: DevicePair<H>,
-    /// The end that starts.
+    /// The client, which connects and sends first.
     pub(super) a: SelftestEnd<H>,
-    /// The end with the window.
+    /// The server, which has the memory window.
     pub(super) b: SelftestEnd<H>,
     pub(super) progress: Progress,
     pub(super) seed: u64,
     /// Whether the wire may lose packets.
     pub(super) loses: bool,
-    /// Connections made so far.
+    /// Number of connections so far.
     pub(super) connections: u32,
-    /// Messages of the present iteration start with this index.
+    /// Index of the first message of the current iteration.
     pub(super) first: u64,
 }
 
 impl<H: Host> Harness<H> {
-    /// An end and its device.
+    /// Returns an end and its device.
     pub(super) const fn end(&mut self, side: Role) -> (&mut SelftestEnd<H>, &mut Device<H>) {
         let device = self.devices.of(side);
         match side {
@@ -49,7 +49,10 @@ impl<H: Host> Harness<H> {
         }
     }
 
-    /// The next completion of a side, whatever it says.
+    /// Waits for the next completion of an end, of any status.
+    ///
+    /// # Errors
+    /// There was none in time, or a device failed. [`Interrupted`] if there was none soon after Ctrl-C.
     pub(super) fn next(&mut self, side: Role) -> Result<Completion> {
         let mut started = None;
         loop {
@@ -60,7 +63,7 @@ impl<H: Host> Harness<H> {
             }
             let now = device.host.now();
             let started = *started.get_or_insert(now);
-            // A device that answers completes what is in flight; a silent one must not hold the job after Ctrl-C.
+            // After Ctrl-C a working device completes the requests in flight. A device that does not must not block the job.
             if is_stopped && now > started.after(STOP_TIMEOUT) {
                 return Err(Interrupted.into());
             }
@@ -71,7 +74,10 @@ impl<H: Host> Harness<H> {
         }
     }
 
-    /// The next completion of a side, which must be a success of this request.
+    /// Waits for the next completion of an end, which must be the success of this request.
+    ///
+    /// # Errors
+    /// As [`Self::next`], or it is another completion.
     pub(super) fn expect(&mut self, side: Role, wr_id: u64, opcode: WcOpcode) -> Result<Completion> {
         let completion = self.next(side)?;
         check(&self.end(side).0.name, &completion)?;
@@ -81,7 +87,10 @@ impl<H: Host> Harness<H> {
         Ok(completion)
     }
 
-    /// The next completion of a side, which must be its next receive, of `bytes`; gives the slot.
+    /// Waits for the next completion of an end, which must be its next receive, of `bytes` bytes. Returns the slot.
+    ///
+    /// # Errors
+    /// As [`Self::next`], or it is another completion.
     pub(super) fn expect_receive(&mut self, side: Role, opcode: WcOpcode, bytes: usize) -> Result<(usize, Completion)> {
         let completion = self.next(side)?;
         check(&self.end(side).0.name, &completion)?;
@@ -92,7 +101,7 @@ impl<H: Host> Harness<H> {
         Ok((slot, completion))
     }
 
-    /// Measures `work`; what it moved counts also if it fails.
+    /// Measures `work`. Messages count even if it fails.
     pub(super) fn measure(
         &mut self,
         what: &'static str,
@@ -113,7 +122,7 @@ impl<H: Host> Harness<H> {
         (transfer, result)
     }
 
-    /// How often requests were sent again, if the devices report them.
+    /// Returns the number of retries, if the devices report it.
     fn retries(&mut self) -> Option<u64> {
         let retries = |host: &bareverbs_sim::in_process::Host| host.with_device(|device| device.stats().engine.retries);
         self.devices.iter_mut().map(|device| device.host.simulated().map(retries)).sum()

@@ -1,4 +1,4 @@
-//! The self-test: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
+//! The self-test: the driver brings up one device or two, and two ends use every verb between them.
 
 mod buffer_layout;
 mod end;
@@ -32,21 +32,20 @@ use crate::trace;
 
 pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
 
-/// First PSNs of the two directions: close to the end of their 24 bits, so that every run crosses it.
+/// First PSNs of the two directions, close to the maximum of 24 bits, so that every run wraps around.
 const FIRST_PSNS: (u32, u32) = (0xff_ff80, 0xff_fff0);
-/// How much later the PSNs of the next connection begin. A packet of the connection before it that the wire still delays is a
-/// duplicate then, which changes nothing, and never the request that is expected.
+/// Difference of the first PSNs of successive connections. A delayed packet of the connection before is then a duplicate, which
+/// has no effect, and never the expected request.
 const PSN_STEP: u32 = 1 << 22;
-/// Kinds of message: rows of the table; the first counts twice.
+/// Messages of one iteration for each `--messages`: one for each row of the table, two for the ping-pong.
 const KINDS: u64 = 9;
 /// Port of each device.
 const PORT: u8 = 1;
 
-/// Runs the self-test on the devices that the command line names. `stop` ends it early, cleanly. The report says what was
-/// done also if something failed on the way.
+/// Runs the self-test of a command line. `stop` ends it early. The report has the results so far even after a failure.
 ///
 /// # Errors
-/// The command line asks for what the devices lack ([`UsageError`]), or a device or the trace cannot be opened.
+/// The command line has a mistake ([`UsageError`]), or a device or the trace cannot be opened.
 pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     match DeviceSelection::new(&args.device).map_err(UsageError::new)? {
         DeviceSelection::Simulated(given) => run_simulated(args, given != 1, stop),
@@ -59,7 +58,7 @@ pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     }
 }
 
-/// On simulated devices: one for each side if `two`, else one for both.
+/// Runs on simulated devices: one for each end if `two`, otherwise one for both.
 fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
     args.faults.check(if two { 2 } else { 1 })?;
     let sink = trace::sink(&args.trace)?;
@@ -101,7 +100,7 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
     Ok(report)
 }
 
-/// Cards and their wire take no faults and report nothing of what they do.
+/// Refuses options that only simulated devices support.
 fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
     let faults = [
         ("--loss", args.loss != Probability::NEVER),
@@ -110,10 +109,10 @@ fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
         ("--delay", args.delay != Probability::NEVER),
     ];
     if let Some((name, _)) = faults.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(UsageError::new(format!("{name}: only a simulated wire takes faults; leave it out")).into());
+        return Err(UsageError::new(format!("{name}: only simulated wires have faults to inject; leave it out")).into());
     }
     if args.no_firmware_pages {
-        let reason = "--no-firmware-pages: a card's firmware asks for the pages that it needs; leave it out";
+        let reason = "--no-firmware-pages: the firmware of a card requests the pages that it needs; leave it out";
         return Err(UsageError::new(reason).into());
     }
     args.faults.refuse()?;
@@ -158,20 +157,20 @@ impl Job<'_> {
         let second = match second.map(|host| self.bring_up(host)).transpose() {
             Ok(second) => second,
             Err(error) => {
-                // What is up goes down again; why the other is not up matters more than how that ends.
+                // The first device is torn down. The error of the second is the one to report.
                 let _ = self.take_down(first);
                 return Err(error);
             }
         };
         let (devices, result) = self.work(DevicePair::new(first, second));
-        // Every device goes down, whatever went wrong before; the first error is reported.
+        // All devices are torn down even after an error. The first error is reported.
         devices.into_devices().fold(result, |result, device| {
             let end = self.take_down(device);
             result.and(end)
         })
     }
 
-    /// Brings a device up; what was found goes into the report.
+    /// Brings a device up and adds it to the report.
     fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
         let started = Instant::now();
         let mut device = Device::bring_up(host, &self.stop)?;
@@ -182,14 +181,14 @@ impl Job<'_> {
             }
             Err(error) => {
                 let error = error.context(device.host.name().to_string());
-                // The query that failed matters more than how the teardown ends.
+                // The error of the query is the one to report.
                 let _ = self.take_down(device);
                 Err(error)
             }
         }
     }
 
-    /// All that needs the devices up; gives them back.
+    /// Runs the test on devices that are up. Returns them for the teardown.
     fn work<H: Host>(&mut self, mut devices: DevicePair<H>) -> (DevicePair<H>, Result<()>) {
         let (a, b) = match self.ends(&mut devices) {
             Ok(ends) => ends,
@@ -226,7 +225,7 @@ impl Job<'_> {
         Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
     }
 
-    /// Connects, binds, moves data, unbinds. The window that was made is `window`'s from then on.
+    /// Connects, binds the window, transfers data, and unbinds. Stores the window in `window`, for its deallocation.
     fn exchange<H: Host>(&mut self, harness: &mut Harness<H>, window: &mut Option<MwHandle>) -> Result<()> {
         connect(harness)?;
         let (handle, first) = harness.b.alloc_window(harness.devices.of(Role::Server))?;
@@ -262,7 +261,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Runs one kind of message and adds it to the table.
+    /// Runs the messages of one row of the table.
     fn row<H: Host>(
         &mut self,
         harness: &mut Harness<H>,
@@ -284,7 +283,7 @@ impl Job<'_> {
     fn take_down<H: Host>(&mut self, device: Device<H>) -> Result<()> {
         let name = device.host.name().to_string();
         let simulated = device.host.simulated().cloned();
-        // The driver's count ends before the commands of the teardown; a simulated device counts those too.
+        // The driver's count lacks the commands of the teardown. A simulated device counts those too.
         let issued = u64::from(device.verbs.provider().statistics().commands);
         let report = device.teardown()?;
         let (commands, findings) = match simulated {
@@ -301,7 +300,7 @@ impl Job<'_> {
             bail!("{name} kept {} firmware pages", report.pages_kept);
         }
         if !is_clean {
-            bail!("{name} found mistakes of the driver");
+            bail!("{name} reports driver mistakes");
         }
         Ok(())
     }
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_simulated_devices_do_is_refused_for_a_card_before_it_is_opened() {
+    fn options_of_simulated_devices_are_refused_for_a_card() {
         for option in ["--loss=1", "--duplicate=1", "--reorder=1", "--delay=1", "--no-firmware-pages", "--trace"] {
             let error = refusal(&["--device", "01:00.0", option]);
             assert!(error.contains(option.split('=').next().unwrap()), "{error}");
@@ -346,7 +345,7 @@ mod tests {
         assert!(refusal(&["--device", "01:00.0", "--device", "simulated"]).contains("no wire"));
     }
 
-    /// A simulated device that reports no more than a card does.
+    /// A simulated device without the reports that a card does not have.
     struct Card(Simulated, Arc<AtomicBool>);
 
     impl Host for Card {
@@ -374,7 +373,7 @@ mod tests {
         }
 
         fn wait(&self, timeout: Duration) -> Result<bool> {
-            // Ctrl-C comes while somebody waits, if at all.
+            // Ctrl-C is simulated during a wait.
             self.1.store(true, Ordering::Relaxed);
             self.0.wait(timeout)
         }
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_cannot_tell_is_absent() {
+    fn values_that_a_card_does_not_report_are_absent() {
         let args = args(&[]);
         let report = run_on(&args, options(&args), card(DeviceConfig::with_lid(9)), None, Arc::default());
         assert!(report.ok, "{:?}", report.failure);
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_not_active_ends_the_job_before_anything_is_posted_and_the_device_goes_down() {
+    fn a_port_that_is_not_active_is_an_error_and_the_device_is_torn_down() {
         let args = args(&[]);
         for (config, remedy) in [
             (DeviceConfig { link_up: false, ..DeviceConfig::default() }, "check the cable"),
@@ -421,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_while_a_port_is_awaited_is_no_failure() {
+    fn a_stop_while_waiting_for_a_port_is_an_interruption() {
         let args = args(&[]);
         let config = DeviceConfig { link_up: false, ..DeviceConfig::default() };
         let host = card(config);
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn without_atomics_the_rest_is_done() {
+    fn a_device_without_atomics_runs_the_other_operations() {
         let args = args(&[]);
         let config = DeviceConfig { atomics: false, ..DeviceConfig::default() };
         let report = run_on(&args, options(&args), card(config), None, Arc::default());

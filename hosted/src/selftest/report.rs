@@ -1,4 +1,4 @@
-//! What the self-test found and did: one structure, printed as text or as JSON.
+//! The report of the self-test, printed as text or as JSON.
 
 use std::fmt;
 
@@ -8,48 +8,48 @@ use serde::Serialize;
 use crate::device::{Device, Host};
 use crate::info;
 
-/// The whole report.
+/// Report of the self-test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether everything was done and right.
+    /// Whether all operations succeeded.
     pub ok: bool,
-    /// Whether it was stopped before its end (Ctrl-C).
+    /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
-    /// What went wrong, if anything.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The choices.
+    /// Options of the command line.
     pub options: Options,
-    /// The devices: one for each side, or one for both.
+    /// The devices: one for each end, or one for both.
     pub devices: Vec<DeviceReport>,
     /// The memory window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// What was moved.
+    /// Messages of each operation.
     pub transfers: Vec<Transfer>,
-    /// The attempt with the old key.
+    /// The write with a stale rkey.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
-    /// What happened on the wire, if it is simulated.
+    /// Packet counts of a simulated wire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
-    /// The end of each device.
+    /// Teardown of each device.
     pub teardown: Vec<Teardown>,
-    /// Time of the whole, by the wall clock, in seconds.
+    /// Duration by the wall clock, in seconds.
     pub seconds: f64,
-    /// The same in the devices' time, if they are simulated.
+    /// Duration in simulated time, in seconds, if the devices are simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_seconds: Option<f64>,
 }
 
-/// The choices of the command line.
+/// Options of the command line.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Options {
-    /// Messages of each kind and iteration.
+    /// Messages of each operation and iteration.
     pub messages: u32,
     /// Bytes of a message.
     pub size: u32,
-    /// How often all kinds were run.
+    /// Repetitions of all operations.
     pub iterations: u32,
     /// Path MTU in bytes.
     pub mtu: u32,
@@ -69,31 +69,34 @@ pub struct Options {
     pub delay: Option<f64>,
 }
 
-/// A device as it was found.
+/// Attributes of a device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceReport {
-    /// Name of the device here.
+    /// PCI address, or name of a simulated device.
     pub name: String,
     /// Firmware version.
     pub firmware: String,
-    /// GUID of the node.
+    /// Node GUID.
     pub node_guid: String,
-    /// Part number of the vendor.
+    /// PCI device ID.
     pub vendor_part_id: u32,
-    /// Limits that the job looks at.
+    /// Limits of the device.
     pub limits: Limits,
     /// Port 1.
     pub port: Port,
-    /// Firmware commands to bring it up.
+    /// Firmware commands of the bring-up.
     pub commands: u64,
-    /// Pages that the firmware asked for and has.
+    /// Pages that the firmware holds.
     pub firmware_pages: u64,
-    /// Seconds by the wall clock to bring it up.
+    /// Duration of the bring-up by the wall clock, in seconds.
     pub seconds: f64,
 }
 
 impl DeviceReport {
-    /// What a device that is up has; how long the bring-up took is left 0.
+    /// Reads the attributes of a device that is up. `seconds` is left 0.
+    ///
+    /// # Errors
+    /// A query failed.
     pub(super) fn new<H: Host>(device: &mut Device<H>) -> Result<Self> {
         let Device { host, verbs, .. } = device;
         let attr = *verbs.query_device();
@@ -104,7 +107,7 @@ impl DeviceReport {
             name: host.name().into(),
             firmware: info::version(attr.fw_ver),
             node_guid: info::guid(attr.node_guid),
-            // It stands in PCI configuration space, which the driver does not see.
+            // It is in PCI configuration space, which the driver does not access.
             vendor_part_id: host.pci_device_id().into(),
             limits: Limits {
                 max_qp: attr.max_qp,
@@ -152,59 +155,59 @@ pub struct Limits {
     pub max_msg_size: u64,
     /// Bytes of an inline payload.
     pub max_inline_data: u32,
-    /// Whether 8-byte atomics are done.
+    /// Whether 8-byte atomics are supported.
     pub atomics: bool,
 }
 
-/// A port as it was found.
+/// Attributes of a port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Port {
     /// State.
     pub state: String,
     /// LID.
     pub lid: u16,
-    /// MTU in use, in bytes.
+    /// Active MTU in bytes.
     pub mtu: u32,
     /// GID 0.
     pub gid: String,
 }
 
-/// A memory window through which the peer reached a region.
+/// The memory window through which the client accesses the server's region.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Window {
-    /// Bytes of the window.
+    /// Length of the window in bytes.
     pub length: u64,
-    /// Key when allocated.
+    /// rkey after the allocation.
     pub first_rkey: u32,
-    /// Key that the first bind gave.
+    /// rkey after the first bind.
     pub bound_rkey: u32,
 }
 
-/// Messages of one kind.
+/// Messages of one operation.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Transfer {
-    /// Kind.
+    /// Name of the operation.
     pub what: &'static str,
-    /// Messages that arrived and were checked.
+    /// Messages that arrived and were verified.
     pub messages: u64,
-    /// Their bytes, each compared.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// Seconds by the wall clock.
+    /// Duration by the wall clock, in seconds.
     pub seconds: f64,
-    /// Seconds in the devices' time, if they are simulated.
+    /// Duration in simulated time, in seconds, if the devices are simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated_seconds: Option<f64>,
-    /// Messages a second by the wall clock.
+    /// Messages per second by the wall clock.
     pub messages_per_second: f64,
-    /// Million bytes a second by the wall clock.
+    /// Megabytes (10^6 bytes) per second by the wall clock.
     pub megabytes_per_second: f64,
-    /// Times that a requester went back and sent again, if the devices report them.
+    /// Retries of the requesters, if the devices report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
 }
 
 impl Transfer {
-    /// Adds another run of the same kind.
+    /// Adds another run of the same operation.
     pub fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.bytes += other.bytes;
@@ -214,10 +217,10 @@ impl Transfer {
         *self = std::mem::take(self).finish();
     }
 
-    /// Works the rates out.
+    /// Calculates the rates.
     pub fn finish(mut self) -> Self {
         if self.seconds > 0.0 {
-            // Counts stay far below 2^52.
+            // Counts are far below 2^52, so the conversion is exact.
             self.messages_per_second = self.messages as f64 / self.seconds;
             self.megabytes_per_second = self.bytes as f64 / self.seconds / 1e6;
         }
@@ -225,26 +228,26 @@ impl Transfer {
     }
 }
 
-/// The attempt to write with the key that a window had before.
+/// The RDMA write with a stale rkey of the window.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Refused {
-    /// The old key.
+    /// The stale rkey.
     pub old_rkey: u32,
-    /// The key that a new bind gave.
+    /// The rkey of the new bind.
     pub new_rkey: u32,
-    /// Attempts; more than one only on a wire that lost the refusal.
+    /// Number of attempts. It is above 1 only if the wire lost the NAK.
     pub attempts: u32,
     /// Status of the completion.
     pub status: String,
-    /// The device's own code.
+    /// Vendor error of the completion.
     pub vendor_err: u8,
-    /// Whether the memory is as it was.
+    /// Whether the memory is unchanged.
     pub memory_untouched: bool,
-    /// Whether the queue pairs went through RESET to RTS and the new key worked.
+    /// Whether a write with the new rkey succeeded after the queue pairs went from RESET to RTS.
     pub recovered: bool,
 }
 
-/// What happened on the wire.
+/// Packet counts of the wire.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Wire {
     /// Packets sent.
@@ -253,26 +256,26 @@ pub struct Wire {
     pub delivered: u64,
     /// Packets lost.
     pub lost: u64,
-    /// Packets sent twice.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Packets overtaken.
+    /// Packets reordered.
     pub reordered: u64,
     /// Packets delayed.
     pub delayed: u64,
 }
 
-/// How a device ended.
+/// Teardown of a device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Teardown {
-    /// Name of the device here.
+    /// PCI address, or name of a simulated device.
     pub name: String,
-    /// Firmware commands in all.
+    /// Total number of firmware commands.
     pub commands: u64,
-    /// Pages that the firmware was given.
+    /// Pages given to the firmware.
     pub pages_given: u64,
-    /// Pages that came back.
+    /// Pages that the firmware returned.
     pub pages_back: u64,
-    /// What the device found wrong with the driver, if it reports that.
+    /// Driver mistakes that the device detected, if it reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub findings: Option<Vec<String>>,
 }
@@ -319,7 +322,7 @@ impl fmt::Display for Report {
         let bytes: u64 = self.transfers.iter().map(|transfer| transfer.bytes).sum();
         let messages: u64 = self.transfers.iter().map(|transfer| transfer.messages).sum();
         match &self.failure {
-            // Why stands on standard error.
+            // The reason is on standard error.
             Some(_) => writeln!(f, "FAILED"),
             None if self.interrupted => writeln!(f, "interrupted: {messages} messages, {bytes} bytes until then, all as sent"),
             None => {

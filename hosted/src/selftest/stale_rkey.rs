@@ -1,4 +1,4 @@
-//! What a window promises: the key that it had before opens nothing.
+//! A memory window that is bound again invalidates its former rkey: an RDMA write with that is refused.
 
 use std::time::Duration;
 
@@ -10,27 +10,34 @@ use super::report::Refused;
 use crate::data_pattern::Pattern;
 use crate::device::{Host, Role};
 
-/// Stream of the pattern that must stay in the peer's memory, and of the one that must not get there.
+/// Stream of the pattern that must stay in the server's memory.
 const KEPT: u32 = 100;
-const INTRUDER: u32 = 101;
+/// Stream of the pattern that must not be written there.
+const REFUSED: u32 = 101;
 const BIND: u64 = 0xb1d;
 const REBIND: u64 = 0xb1e;
 const UNBIND: u64 = 0xb1f;
 const FORBIDDEN: u64 = 0xbad;
-/// Attempts with the old key on a wire that loses packets.
+/// Maximum number of attempts on a wire that loses packets.
 const ATTEMPTS: u32 = 10;
-/// How long the event of a refusal may take after the refusal.
-const EVENT_TIME: Duration = Duration::from_millis(100);
+/// Maximum time between a NAK and the asynchronous event of the server's device.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl<H: Host> Harness<H> {
-    /// Binds the window of side B for the first time; gives the key.
+    /// Binds the window of the server for the first time. Returns its rkey.
+    ///
+    /// # Errors
+    /// The bind failed.
     pub(super) fn bind(&mut self, window: MwHandle) -> Result<Rkey> {
         let rkey = self.b.bind(self.devices.of(Role::Server), window, BIND, false)?;
         self.expect(Role::Server, BIND, WcOpcode::BindMw)?;
         Ok(rkey)
     }
 
-    /// Unbinds the window; before that, the region must refuse to go.
+    /// Unbinds the window, after a check that the region cannot be deregistered while a window is bound to it.
+    ///
+    /// # Errors
+    /// The region was deregistered, or the unbind failed.
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
         match self.devices.of(Role::Server).verbs.dereg_mr_raw(self.b.endpoint.region.handle()) {
             Err(DeregMrError::Busy { .. }) => {}
@@ -41,11 +48,14 @@ impl<H: Host> Harness<H> {
         self.expect(Role::Server, UNBIND, WcOpcode::BindMw).map(|_| ())
     }
 
-    /// Binds the window anew and writes with the old key: refused, and the memory stays. Then both queue pairs recover and
-    /// the new key works; gives that key.
+    /// Binds the window again and writes with the old rkey, which must be refused and leave the memory unchanged. Then both
+    /// queue pairs are reset and connected, and a write with the new rkey must succeed. Returns the new rkey.
     ///
-    /// The peer refuses once and is silent from then on. If the wire loses that one packet, this side can only run out of
-    /// retries; it then tries again, a few times.
+    /// The responder sends one NAK and is in error from then on. If the wire loses the NAK, the requester exhausts its retries.
+    /// The test is then repeated, [`ATTEMPTS`] times at most.
+    ///
+    /// # Errors
+    /// The write was not refused, memory has changed, or the recovery failed.
     pub(super) fn refuse_old_key(
         &mut self,
         window: MwHandle,
@@ -86,10 +96,10 @@ impl<H: Host> Harness<H> {
         Ok((new, refused))
     }
 
-    /// Takes the event by which the server's device reports that it refused: one that came after the reset would break the
-    /// connection that is made then. A device that sends none has a short time for it.
+    /// Waits for the asynchronous event of the refusal at the server. An event after the reset would put the new connection
+    /// into the error state. A device may raise none, so the wait has a short timeout.
     fn await_access_error(&mut self) -> Result<()> {
-        let deadline = self.devices.of(Role::Server).host.now().after(EVENT_TIME);
+        let deadline = self.devices.of(Role::Server).host.now().after(EVENT_TIMEOUT);
         loop {
             let (end, device) = self.end(Role::Server);
             if device.verbs.qp(end.qp)?.state == QpState::Err || device.host.now() > deadline {
@@ -99,12 +109,15 @@ impl<H: Host> Harness<H> {
         }
     }
 
-    /// Writes with a key that opens nothing; gives the completion. The peer's memory must be as it was.
+    /// Writes with a stale rkey. Returns the completion.
+    ///
+    /// # Errors
+    /// The server's memory has changed.
     fn write_with(&mut self, old: Rkey) -> Result<Completion> {
         let (size, kept, at) = (self.a.layout.size, Pattern::new(self.seed, KEPT, 0), self.b.layout.exposed(0));
         self.b.endpoint.fill(at, size, kept)?;
         let out = self.a.layout.tx(0);
-        self.a.endpoint.fill(out, size, Pattern::new(self.seed, INTRUDER, 0))?;
+        self.a.endpoint.fill(out, size, Pattern::new(self.seed, REFUSED, 0))?;
         let (sges, remote) = ([self.a.endpoint.sge(out, size)], self.b.remote(at, old));
         let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
         batch.write(FORBIDDEN, SendFlags::SIGNALED, remote, &sges).context("a write with the old rkey")?;

@@ -1,4 +1,4 @@
-//! Messages of every kind, each byte of each checked.
+//! Messages of each operation, with every byte verified.
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
@@ -8,7 +8,7 @@ use super::harness::{Harness, Moved};
 use crate::data_pattern::Pattern;
 use crate::device::{Host, Role};
 
-/// Streams of the pattern: one for each kind, so that data of one cannot pass for that of another.
+/// Streams of the data pattern: one for each operation, so that their data differs.
 const PING: u32 = 0;
 const PONG: u32 = 1;
 const SEND_IMM: u32 = 2;
@@ -17,7 +17,7 @@ const WRITE: u32 = 4;
 const WRITE_IMM: u32 = 5;
 const READ: u32 = 6;
 
-/// Most bytes of an inline message here.
+/// Maximum inline payload in bytes.
 pub(super) const INLINE_SIZE: usize = 32;
 
 impl<H: Host> Harness<H> {
@@ -29,7 +29,7 @@ impl<H: Host> Harness<H> {
         self.progress.is_stopped()
     }
 
-    /// Batches of at most as many messages as there are slots: (index of the first, messages).
+    /// Returns batches with at most one message for each slot: (index of the first, number of messages).
     fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<H> {
         let (first, slots) = (self.first, self.a.layout.slots);
         (0..count).step_by(slots).map(move |at| {
@@ -44,7 +44,8 @@ impl<H: Host> Harness<H> {
         self.progress.advance(what, messages as u64);
     }
 
-    /// Posts a batch from side A with one doorbell; only the last asks for a completion, and that is waited for.
+    /// Posts a batch from the client with one doorbell, and waits for the completion of its last request, the only one that is
+    /// signaled.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
         let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
@@ -57,7 +58,7 @@ impl<H: Host> Harness<H> {
         self.expect(Role::Client, last, opcode).map(|_| ())
     }
 
-    /// SEND to and fro, one message at a time.
+    /// SEND in both directions, one message at a time.
     pub(super) fn ping_pong(&mut self, moved: &mut Moved, count: u64) -> Result<()> {
         let size = self.a.layout.size;
         for index in self.first..self.first + count {
@@ -106,7 +107,7 @@ impl<H: Host> Harness<H> {
         Ok(())
     }
 
-    /// Fills the slots of a batch at side A and makes its requests.
+    /// Fills the client's send slots of a batch, and returns its requests.
     fn fill_batch(
         &mut self,
         stream: u32,
@@ -170,7 +171,7 @@ impl<H: Host> Harness<H> {
         Ok(())
     }
 
-    /// RDMA_WRITE_WITH_IMM through the window: each takes a receive at the peer.
+    /// RDMA_WRITE_WITH_IMM through the window: each consumes a receive at the server.
     pub(super) fn write_imm(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
         let size = self.a.layout.size;
         for (first, messages) in self.batches(count) {
@@ -215,7 +216,7 @@ impl<H: Host> Harness<H> {
         Ok(())
     }
 
-    /// Fetch-and-add through the window: each gives the sum of those before it.
+    /// Fetch-and-add through the window: each must return the sum of those before it.
     pub(super) fn fetch_add(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
         let (counter, mut sum) = (self.b.layout.counter(), self.seed);
         self.b.endpoint.store(counter, sum)?;
@@ -241,7 +242,7 @@ impl<H: Host> Harness<H> {
         Ok(())
     }
 
-    /// Compare-and-swap through the window: every second one expects a wrong value and must change nothing.
+    /// Compare-and-swap through the window: every second one compares with a wrong value and must change nothing.
     pub(super) fn compare_swap(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
         let (counter, mut value) = (self.b.layout.counter(), !self.seed);
         self.b.endpoint.store(counter, value)?;
@@ -270,10 +271,10 @@ impl<H: Host> Harness<H> {
     }
 }
 
-/// The slots of side B that a window shows.
+/// The exposed slots of the server, as remote addresses.
 struct Window {
     layout: BufferLayout,
-    /// Byte 0 of the region.
+    /// Remote address of byte 0 of the region.
     start: Remote,
 }
 
@@ -283,7 +284,7 @@ impl Window {
     }
 }
 
-/// A request of a batch, with its own copy of what it refers to.
+/// A request of a batch, which owns its SGE and inline payload.
 pub(super) enum Request {
     SendImm(Sge, [u8; 4]),
     WriteInline([u8; INLINE_SIZE], usize, Remote),

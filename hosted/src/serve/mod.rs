@@ -41,20 +41,20 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
         Some(path) => Some(Recording::create(path).with_context(|| format!("recording: {}", path.display()))?),
         None => None,
     };
-    let trouble = &args.trouble;
+    let injection = &args.injection;
     let server = Server::start(ServerConfig {
         socket_mode: args.socket_mode,
         link: args.link.clone(),
         guest_memory: args.offer.guest_memory,
         wire_faults: WireFaults {
-            loss: trouble.loss,
-            duplication: trouble.duplicate,
-            reordering: trouble.reorder,
+            loss: injection.loss,
+            duplication: injection.duplicate,
+            reordering: injection.reorder,
             ..WireFaults::NONE
         },
-        seed: trouble.seed,
-        initial_lines: trouble.faults.clone(),
-        control: trouble.control.as_ref().map(|path| path.clone().map_or(ControlInput::Stdin, ControlInput::Socket)),
+        seed: injection.seed,
+        initial_lines: injection.faults.clone(),
+        control: injection.control.as_ref().map(|path| path.clone().map_or(ControlInput::Stdin, ControlInput::Socket)),
         log: log.clone(),
         recording: recording.clone(),
         trace: tracing.then(|| sink.clone()),

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lids_end_before_the_groups() {
+    fn multicast_lids_are_refused() {
         assert_eq!((lid("1"), lid("0xbeff"), sm_lid("0"), sm_lid("0xbfff")), (Ok(1), Ok(0xbeff), Ok(0), Ok(0xbfff)));
         for wrong in ["0", "0xbf00", "65536"] {
             assert!(lid(wrong).is_err(), "{wrong}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn guids_come_as_tools_print_them() {
+    fn guids_are_parsed_in_the_formats_of_tools() {
         assert_eq!(guid("0x0200_0000_0000_0100"), Ok(0x0200_0000_0000_0100));
         assert_eq!(guid("0200:0000:0000:0100"), Ok(0x0200_0000_0000_0100));
         assert_eq!(guid("fe80:0:0:0"), Ok(0xfe80_0000_0000_0000));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_lines_of_control_that_outlast_a_reset() {
+    fn initial_faults_are_control_lines_that_survive_a_reset() {
         assert_eq!(fault("stick 1 0x800"), "stick 1 0x800".parse().map_err(|error: ParseError| error.to_string()));
         assert!(fault("health 1 7").unwrap_err().contains("--control"));
         assert!(fault("counts 1").unwrap_err().contains("--control"));

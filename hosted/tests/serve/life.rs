@@ -1,4 +1,4 @@
-//! Clients that come, go and come again; interrupts; the end of a server.
+//! Connections of clients, interrupts, and the end of a server.
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ fn the_health_counter_of_an_idle_server_moves() {
 }
 
 #[test]
-fn a_client_that_comes_back_finds_a_fresh_device() {
+fn a_client_that_reconnects_has_a_reset_device() {
     let server = Server::start(&["a"], &[]);
     for _ in 0..3 {
         let mut client = server.connect("a");
@@ -42,9 +42,9 @@ fn a_client_that_comes_back_finds_a_fresh_device() {
 }
 
 #[test]
-fn a_client_that_breaks_off_or_talks_nonsense_makes_room_for_the_next() {
+fn an_aborted_or_invalid_connection_frees_its_device() {
     let mut server = Server::start(&["a"], &[]);
-    // In the middle of a header; after one that announces more than comes; with one that fits no version.
+    // In the middle of a header; in the middle of a body; with a header of another version.
     Raw::silent(&server.path("a")).send(&[1, 2, 3]);
     Raw::silent(&server.path("a")).send(&[7, 0, 10, 0, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     Raw::silent(&server.path("a")).send(&[7, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
@@ -62,7 +62,7 @@ fn a_client_that_breaks_off_or_talks_nonsense_makes_room_for_the_next() {
     assert!(said.lines().filter(|line| line.starts_with("lid1: client ")).count() >= 4, "{said}");
 }
 
-/// An event descriptor for a vector.
+/// Creates an event descriptor for a vector.
 fn vector(client: &mut Client, number: u32) -> OwnedFd {
     let descriptor = eventfd(0, EventfdFlags::empty()).unwrap();
     give(client, number, descriptor.as_raw_fd());
@@ -79,7 +79,7 @@ fn fire(client: &mut Client, number: u32) {
     client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, number, 1, &[]).unwrap();
 }
 
-/// How often an event descriptor was signalled since the last look; waits for the first time.
+/// Returns how often an event descriptor was signalled since the last read. Waits for the first signal.
 fn told(from: &OwnedFd) -> u64 {
     let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)), Ok(1), "no interrupt");
@@ -88,7 +88,7 @@ fn told(from: &OwnedFd) -> u64 {
     u64::from_ne_bytes(count)
 }
 
-/// Event descriptors that the server has open.
+/// Returns the number of event descriptors that the server has open.
 fn descriptors(server: &Server) -> usize {
     let folder = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
     let links = folder.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
@@ -105,7 +105,7 @@ fn single_vectors_get_descriptors_after_the_start_until_the_client_goes() {
         let five = vector(&mut client, 5);
         fire(&mut client, 5);
         assert_eq!(told(&five), 1);
-        // Another one later, while the first is in use; then the first in a new place.
+        // A second one while the first is in use; then the first at another vector.
         let seven = vector(&mut client, 7);
         fire(&mut client, 7);
         fire(&mut client, 5);
@@ -120,9 +120,9 @@ fn single_vectors_get_descriptors_after_the_start_until_the_client_goes() {
     }
 }
 
-/// Descriptors on which a write blocks: a counter at its maximum, a pipe and a socket that nobody reads.
+/// Returns descriptors on which a write blocks: a counter at its maximum, and a full pipe and socket.
 #[test]
-fn a_descriptor_that_would_block_stops_nobody() {
+fn a_blocking_event_descriptor_blocks_no_device() {
     let mut server = Server::start(&["a", "b"], &[]);
     let mut client = server.connect("a");
     let _memory = bring_up(&mut client);
@@ -135,7 +135,7 @@ fn a_descriptor_that_would_block_stops_nobody() {
         give(&mut client, number, descriptor);
     }
     let well = vector(&mut client, 3);
-    // A pipe takes 64 KiB, 8192 of what is written.
+    // A pipe holds 64 KiB, which are 8192 writes.
     for _ in 0..10_000 {
         (0..3).for_each(|number| fire(&mut client, number));
     }
@@ -148,7 +148,7 @@ fn a_descriptor_that_would_block_stops_nobody() {
 }
 
 #[test]
-fn the_server_has_as_many_descriptors_as_it_may() {
+fn the_server_raises_its_descriptor_limit() {
     let server = Server::start_limited("-Sn 100", &["a"], &[]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.process.id())).unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
@@ -156,7 +156,7 @@ fn the_server_has_as_many_descriptors_as_it_may() {
     assert_eq!(words[0], words[1], "soft and hard");
 }
 
-/// Of the 150 a half of what the server does not need itself is for each client.
+/// Each client may use half of the 150 descriptors that the server does not need itself.
 #[test]
 fn a_client_cannot_use_up_the_descriptors_of_another() {
     let mut server = Server::start_limited("-n 150", &["a", "b"], &["--vectors", "4"]);
@@ -178,7 +178,7 @@ fn a_client_cannot_use_up_the_descriptors_of_another() {
 }
 
 #[test]
-fn descriptors_that_do_not_arrive_are_told() {
+fn missing_descriptors_are_logged() {
     let mut server = Server::start(&["a"], &[]);
     let mut client = Raw::connect(&server.path("a"));
     let events: Vec<_> = (0..17).map(|_| std::fs::File::from(eventfd(0, EventfdFlags::empty()).unwrap())).collect();
@@ -191,7 +191,7 @@ fn descriptors_that_do_not_arrive_are_told() {
 }
 
 #[test]
-fn a_message_longer_than_agreed_costs_its_client_the_connection() {
+fn a_message_above_the_negotiated_size_disconnects_its_client() {
     const REGION_WRITE: u8 = 10;
     let mut server = Server::start(&["a"], &[]);
     let resident = || {
@@ -206,7 +206,7 @@ fn a_message_longer_than_agreed_costs_its_client_the_connection() {
         client.send(&[&header[..], &announced.to_ne_bytes(), &[0; 8]].concat());
         assert!(client.is_closed_after(&vec![1; 1 << 20], 100), "{announced}");
     }
-    // Within the length, but the access says that it is longer.
+    // The message has a valid length, but the access in it is longer.
     let mut client = Raw::connect(&server.path("a"));
     let access = [&0_u64.to_ne_bytes()[..], &0_u32.to_ne_bytes(), &0xf000_0000_u32.to_ne_bytes(), &[1; 64]].concat();
     assert_eq!(client.error_of(u16::from(REGION_WRITE), &access), 22, "EINVAL");
@@ -232,13 +232,13 @@ fn a_closed_standard_error_ends_no_device() {
     assert!(server.end("-INT").is_some());
 }
 
-/// As after Ctrl-S: nobody reads the server's lines.
+/// As after Ctrl-S in a terminal: the output of the server is not read.
 #[test]
-fn a_terminal_that_stands_still_stops_no_device() {
+fn a_stopped_terminal_blocks_no_device() {
     let mut server = Server::start(&["a"], &["--trace"]);
     let mut client = server.connect("a");
     let memory = bring_up(&mut client);
-    // A pipe takes 64 KiB; the trace of so many commands is longer by far.
+    // A pipe holds 64 KiB, far less than the trace of these commands.
     for _ in 0..15_000 {
         assert!(command(&mut client, &memory, 0x1000, ENABLE_HCA).is_some());
     }
@@ -248,7 +248,7 @@ fn a_terminal_that_stands_still_stops_no_device() {
 }
 
 #[test]
-fn ctrl_c_removes_the_sockets_and_tells_what_was_done() {
+fn ctrl_c_removes_the_sockets_and_prints_statistics() {
     let mut server = Server::start(&["a", "b"], &[]);
     let mut client = server.connect("b");
     let memory = bring_up(&mut client);
@@ -260,13 +260,13 @@ fn ctrl_c_removes_the_sockets_and_tells_what_was_done() {
 }
 
 #[test]
-fn a_client_that_does_not_read_its_interrupts_holds_up_nobody_else() {
+fn a_client_that_does_not_read_its_interrupts_blocks_no_other() {
     let mut server = Server::start(&["a", "b"], &[]);
     let mut client = server.connect("a");
     let _memory = bring_up(&mut client);
     let full = vector(&mut client, 0);
     let (fired, count) = mpsc::channel();
-    // The first ones at least come through; whether the others are taken is nobody else's matter.
+    // At least the first interrupts arrive. Others may be dropped, but block nobody else.
     let firing = thread::spawn(move || {
         for number in 0..5000 {
             let flags = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
@@ -287,7 +287,7 @@ fn a_client_that_does_not_read_its_interrupts_holds_up_nobody_else() {
 }
 
 #[test]
-fn two_processes_find_each_other_and_clean_up() {
+fn two_processes_link_their_wires_and_remove_the_socket() {
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("link");
     let options = |lid| vec!["--link", link.to_str().unwrap(), "--lid", lid];
@@ -297,14 +297,14 @@ fn two_processes_find_each_other_and_clean_up() {
     wait("connection", || !link.exists());
     let (status, said) = far.interrupt();
     assert!(status.success() && said.contains("link: connected"), "{said}");
-    // The one that is left waits for another.
+    // The remaining process waits for another one.
     wait("link", || link.exists());
     let (status, said) = near.interrupt();
     assert!(status.success() && said.contains("link: broken"), "{said}");
     assert!(!link.exists());
 }
 
-/// Processor time in ticks of 10 ms, and how often threads of the server went to sleep.
+/// Returns the processor time in clock ticks of 10 ms, and how often threads of the server went to sleep.
 fn used(server: &Server) -> (u64, u64) {
     let process = format!("/proc/{}", server.process.id());
     let stat = std::fs::read_to_string(format!("{process}/stat")).unwrap();
@@ -314,7 +314,7 @@ fn used(server: &Server) -> (u64, u64) {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
         line.trim().parse::<u64>().unwrap()
     });
-    // utime and stime; the state letter before them is no number.
+    // utime and stime. The state letter before them is not a number.
     (fields.iter().skip(10).take(2).sum(), sleeps.sum())
 }
 

@@ -1,4 +1,4 @@
-//! `bareverbs sim serve` as a vfio-user client sees it.
+//! `bareverbs sim serve`, tested by a vfio-user client.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod life;

@@ -1,4 +1,4 @@
-//! The client's memory: used, taken back, offered without a way to reach it.
+//! Memory of a client: mapped, used, unmapped, and without a descriptor.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -18,11 +18,11 @@ fn a_command_through_the_clients_memory() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_named_and_does_no_harm() {
+fn access_to_unmapped_memory_is_logged_and_has_no_effect() {
     let mut server = Server::start(&["a"], &[]);
     let mut client = server.connect("a");
     let memory = bring_up(&mut client);
-    // A queue beyond the memory, then the usual one.
+    // A command queue outside of the memory, then a valid one.
     client.region_write(BAR0, 0x14, &0x4000_0000_u32.to_be_bytes()).unwrap();
     client.region_write(BAR0, 0x18, &1_u32.to_be_bytes()).unwrap();
     assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
@@ -56,14 +56,14 @@ fn memory_without_a_descriptor_is_refused_where_it_is_used() {
     let queue = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     queue.set_len(0x1_0000).unwrap();
     client.map(0, 0x1_0000, Some(&queue));
-    // It may be offered: it is not known yet whether anyone uses it.
+    // The mapping succeeds, because the device may never access it.
     client.map(0x10_0000, 0x1_0000, None);
     wait("firmware", || client.read(BAR0, 0x1fc) >> 31 == 0);
     for _ in 0..3 {
         let entry = set_issi(&mut client, &queue, 0x10_2000);
         assert_ne!(entry[63] >> 1, 0, "delivery status");
     }
-    // What is not needed from there works as before.
+    // Requests that do not access it work as before.
     let mut entry = [0; 64];
     (entry[0], entry[7], entry[59], entry[60], entry[63]) = (7, 16, 16, 0x5a, 1);
     entry[16..32].copy_from_slice(&ENABLE_HCA);
@@ -81,7 +81,7 @@ fn memory_without_a_descriptor_is_refused_where_it_is_used() {
     assert_eq!(named, [line], "once for each mapping");
 }
 
-/// As QEMU takes back, at each reboot of a guest with an IOMMU that remaps interrupts, what lies behind the interrupt addresses.
+/// QEMU unmaps such a range at each reboot of a guest whose IOMMU remaps interrupts: the memory above the interrupt addresses.
 #[test]
 fn a_range_that_ends_with_the_last_address_is_mapped_used_and_taken_back() {
     const LAST_PAGE: u64 = u64::MAX - 0xfff;
@@ -105,14 +105,14 @@ fn a_range_that_ends_with_the_last_address_is_mapped_used_and_taken_back() {
     });
     assert_eq!((entry[63], entry[32]), (0, 0));
     assert_eq!(client.try_unmap(LAST_PAGE - 0x1000, 0x2000), Ok(()));
-    // It is gone: it may be offered anew.
+    // The range is unmapped, so it can be mapped again.
     assert_eq!(client.try_map(LAST_PAGE, 0x1000, &queue), Ok(()));
 }
 
-/// A client whose file becomes shorter under the device's writes: the other device goes on, and so does this one with the next
+/// A client truncates its file while the device writes to it: the other device continues, and so does this one with the next
 /// client.
 #[test]
-fn a_file_that_shrinks_costs_its_own_client_alone() {
+fn a_truncated_file_disconnects_only_its_client() {
     let mut server = Server::start(&["a", "b"], &[]);
     let mut other = server.connect("b");
     let other_memory = bring_up(&mut other);
@@ -121,7 +121,7 @@ fn a_file_that_shrinks_costs_its_own_client_alone() {
         let memory = bring_up(&mut client);
         assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
         memory.set_len(0).unwrap();
-        // The doorbell has the device read its command queue, which is no more; the connection may break at any time.
+        // The doorbell makes the device read its command queue, which does not exist any more. The connection may end at any time.
         let _ = client.region_write(BAR0, 0x18, &1_u32.to_be_bytes());
         assert!(client.region_write(BAR0, 0x18, &1_u32.to_be_bytes()).is_err(), "it is given up");
         assert_eq!(command(&mut other, &other_memory, 0x1000, NO_SUCH_COMMAND).unwrap() >> 24, 2);
@@ -135,7 +135,7 @@ fn a_file_that_shrinks_costs_its_own_client_alone() {
 }
 
 #[test]
-fn memory_that_cannot_be_mapped_is_answered_with_an_error_and_told() {
+fn memory_that_cannot_be_mapped_is_refused_and_logged() {
     let mut server = Server::start(&["a"], &[]);
     let mut client = Raw::connect(&server.path("a"));
     let file = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
@@ -154,19 +154,19 @@ fn memory_that_cannot_be_mapped_is_answered_with_an_error_and_told() {
 }
 
 #[test]
-fn a_client_that_offers_more_than_it_may_is_refused_and_told() {
+fn a_client_that_offers_too_much_memory_is_refused_and_logged() {
     let mut server = Server::start(&["a", "b"], &["--guest-memory", "1M"]);
     let mut client = server.connect("a");
     let memory = bring_up(&mut client);
     assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
     drop(client);
     let mut client = Raw::connect(&server.path("a"));
-    // Sparse: it costs its owner nothing, and the process that touches it everything.
+    // The file is sparse: its pages are charged to the process that touches them first.
     let sparse = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     sparse.set_len((1 << 20) + 0x1000).unwrap();
     assert_eq!(client.map_refused(0, 0x1000, &sparse), 12, "ENOMEM");
     drop(client);
-    // Each client has its own share.
+    // Each client has a limit of its own.
     let mut other = server.connect("b");
     let memory = bring_up(&mut other);
     assert_eq!(command(&mut other, &memory, 0x1000, ENABLE_HCA), Some(0));

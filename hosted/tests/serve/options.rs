@@ -1,4 +1,4 @@
-//! What the options make of a device, and mistakes in them.
+//! Effects of options, and mistakes in them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ fn identity_and_sizes() {
         assert_eq!(read32(&mut client, CONFIG, 0x10), 0xfe00_000c, "32 MB, 64-bit, prefetchable");
         assert_eq!(client.region(BAR0).unwrap().size, 32 << 20);
         assert_eq!(client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap().count, 8);
-        // Memory space is off: nobody answers.
+        // Memory space is disabled, so reads return ones.
         assert_eq!(read32(&mut client, BAR0, 0), u32::MAX);
     }
 }
@@ -32,10 +32,10 @@ fn limits_and_faults_hold_from_the_start() {
     let mut client = server.connect("a");
     let memory = bring_up(&mut client);
     assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
-    // QUERY_HCA_CAP, the general page as it is at most: log_max_qp is bits 4..0 of its dword 16.
+    // QUERY_HCA_CAP, maximum values of the general page: log_max_qp is bits 4..0 of dword 16.
     let page = query(&mut client, &memory, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(page[19] & 0x1f, 10);
-    // The fault is for the other device, and strikes once; a client that comes and goes does not take it away.
+    // The fault is of the other device, and applies once. It survives the disconnection of a client.
     drop(server.connect("b"));
     let mut client = server.connect("b");
     client.reset().unwrap();
@@ -89,7 +89,7 @@ fn mistakes_are_named() {
     assert!(refused(&["--socket", text(&twice), "--record", text(&missing)]).contains(text(&missing)));
     assert!(refused(&["--socket", text(&twice), "--link", text(&twice)]).contains("given twice"));
     assert!(refused(&["--socket", text(&twice), &format!("--control={}", text(&twice))]).contains("given twice"));
-    // A folder in which nobody can make anything.
+    // A folder in which no file can be created.
     assert!(refused(&["--socket", text(&twice), "--link", "/proc/self/link"]).contains("/proc/self/link: "));
     assert!(refused(&["--socket", text(&twice), "--loss", "0.00001"]).contains("not a multiple of 0.0001 per cent"));
     assert!(refused(&["--socket", "x", "--socket-mode", "rw"]).contains("--socket-mode"));
@@ -98,14 +98,14 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn what_is_served_is_told_with_the_option_for_qemu() {
+fn each_device_is_printed_with_its_qemu_option() {
     let mut server = Server::start(&["it's"], &["--socket-mode", "606"]);
     let path = server.path("it's");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o606);
     let (_, said) = server.interrupt();
     let start = said.find("-device ").unwrap();
     let option = said[start..].lines().next().unwrap();
-    // As a shell reads it.
+    // As a shell parses it.
     let output = Command::new("sh").args(["-c", &format!("printf %s {}", option.trim_start_matches("-device "))]).output();
     let object: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
     assert_eq!(object["driver"], "vfio-user-pci");

@@ -1,4 +1,4 @@
-//! A vfio-user client that may send what a proper one does not.
+//! A vfio-user client that can send invalid messages.
 
 use std::fs::File;
 use std::io::{IoSlice, Read as _, Write as _};
@@ -17,12 +17,12 @@ const DMA_UNMAP: u16 = 3;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 
-/// One connection.
+/// A connection.
 pub(crate) struct Raw {
     stream: UnixStream,
 }
 
-/// Number, command, length with these 16 bytes, flags, error; all in the byte order of the machine.
+/// A header: message ID, command, length including these 16 bytes, flags and error, in the byte order of the machine.
 fn message(command: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = [7_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
     bytes.extend((16 + body.len() as u32).to_ne_bytes());
@@ -32,7 +32,7 @@ fn message(command: u16, body: &[u8]) -> Vec<u8> {
 }
 
 impl Raw {
-    /// Connects and agrees on a version.
+    /// Connects and negotiates the version.
     pub(crate) fn connect(path: &Path) -> Self {
         let mut client = Self::silent(path);
         let capabilities = b"{\"capabilities\":{}}\0";
@@ -40,7 +40,7 @@ impl Raw {
         client
     }
 
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn silent(path: &Path) -> Self {
         let mut stream = None;
         wait("listener", || {
@@ -52,19 +52,19 @@ impl Raw {
         Self { stream }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Whether the server closes the connection: at once, or while so many times `more` is sent.
+    /// Returns whether the server closes the connection, at once or while `more` is sent this number of times.
     pub(crate) fn is_closed_after(&mut self, more: &[u8], times: usize) -> bool {
         let sent = (0..times).try_for_each(|_| self.stream.write_all(more));
-        // What it left unread makes a reset of the end.
+        // Unread bytes turn the close into a reset.
         sent.is_err() || !matches!(self.stream.read(&mut [0]), Ok(1..))
     }
 
-    /// Sends a command, and descriptors with it; the header's flags, error, and the body of the reply.
+    /// Sends a command with descriptors. Returns flags and error of the reply's header, and its body.
     fn exchange(&mut self, command: u16, body: &[u8], files: &[&File]) -> (u32, u32, Vec<u8>) {
         let bytes = message(command, body);
         let descriptors: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
@@ -82,26 +82,26 @@ impl Raw {
         (u32::from_ne_bytes([f0, f1, f2, f3]), u32::from_ne_bytes([e0, e1, e2, e3]), reply)
     }
 
-    /// Sends a command, and a descriptor with it; the body of the reply.
+    /// Sends a command with a descriptor. Returns the body of the reply.
     fn ask(&mut self, command: u16, body: &[u8], file: Option<&File>) -> Vec<u8> {
         let (flags, _, reply) = self.exchange(command, body, file.as_slice());
         assert_eq!(flags & 0x2f, 1, "a reply without an error");
         reply
     }
 
-    /// Sends a command that is refused; the error number.
+    /// Sends a command that is refused. Returns the error number.
     pub(crate) fn error_of(&mut self, command: u16, body: &[u8]) -> u32 {
         let (flags, error, _) = self.exchange(command, body, &[]);
         assert_eq!(flags & 0x2f, 0x21, "an error");
         error
     }
 
-    /// Offers memory that the server does not take; the error number.
+    /// Maps memory that the server refuses. Returns the error number.
     pub(crate) fn map_refused(&mut self, addr: u64, len: u64, file: &File) -> u32 {
         self.try_map(addr, len, file).unwrap_err()
     }
 
-    /// Offers memory for reads and writes; the error number if the server does not take it.
+    /// Maps memory for reads and writes. Returns the error number if the server refuses.
     pub(crate) fn try_map(&mut self, addr: u64, len: u64, file: &File) -> Result<(), u32> {
         let words = [0_u64, addr, len].map(u64::to_ne_bytes).concat();
         let body = [&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat();
@@ -111,7 +111,7 @@ impl Raw {
         }
     }
 
-    /// Gives vectors from 0 on their descriptors; the error number.
+    /// Sets the event descriptors of the vectors from 0. Returns the error number.
     pub(crate) fn vectors(&mut self, descriptors: &[&File]) -> u32 {
         const SET_IRQS: u16 = 8;
         // argsz; event descriptors that are triggers; MSI-X; from the first one on.
@@ -119,13 +119,13 @@ impl Raw {
         self.exchange(SET_IRQS, &words, descriptors).1
     }
 
-    /// Offers memory for reads and writes, with a file behind it or without.
+    /// Maps memory for reads and writes, with or without a file.
     pub(crate) fn map(&mut self, addr: u64, len: u64, file: Option<&File>) {
         let words = [0_u64, addr, len].map(u64::to_ne_bytes).concat();
         self.ask(DMA_MAP, &[&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat(), file);
     }
 
-    /// Takes memory back that was offered; the error number if the server refuses.
+    /// Unmaps memory. Returns the error number if the server refuses.
     pub(crate) fn try_unmap(&mut self, addr: u64, len: u64) -> Result<(), u32> {
         let words = [addr, len].map(u64::to_ne_bytes).concat();
         let body = [&24_u32.to_ne_bytes()[..], &0_u32.to_ne_bytes(), &words].concat();

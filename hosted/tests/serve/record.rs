@@ -1,4 +1,4 @@
-//! Recordings.
+//! Recordings of what clients send.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -33,7 +33,7 @@ fn what_a_client_sends_is_recorded_byte_for_byte() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_made_is_told_before_anything_is_served() {
+fn a_recording_that_cannot_be_created_is_an_error_at_the_start() {
     let output = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
         .args(["sim", "serve", "--socket", "never-made", "--record", "/no/such/folder/recording"])
         .output()
@@ -43,9 +43,9 @@ fn a_recording_that_cannot_be_made_is_told_before_anything_is_served() {
     assert!(!Path::new("never-made").exists());
 }
 
-/// A pipe that nobody reads stands for a disk that is slow.
+/// A pipe that is not read takes the place of a slow disk.
 #[test]
-fn a_file_that_takes_nothing_holds_up_only_who_has_too_many_lines() {
+fn a_blocked_recording_blocks_only_devices_with_a_full_queue() {
     let kept = tempfile::tempdir().unwrap();
     let pipe = kept.path().join("recording");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -71,11 +71,11 @@ fn a_file_that_takes_nothing_holds_up_only_who_has_too_many_lines() {
     thread::spawn(move || {
         let memory = bring_up(&mut client);
         let all = (0..10).all(|_| command(&mut client, &memory, 0x1000, ENABLE_HCA).is_some());
-        // Nobody waits for it any more if the test has failed.
+        // If the test has failed, the receiver is dropped.
         let _ = sent.send(all);
     });
     assert_eq!(other.recv_timeout(Duration::from_secs(10)), Ok(true), "the other device goes on");
-    // When the file takes lines again, none is missing.
+    // Once the file can be written again, no line is missing.
     drop(done);
     let text = Arc::new(Mutex::new(Vec::new()));
     let read = Arc::clone(&text);

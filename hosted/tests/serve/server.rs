@@ -1,4 +1,4 @@
-//! A server process, and a client of it that has a memory and gives commands.
+//! A server process, and a client with memory that executes firmware commands.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 pub(crate) const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
-/// A server that is ended when dropped.
+/// A server process, which is killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
     folder: TempDir,
@@ -29,7 +29,7 @@ impl Server {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_bareverbs")), devices, options)
     }
 
-    /// With a limit of a shell's `ulimit`.
+    /// Starts a server with a limit of `ulimit`.
     pub(crate) fn start_limited(limit: &str, devices: &[&str], options: &[&str]) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_bareverbs")]);
@@ -44,12 +44,12 @@ impl Server {
         }
         let server = Self { process: command.spawn().unwrap(), folder };
         wait("sockets", || devices.iter().all(|device| server.path(device).exists()));
-        // Interrupted before, it would end without a word.
+        // A signal before this would kill it without output.
         wait("the handler of SIGINT", || server.catches_interrupts());
         server
     }
 
-    /// Whether SIGINT (signal 2) has a handler.
+    /// Returns whether SIGINT (signal 2) has a handler.
     fn catches_interrupts(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -61,7 +61,7 @@ impl Server {
     }
 
     pub(crate) fn connect(&self, device: &str) -> Client {
-        // The path is there a moment before anyone listens.
+        // The path exists a little before the socket listens.
         let mut client = None;
         wait("listener", || {
             client = Client::new(&self.path(device)).ok();
@@ -70,7 +70,7 @@ impl Server {
         client.unwrap()
     }
 
-    /// Sends a signal and waits for the end; its exit status, if it was not killed.
+    /// Sends a signal and waits for the end. Returns the exit status unless the signal killed it.
     pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
         let killed = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
         assert!(killed.success());
@@ -82,7 +82,7 @@ impl Server {
         status.unwrap().code()
     }
 
-    /// Ctrl-C; how it ended and what it had said.
+    /// Sends SIGINT. Returns the exit status and the output.
     pub(crate) fn interrupt(&mut self) -> (ExitStatus, String) {
         let mut stderr = self.process.stderr.take().unwrap();
         let reader = thread::spawn(move || {
@@ -117,7 +117,7 @@ pub(crate) fn read32(client: &mut Client, region: u32, offset: u64) -> u32 {
     if region == CONFIG { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }
 }
 
-/// Memory space and bus master on; memory for commands at device address 0.
+/// Enables memory space and bus mastering, and maps memory for commands at device address 0.
 pub(crate) fn bring_up(client: &mut Client) -> File {
     client.region_write(CONFIG, 4, &0x0006_u16.to_le_bytes()).unwrap();
     let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
@@ -127,7 +127,7 @@ pub(crate) fn bring_up(client: &mut Client) -> File {
     memory
 }
 
-/// Runs a command of 16 bytes in slot 0 of a queue at `queue`; its first output word.
+/// Executes a command of 16 bytes in slot 0 of the queue at `queue`. Returns its first output dword.
 pub(crate) fn command(client: &mut Client, memory: &File, queue: u64, input: [u8; 16]) -> Option<u32> {
     let mut entry = [0; 64];
     entry[0] = 7;
@@ -156,7 +156,7 @@ pub(crate) fn command(client: &mut Client, memory: &File, queue: u64, input: [u8
 pub(crate) const ENABLE_HCA: [u8; 16] = [1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 pub(crate) const NO_SUCH_COMMAND: [u8; 16] = [0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A command with one mailbox for the rest of its output: what that holds.
+/// Executes a command with one output mailbox. Returns the contents of the mailbox.
 pub(crate) fn query(client: &mut Client, memory: &File, input: [u8; 16]) -> [u8; 512] {
     const QUEUE: u64 = 0x1000;
     const MAILBOX: u64 = 0x3000;

@@ -1,7 +1,7 @@
 //! An event loop that waits for a card's interrupts beside other things, here with mio: `events 0000:01:00.0`.
 //!
-//! The queue pair is connected to itself and writes ten times, every 100 ms. Nothing polls in between: the loop sleeps until the card
-//! interrupts, and an interrupt is followed by a look at the event queues, and by a look at the completion queue that was armed.
+//! The queue pair is connected to itself and writes ten times, every 100 ms. The loop sleeps until the card interrupts. Then it polls
+//! the event queues, and the completion queue if that was armed.
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 

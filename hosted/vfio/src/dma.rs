@@ -188,8 +188,9 @@ impl Mapping {
     /// # Safety
     /// As for `AddressSpace::map`, of the memory of the range, until [`Mapping::end`] has succeeded.
     unsafe fn of(range: IovaRange) -> Self {
-        // SAFETY: whole pages on both sides; the caller promises that they are readable and writable, and that no reference to them is
-        // used, until `end` has succeeded, which consumes the value. The single mapping is coherent and contiguous for the device.
+        // SAFETY: the range is of whole pages on both sides. Until `end` has succeeded, which consumes the value, the caller promises
+        // that they are readable and writable, and that no reference to them is used. The single mapping is coherent and contiguous
+        // for the device.
         let memory = unsafe { MappedMemory::new(range.base, range.len, range.iova) };
         Self { memory, range }
     }
@@ -309,8 +310,8 @@ impl AddressMap for DmaAllocation {
     }
 }
 
-// SAFETY: the allocation keeps its address until the value is dropped, and is mapped for the device as a whole; there is no
-// reference to its bytes, and every access is a checked copy.
+// SAFETY: the allocation keeps its address until the value is dropped, and is mapped for the device as a whole. No reference to
+// its bytes exists, and every access is a checked copy.
 unsafe impl DmaBuffer for DmaAllocation {
     fn addr(&self) -> u64 {
         self.allocation.range.addr()

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_reason() {
+    fn an_invalid_address_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "bus:device.function"),
             ("mlx5_0", "bus:device.function"),

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_unknown() {
+    fn a_capability_that_cannot_be_read_is_unknown() {
         let both = config(&[(0x60, [0x10, 0x9c, 2, 0]), (0x9c, [MSIX, 0, 0x3f, 0x80])]);
         assert_eq!(msix(&both[..64]), Msix::Unknown);
         assert_eq!(msix(&both[..0x9e]), Msix::Unknown);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_goes_round_ends() {
+    fn a_cyclic_capability_list_ends() {
         assert_eq!(msix(&config(&[(0x60, [0x10, 0x60, 0, 0])])), Msix::Absent);
         assert_eq!(msix(&[0xff; 256]), Msix::Absent, "a function that is gone");
     }

@@ -97,7 +97,7 @@ fn no_memory(tree: &Tree) -> bool {
 }
 
 #[test]
-fn a_card_goes_to_vfio_and_back() {
+fn a_card_is_bound_to_vfio_and_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5).interface("eth2", 0x1002);
     let mut kernel = Kernel::new(&tree);
@@ -139,7 +139,7 @@ fn a_card_goes_to_vfio_and_back() {
 }
 
 #[test]
-fn the_plan_is_what_a_shell_could_do() {
+fn the_plan_has_shell_commands() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     tree.remove("sys/bus/pci/drivers/vfio-pci");
@@ -166,7 +166,7 @@ fn the_plan_is_what_a_shell_could_do() {
 }
 
 #[test]
-fn what_was_there_comes_back_with_what_others_had_asked_for() {
+fn the_former_driver_and_override_are_restored() {
     for (driver, only) in
         [(None, None), (None, Some("pci-stub")), (Some("pci-stub"), Some("pci-stub")), (Some("mlx5_core"), Some("later"))]
     {
@@ -191,7 +191,7 @@ fn what_was_there_comes_back_with_what_others_had_asked_for() {
 }
 
 #[test]
-fn a_failure_of_any_step_puts_everything_back() {
+fn a_failure_of_any_step_restores_the_former_state() {
     for (fails, ignores, end) in [
         ("driver_override", "-", "busy"),
         ("mlx5_core/unbind", "-", "busy"),
@@ -219,7 +219,7 @@ fn a_failure_of_any_step_puts_everything_back() {
 }
 
 #[test]
-fn what_cannot_be_put_back_is_named() {
+fn state_that_cannot_be_restored_is_named() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     let mut kernel = Kernel::new(&tree);
@@ -258,7 +258,7 @@ fn several_functions_are_bound_together_or_not_at_all() {
 }
 
 #[test]
-fn an_interruption_puts_everything_back() {
+fn an_interruption_restores_the_former_state() {
     for after in 1..3 {
         let tree = Tree::new();
         tree.card(CARD, 5);
@@ -293,7 +293,7 @@ fn a_module_that_cannot_be_loaded_changes_nothing() {
 }
 
 #[test]
-fn a_function_that_the_machine_uses_is_not_taken_away() {
+fn a_function_that_the_machine_uses_is_not_bound() {
     let refused = |tree: &Tree, sentence: &str| {
         let mut kernel = Kernel::new(tree);
         let error = bind(tree, &mut kernel, &Options::default()).unwrap_err().to_string();
@@ -332,7 +332,7 @@ fn a_function_that_the_machine_uses_is_not_taken_away() {
 }
 
 #[test]
-fn what_would_be_of_no_use_is_refused_with_the_remedy() {
+fn a_function_that_vfio_cannot_use_is_refused_with_the_remedy() {
     let tree = Tree::new();
     let card = tree.card(CARD, 5);
     let refused = |sentence: &str, remedy: &str| {
@@ -355,7 +355,7 @@ fn what_would_be_of_no_use_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn the_group_comes_along_and_goes_back() {
+fn the_members_of_a_group_are_bound_and_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     tree.function(OTHER, 0x8086, 0x1234, 0x04_0300, "snd_hda_intel").group(5).driver("snd_hda_intel");
@@ -378,7 +378,7 @@ fn the_group_comes_along_and_goes_back() {
 }
 
 #[test]
-fn a_function_that_a_process_has_open_is_not_given_back() {
+fn a_function_that_a_process_has_open_is_not_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.process(4711, "testpmd", "dev/vfio/5");
@@ -389,7 +389,7 @@ fn a_function_that_a_process_has_open_is_not_given_back() {
 }
 
 #[test]
-fn a_driver_that_was_unloaded_is_loaded_to_give_a_function_back() {
+fn the_module_of_the_former_driver_is_loaded_again() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.remove("sys/bus/pci/drivers/mlx5_core");
@@ -400,7 +400,7 @@ fn a_driver_that_was_unloaded_is_loaded_to_give_a_function_back() {
 }
 
 #[test]
-fn a_driver_that_does_not_take_a_function_back_leaves_it_with_vfio() {
+fn a_function_that_its_former_driver_refuses_stays_with_vfio() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.write("broken/mlx5_core", "");
@@ -410,7 +410,7 @@ fn a_driver_that_does_not_take_a_function_back_leaves_it_with_vfio() {
 }
 
 #[test]
-fn functions_that_others_gave_to_vfio_are_theirs() {
+fn functions_that_other_programs_bound_are_not_unbound() {
     let tree = Tree::new();
     tree.function(CARD, 0x10de, 0x2204, 0x03_0000, "nouveau").group(5).vfio(5);
     let mut kernel = Kernel::new(&tree);
@@ -419,7 +419,7 @@ fn functions_that_others_gave_to_vfio_are_theirs() {
 }
 
 #[test]
-fn what_is_left_of_a_binding_goes() {
+fn leftovers_of_a_binding_are_removed() {
     let tree = Tree::new();
     tree.card(CARD, 5).file("driver_override", "vfio-pci\n");
     tree.write("run/bareverbs/bind/0000:01:00.0", "driver=\ndriver_override=\n");

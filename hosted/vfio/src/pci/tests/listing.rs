@@ -117,7 +117,7 @@ fn a_device_file_that_the_kernel_does_not_have_is_not_named() {
 }
 
 #[test]
-fn any_function_can_be_asked_for() {
+fn any_function_can_be_described() {
     let tree = Tree::new();
     tree.function("0000:00:1f.3", 0x8086, 0xa348, 0x04_0300, "snd_hda_intel");
     let sysfs = Sysfs::at(tree.path());

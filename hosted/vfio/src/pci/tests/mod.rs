@@ -1,4 +1,4 @@
-//! A folder that looks like a machine, and what is said of it and done to it.
+//! Tests on a folder with the files of a machine.
 
 mod binding;
 mod listing;

@@ -158,7 +158,7 @@ fn a_group_that_is_in_use_names_the_process() {
     one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
     tree.process(5000, "second", "dev/vfio/5");
     one(&tree, &privileged(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
-    // The result of an attempt to open it, if the processes of others are not visible.
+    // If the processes of other users are not visible, an attempt to open the file decides.
     let hidden = in_use(&Sysfs::at(tree.path()), 9);
     assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
     assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
