@@ -1,10 +1,12 @@
-//! Holds every field that `bareverbs-mlx5-spec` defines against the published offsets.
+//! Compares every field that `bareverbs-mlx5-spec` defines with its published offset.
 //!
-//! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out; `tests/data/wqe-offsets.tsv`
-//! those that `mlx5_ifc.h` does not have, each row with its source, `tests/data/ibta-offsets.tsv` those of the InfiniBand
-//! architecture, and `tests/data/reserved-offsets.tsv` the fields that lie in bits which `mlx5_ifc.h` reserves. Columns:
-//! structure, field, byte offset of the field's first byte, bits, `dword:hi..lo`, source; a line `#structure size` comes before
-//! the fields.
+//! - `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out.
+//! - `tests/data/wqe-offsets.tsv` has structures that `mlx5_ifc.h` lacks, with a source in each row.
+//! - `tests/data/ibta-offsets.tsv` has the structures of the InfiniBand architecture.
+//! - `tests/data/reserved-offsets.tsv` has fields in bits that `mlx5_ifc.h` reserves.
+//!
+//! The columns are structure, field, byte offset of the field's first byte, bits, `dword:hi..lo` and source. A line
+//! `#structure size` comes before the fields of each structure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

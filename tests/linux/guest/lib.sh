@@ -85,9 +85,9 @@ run_pair() {
 	sed 's/^/#| server: /' /tmp/server
 }
 
-# Whether the last run of a pair failed for what the pingpongs do, and no device can help, on a wire that loses packets:
-# an end leaves as soon as it has counted enough messages, and then nothing answers what the other one has to repeat. So
-# one end succeeded, and the other says that a request of its own (2) was not answered.
+# Returns whether the last run of a pair failed because of a defect of the pingpong tools on a wire that loses packets.
+# A tool exits as soon as it has counted its messages, and then nothing answers the retransmissions of the other one. So
+# one end succeeded, and the other reports that a request of its own (2) was not answered.
 left_early() {
 	[ "$(parameter lossy)" ] || return 1
 	case $client_status-$server_status in

@@ -279,8 +279,8 @@ CASES = [
         "iPXE and its driver of ConnectX adapters: a Linux booted over IP over InfiniBand, from another guest",
         devices=2,
         guests=2,
-        # Connect-IB. From an adapter of another kind iPXE takes 30 s and more to let go, also from a card: it waits for the gateway
-        # in configuration space that it has taken itself (golan_remove, mlx_pci_gw_get_ownership).
+        # Connect-IB. iPXE takes 30 s or more to release other adapters, also cards. It waits for ownership of the gateway in
+        # configuration space, which it holds itself (golan_remove, mlx_pci_gw_get_ownership).
         serve=("--managed", "--device-id", "0x1011"),
         ipxe=True,
         allowed_mistakes=(

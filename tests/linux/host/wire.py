@@ -39,8 +39,8 @@ def disorder(trace):
             if found["direction"] == "sent":
                 number += 1
                 sent[packet] += 1
-                # A repeated packet says the same as the first one: what comes after that is taken for the last one, so that
-                # a repetition is never taken for a packet that was passed.
+                # A retransmission is identical to the first packet. The next one received is taken for the last one sent, so
+                # that a retransmission never counts as reordered.
                 place[packet] = number
                 continue
             received[packet] += 1

@@ -118,9 +118,9 @@ impl Slot {
 
     /// Returns the machine for the driver. `arena` is [`Card::ARENA`] bytes.
     pub fn machine(self, arena: MappedMemory) -> Machine<Board> {
-        // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more; the page tables (on RISC-V: the
-        // physical memory attributes) have these addresses uncached; `self` is the only one that has it. The MSI-X table,
-        // which lies in it too, was written before and is not touched any more.
+        // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more. The page tables map these addresses
+        // uncached (on RISC-V: the physical memory attributes do). `self` owns the BAR. The MSI-X table, which lies in it too,
+        // was written before and is not accessed any more.
         let registers = unsafe { MappedBar::new(self.bar.base(), self.bar.len()) };
         Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer }
     }

@@ -34,9 +34,9 @@ impl<const LEN: usize> Pages<LEN> {
             return None;
         }
         let bytes = NonNull::from_ref(self).cast::<u8>();
-        // SAFETY: the static is page-aligned (its type), `LEN` bytes long, lives for ever and was handed out just now, never
-        // before; no reference to its bytes exists, since they lie in an `UnsafeCell`. The card reaches it under the same
-        // addresses: the machines map every address to itself, have no IOMMU, and their caches are coherent with the bus.
+        // SAFETY: the static is page-aligned (its type), `LEN` bytes long, and was handed out just now for the first time. Its
+        // bytes are in an `UnsafeCell`, to which no reference exists. The card accesses it at the same addresses: the machines
+        // map every address to itself, have no IOMMU, and their caches are coherent with the bus.
         Some(unsafe { MappedMemory::new(bytes, LEN, bytes.as_ptr().addr() as u64) })
     }
 }

@@ -18,8 +18,8 @@ defmt::timestamp!("{=u64:us}", Timer.now().as_nanos() / 1000);
 #[defmt::global_logger]
 struct SerialLine;
 
-// SAFETY: a frame is written by one caller at a time: there is one processor, interrupts are held back until its end, and `acquire`
-// inside of a frame does not return.
+// SAFETY: one caller at a time writes a frame. There is one processor, interrupts are masked until the end of the frame, and
+// `acquire` within a frame does not return.
 unsafe impl defmt::Logger for SerialLine {
     fn acquire() {
         let came_through = machine::hold_interrupts();

@@ -420,8 +420,8 @@ impl Function {
         } else {
             (&registers.memory_base, &registers.memory_limit)
         };
-        // SAFETY: BARs behind this bridge were given addresses one after the other, so that the widened window contains nothing
-        // that lies elsewhere but what was placed in between, for other bridges, and never behind this one.
+        // SAFETY: the BARs behind this bridge were placed one after the other. So the widened window contains, besides them, only
+        // BARs of other bridges that were placed in between.
         unsafe {
             let closed = base.read() & 0xfff0 > limit.read() & 0xfff0;
             base.write(if closed { first } else { first.min(base.read() & 0xfff0) });

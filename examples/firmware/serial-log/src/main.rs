@@ -1,5 +1,5 @@
-//! Reads the serial line of a firmware program (standard input) and prints its text as it is, and each frame of its defmt log
-//! as a line that begins with `log: `.
+//! Reads the output of a firmware program on the serial line from standard input. It prints text unchanged, and each frame of
+//! the defmt log as a line that begins with `log: `.
 //!
 //! Usage: `serial-log PROGRAM`, where `PROGRAM` is the ELF file that runs.
 //!

@@ -1,5 +1,5 @@
-# ibv_rc_pingpong against a firmware program, which has no TCP: what the tool says over TCP goes through nc to this script, and
-# from here through the host to the program's serial line. For tests/bare-metal/run.
+# ibv_rc_pingpong against a firmware program, which has no TCP. The tool's TCP messages go through nc to this script, and from
+# here through the host to the program's serial line. For tests/bare-metal/run.
 load_mlx5 || return
 size=$(parameter size 4096) iters=$(parameter iters 1000)
 # An address as the tool sends it: text and a zero.

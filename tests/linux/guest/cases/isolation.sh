@@ -1,5 +1,5 @@
-# On a wire with a subnet manager, the first device tries to take the LID of the second one, as root of its own guest could: by a
-# Set of its own PortInfo. It is refused, and messages between the two still arrive.
+# On a wire with a subnet manager, the first device tries to take the LID of the second one by a Set of its own PortInfo, as root of
+# its guest could. The Set is refused, and messages between the two still arrive.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad || return
 opensm >/tmp/opensm.out 2>&1 &
 manager=$!

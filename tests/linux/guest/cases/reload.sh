@@ -20,8 +20,8 @@ while [ $round -lt "$times" ]; do
 	[ $round -gt $((times - 5)) ] && [ "$bytes" -lt $after ] && after=$bytes
 done
 pass "$times rounds"
-# What the server's heap has in use: the least of five rounds is the same to a few bytes, so that whatever is lost once a round
-# shows after fourteen of them.
+# The bytes in use on the server's heap. The minimum of five rounds varies by a few bytes only, so a leak of one allocation a
+# round is visible after fourteen rounds.
 [ "$times" -ge 20 ] || return
 if [ $((after - before)) -le 512 ]; then
 	pass "the server's memory: $before bytes in rounds 2 to 6, $after in the last five"

@@ -1,6 +1,6 @@
-# Block storage over RDMA. Each guest in turn gives the other one a disk, which is written and read there in pieces of many
-# sizes at a time, and has a file system on it for a while. Its contents are then compared here and there. bareverbs.protocol
-# says how the disk is reached: srp, iser or nvme; bareverbs.targets, which guests give a disk.
+# Block storage over RDMA. Each guest in turn exports a disk to the other one, which writes and reads it with many sizes at a
+# time, and creates a file system on it. The contents are then compared at both ends. bareverbs.protocol is the protocol (srp,
+# iser or nvme); bareverbs.targets names the guests that export a disk.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoib && load rdma_ucm && cable || return
 load ext4 && load sd_mod && load crc32c_generic || return
 mkdir -p /etc/target /sys/kernel/config

@@ -1,8 +1,8 @@
 # UCX's own measurement between two guests: every kind of operation, small and large, over each of the transports that
 # bareverbs.transports names.
 load_mlx5 && load rdma_ucm && cable || return
-# UCX 1.13 of kernel 6.1's suite ends itself when it opens the transports of mlx5, which its packagers built without DEVX
-# (an assertion on the kind of shared receive queue): it is asked for those that are tried, one by one.
+# The UCX 1.13 of kernel 6.1's suite is built without DEVX. It aborts when it opens all transports of mlx5, by an assertion on
+# the type of a shared receive queue. So each transport under test is requested alone.
 for transport in $(parameter transports rc_v,rc_x,ud_v,ud_x | tr , ' '); do
 	case $transport in
 	*_v) name=${transport%v}verbs ;;

@@ -1,5 +1,5 @@
-# rdma-core's own tests of verbs and of libmlx5, on the first device, with all that they ask of a machine with an InfiniBand port:
-# a subnet manager, an address on IP over InfiniBand for rdma_cm, and memory in huge pages.
+# rdma-core's own tests of verbs and libmlx5, on the first device. They need a subnet manager, an address on IP over InfiniBand
+# for rdma_cm, and huge pages.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoib && load rdma_ucm || return
 opensm >/tmp/opensm.out 2>&1 &
 managed "the port"

@@ -1,8 +1,7 @@
-//! Messages there and back over a reliable connection, as `ibv_rc_pingpong` does it, which may be the peer; every byte is
-//! checked.
+//! Exchanges messages over a reliable connection, as `ibv_rc_pingpong` does, which may be the peer. Every byte is verified.
 //!
-//! The program prints its address and reads one line: the peer's address, `client` or `server`, and what else is wanted:
-//! `size=N` (bytes), `iters=N`, `events` (interrupts instead of polling), `linux` (the peer is `ibv_rc_pingpong -c`).
+//! The program prints its address and reads one line: the peer's address, `client` or `server`, and options. The options are
+//! `size=N` (bytes), `iters=N`, `events` (interrupts instead of polling) and `linux` (the peer is `ibv_rc_pingpong -c`).
 //!
 //! `ibv_rc_pingpong` sends back what it received last. So does the server here; the end that has such a peer makes the bytes. A
 //! server whose client is `ibv_rc_pingpong` makes them too: the client begins with bytes of 0x7b.
