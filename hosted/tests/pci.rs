@@ -44,13 +44,18 @@ fn with_kernel<T>(tree: &Tree, run: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+            loop {
+                // The last pass comes after the last write of the command.
+                let is_last = done.load(Ordering::Acquire);
                 files(tree).iter().for_each(|path| take(tree, path));
+                if is_last {
+                    break;
+                }
                 thread::sleep(Duration::from_millis(1));
             }
         });
         let result = run();
-        done.store(true, Ordering::Relaxed);
+        done.store(true, Ordering::Release);
         result
     })
 }
