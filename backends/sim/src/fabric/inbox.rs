@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use crate::wire::PortId;
+use crate::wire::{Frame, PortId};
 
 /// Maximum frames that wait for a device, of all sources together.
 pub const MAX_FRAMES: usize = 4096;
@@ -49,7 +49,7 @@ pub(super) enum FlowControl {
 /// The frames of one source.
 #[derive(Debug, Default)]
 struct SourceQueue {
-    frames: VecDeque<Vec<u8>>,
+    frames: VecDeque<Frame>,
     bytes: usize,
     /// Since when the source finds no room.
     full: Option<Instant>,
@@ -130,11 +130,11 @@ impl Inbox {
 
     /// Takes a frame from the wire. Returns `true` if it is in. One for a group needs room; so does one that the wire made of
     /// another.
-    pub(super) fn push(&self, source: Source, frame: Vec<u8>, group: bool) -> bool {
+    pub(super) fn push(&self, source: Source, frame: Frame, group: bool) -> bool {
         let mut queues = self.queues();
         let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
         let Some(queue) = queues.get_mut(source.index()) else { return false };
-        // What is admitted has room here, but for copies.
+        // What is admitted has room here, but for what the wire duplicates.
         let most = if group { *max_frames } else { *max_frames * 2 };
         let too_long = group && queue.bytes + frame.capacity() > *max_bytes;
         if queue.closed || queue.frames.len() >= most || too_long {
@@ -149,7 +149,7 @@ impl Inbox {
 
     /// Takes up to `most` frames, one of each source in turn, and calls `room` for each source that waited for room and has it
     /// now.
-    pub(super) fn take(&self, into: &mut VecDeque<Vec<u8>>, most: usize, mut room: impl FnMut(Source)) {
+    pub(super) fn take(&self, into: &mut VecDeque<Frame>, most: usize, mut room: impl FnMut(Source)) {
         if !self.has_frames() {
             return;
         }

@@ -29,7 +29,7 @@ use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
 use crate::host_memory::HostMemory;
 use crate::packet::{NO_LID, is_subnet_management, source};
 use crate::trace::Tracer;
-use crate::wire::{Delivery, Destination, PortId, Wire};
+use crate::wire::{Delivery, Destination, Frame, PortId, Wire};
 
 pub use self::inbox::{LIFETIME, MAX_BYTES, MAX_FRAMES};
 
@@ -52,7 +52,7 @@ pub struct Port {
     outgoing: VecDeque<Vec<u8>>,
     held_until: Option<Instant>,
     /// Frames for the device that it has not processed yet.
-    incoming: VecDeque<Vec<u8>>,
+    incoming: VecDeque<Frame>,
     /// Long frames that it got in this step, whose buffers are free again; at most [`MAX_FRAMES_PER_TURN`].
     received: Vec<Vec<u8>>,
     /// Ports that have got something to do.
@@ -169,7 +169,7 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Returns the frames of a port that the switch dropped because the port is in another partition or no longer has their
-    /// source LID, and the frames to it of another partition. Copies of frames for groups are not counted.
+    /// source LID, and the frames to it of another partition. Frames for groups to it are not counted.
     pub fn filtered(&self, port: PortId) -> u64 {
         self.filtered.get(port.0).map_or(0, |count| count.load(Ordering::Relaxed))
     }
@@ -253,6 +253,7 @@ impl<W: Wire> Fabric<W> {
         match switch.wire.destination(nowhere, &frame) {
             Destination::Nowhere => {}
             Destination::Everyone(_) => {
+                let frame = Frame::shared(frame);
                 for (number, inbox) in self.inboxes.iter().enumerate() {
                     let port = PortId(number);
                     if admits(&switch.wire, port, &frame) && inbox.push(Source::Uplink, frame.clone(), true) {
@@ -266,7 +267,7 @@ impl<W: Wire> Fabric<W> {
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
                 match inbox.admit(Source::Uplink, frame.capacity(), 0, flow_control(&frame), now) {
                     Admission::Pass => {
-                        inbox.push(Source::Uplink, frame, false);
+                        inbox.push(Source::Uplink, Frame::Own(frame), false);
                         reached(to);
                     }
                     Admission::Discard => {}
@@ -310,9 +311,8 @@ impl<W: Wire> Fabric<W> {
             }
             let Some(frame) = port.incoming.pop_front() else { break };
             device.receive(&frame);
-            if is_spare(&frame) && port.received.len() < MAX_FRAMES_PER_TURN {
-                port.received.push(frame);
-            }
+            let done = frame.into_buffer().filter(is_spare);
+            port.received.extend(done.filter(|_| port.received.len() < MAX_FRAMES_PER_TURN));
             received = true;
         }
         received
@@ -361,7 +361,7 @@ impl<W: Wire> Fabric<W> {
                         switch.send(now, port.id, frame);
                         sent = true;
                         if group {
-                            // It was copied for each port. The others have their turn before the next one.
+                            // It went to each port. The others have their turn before the next one.
                             self.deliver_from(&mut switch.wire, now, &mut port.reached);
                             MutexGuard::bump(&mut switch);
                         }
@@ -388,7 +388,7 @@ impl<W: Wire> Fabric<W> {
                 }
                 None => Admission::Pass,
             },
-            // A group waits for none of its members, but on the wire there are no more copies than they have room for.
+            // A group waits for none of its members, but on the wire there are no more frames than they have room for.
             Destination::Everyone(_) => match wire.next_due() {
                 Some(due) if wire.in_flight(from) >= self.group_room() => match flow_control(frame) {
                     FlowControl::Waits => Admission::Wait(due),
@@ -400,7 +400,7 @@ impl<W: Wire> Fabric<W> {
         }
     }
 
-    /// Copies of frames for groups that one port may have on the wire: a full queue at each other port.
+    /// Deliveries of frames for groups that one port may have on the wire: a full queue at each other port.
     fn group_room(&self) -> usize {
         inbox::share(self.sources()) * self.inboxes.len().saturating_sub(1)
     }

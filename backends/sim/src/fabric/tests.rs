@@ -178,7 +178,7 @@ fn frames_from_elsewhere_wait_for_room_too() {
 const GROUP: u16 = 0xc001;
 
 #[test]
-fn copies_for_a_group_take_room_on_the_wire() {
+fn frames_for_a_group_take_room_on_the_wire() {
     let latency = Duration::from_micros(1);
     let mut rig = Rig::with_latency(3, latency);
     let count = 3 * MAX_FRAMES as u32;
@@ -186,8 +186,8 @@ fn copies_for_a_group_take_room_on_the_wire() {
     let mut got = [Vec::new(), Vec::new()];
     while rig.waiting(0) > 0 || rig.fabric.wire_due().is_some() {
         let on_wire = rig.fabric.wire_mut().in_flight(PortId(0));
-        // Two copies of each; what two full queues contain, and one more at most.
-        assert!(on_wire <= 2 * (MAX_FRAMES / 4) + 1, "{on_wire} copies at once");
+        // Two deliveries of each; what two full queues contain, and one more at most.
+        assert!(on_wire <= 2 * (MAX_FRAMES / 4) + 1, "{on_wire} deliveries at once");
         let due = rig.fabric.next_due(&rig.devices[0].0, &rig.devices[0].1);
         assert!(rig.waiting(0) == 0 || due == rig.fabric.wire_due(), "it continues when some arrive");
         rig.now = rig.now.after(latency);
@@ -356,7 +356,7 @@ fn subnet_management_does_not_wait_for_room() {
 }
 
 #[test]
-fn a_frame_for_a_group_is_copied_for_members_of_its_partition_alone() {
+fn a_frame_for_a_group_is_carried_to_members_of_its_partition_alone() {
     let mut rig = Rig::with_latency(4, Duration::from_micros(1));
     for (at, pkey) in [(0, 0x8001), (1, 0x8001), (2, 0x8002), (3, 0x8002)] {
         rig.devices[at].1.identity().set_pkeys(0, &[pkey]);
@@ -364,6 +364,40 @@ fn a_frame_for_a_group_is_copied_for_members_of_its_partition_alone() {
     rig.devices[0].0.outgoing.push_back(packet(1, GROUP, 0x8001));
     rig.step(0);
     assert_eq!(rig.fabric.wire_mut().in_flight(PortId(0)), 1);
+}
+
+/// A flood of long frames for a group would otherwise keep the switch busy with copies for ports that have no room.
+#[test]
+fn no_frame_for_a_group_is_copied() {
+    let mut rig = Rig::new(4);
+    let places = |rig: &mut Rig| {
+        [1, 2, 3].map(|at| {
+            let mut frames = VecDeque::new();
+            rig.fabric.inboxes[at].take(&mut frames, MAX_FRAMES, |_| {});
+            frames.iter().map(|frame| frame.as_ptr()).collect::<Vec<_>>()
+        })
+    };
+    // The first of the members takes nothing in time.
+    rig.send(0, GROUP, 10);
+    for at in [2, 3] {
+        assert_eq!(rig.take(at, MAX_FRAMES).len(), 10);
+    }
+    let count = MAX_FRAMES as u32;
+    let sent: Vec<Vec<u8>> = (0..count).map(|number| frame(1, GROUP, number)).collect();
+    let sent_from: Vec<_> = sent.iter().map(|frame| frame.as_ptr()).collect();
+    rig.devices[0].0.outgoing.extend(sent);
+    while rig.waiting(0) > 0 {
+        rig.step(0);
+    }
+    let got = places(&mut rig);
+    assert!(got.iter().all(|got| got.iter().rev().take(100).all(|place| sent_from.contains(place))), "the bytes as sent");
+    assert_eq!(got[1], got[2]);
+    assert!(rig.fabric.discarded(PortId(1)) > 0);
+    // Nor is one that comes from elsewhere.
+    let frame = frame(9, GROUP, 0);
+    let sent_from = frame.as_ptr();
+    rig.fabric.arrive(frame, rig.now, |_| {}).unwrap();
+    assert_eq!(places(&mut rig), [[sent_from], [sent_from], [sent_from]]);
 }
 
 /// A wire on which each frame for a group keeps the switch busy for a while.

@@ -1,6 +1,7 @@
 //! Wires connect ports: a wire takes frames and delivers them later to the port that they are addressed to.
 
 mod faulty;
+mod frame;
 mod probability;
 mod random;
 
@@ -14,6 +15,7 @@ use crate::identity::{LidTable, PortIdentity};
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid, is_subnet_management};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
+pub use frame::Frame;
 pub use probability::{Probability, ProbabilityError};
 pub use random::Random;
 
@@ -26,7 +28,7 @@ pub struct PortId(pub usize);
 pub enum Destination {
     /// To one port.
     Port(PortId),
-    /// To a group: a copy to each of this many ports, all but the sender's.
+    /// To a group: to each of this many ports, all but the sender's.
     Everyone(usize),
     /// No port here has that local identifier.
     Nowhere,
@@ -40,7 +42,7 @@ pub struct Delivery {
     /// The port where it arrived.
     pub to: PortId,
     /// LRH to ICRC.
-    pub frame: Vec<u8>,
+    pub frame: Frame,
     /// Whether it is for a group, so that other ports get it too.
     pub group: bool,
 }
@@ -144,10 +146,11 @@ impl PerfectWire {
 impl Wire for PerfectWire {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
         match self.destination(from, &frame) {
-            Destination::Port(to) => self.carry(now, Delivery { from, to, frame, group: false }),
+            Destination::Port(to) => self.carry(now, Delivery { from, to, frame: Frame::Own(frame), group: false }),
             Destination::Everyone(_) => {
+                let frame = Frame::shared(frame);
                 for to in (0..self.ports.len()).map(PortId).filter(|&port| port != from) {
-                    // A copy for a port of another partition would be made only to be dropped.
+                    // To a port of another partition it would be carried only to be dropped.
                     if !self.identity(to).is_some_and(|identity| identity.admits(&frame)) {
                         continue;
                     }
