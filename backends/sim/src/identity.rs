@@ -49,14 +49,8 @@ pub struct PortIdentity {
 impl PortIdentity {
     /// Creates the identity of a device's port. A port that waits for a subnet manager has no local identifier.
     pub(crate) fn new(config: &DeviceConfig) -> Self {
-        let identity = Self {
-            lid: AtomicU16::new(if config.managed { NO_LID } else { config.lid }),
-            gid_prefix: AtomicU64::new(config.gid_prefix),
-            guids: Default::default(),
-            pkeys: std::array::from_fn(|_| AtomicU16::new(0)),
-            used_pkeys: AtomicUsize::new(0),
-            lids: OnceLock::new(),
-        };
+        let lid = AtomicU16::new(if config.managed { NO_LID } else { config.lid });
+        let identity = Self { lid, gid_prefix: AtomicU64::new(config.gid_prefix), ..Self::nobody() };
         identity.set_guid(0, config.port_guid);
         identity.set_pkeys(0, &[DEFAULT_PARTITION]);
         identity
@@ -72,12 +66,30 @@ impl PortIdentity {
         self.lid.load(Ordering::Relaxed)
     }
 
-    /// Lets no other port of a switch have its local identifier. A port whose identifier another one has loses it.
-    pub(crate) fn attach(&self, lids: &Arc<LidTable>) {
-        let table = Arc::clone(self.lids.get_or_init(|| Arc::clone(lids)));
-        if self.lid() != NO_LID && !table.taken().insert(self.lid()) {
+    /// Creates the identity of a place where no port is: no local identifier, no GID, no partition.
+    pub(crate) fn nobody() -> Self {
+        Self {
+            lid: AtomicU16::new(NO_LID),
+            gid_prefix: AtomicU64::new(LINK_LOCAL_PREFIX),
+            guids: Default::default(),
+            pkeys: std::array::from_fn(|_| AtomicU16::new(0)),
+            used_pkeys: AtomicUsize::new(0),
+            lids: OnceLock::new(),
+        }
+    }
+
+    /// Lets no other port of a switch have its local identifier. A port whose identifier another one has loses it. Returns
+    /// `false` and changes nothing if the port is attached to a switch already.
+    pub(crate) fn attach(&self, lids: &Arc<LidTable>) -> bool {
+        // Locked first, so that no manager changes the identifier meanwhile.
+        let mut taken = lids.taken();
+        if self.lids.set(Arc::clone(lids)).is_err() {
+            return false;
+        }
+        if self.lid() != NO_LID && !taken.insert(self.lid()) {
             self.lid.store(NO_LID, Ordering::Relaxed);
         }
+        true
     }
 
     /// Changes the local identifier.
@@ -207,6 +219,16 @@ mod tests {
         assert_eq!(attached(&lids, 1).lid(), 1);
         assert_eq!(attached(&lids, 1).lid(), NO_LID, "the second to come");
         assert_eq!(attached(&Arc::default(), 1).lid(), 1, "at another switch");
+    }
+
+    #[test]
+    fn a_port_is_at_one_switch_once() {
+        let (lids, elsewhere) = (Arc::default(), Arc::default());
+        let port = attached(&lids, 1);
+        assert_eq!((port.attach(&lids), port.attach(&elsewhere), port.lid()), (false, false, 1));
+        assert_eq!(attached(&lids, 1).lid(), NO_LID, "still taken here");
+        assert_eq!(attached(&elsewhere, 1).lid(), 1, "and not there");
+        assert_eq!((port.set_lid(2), attached(&lids, 1).lid()), (Ok(()), 1));
     }
 
     #[test]

@@ -111,9 +111,12 @@ impl PerfectWire {
     }
 
     /// Adds a port. Frames follow its local identifier from now on; if another port has that already, this one loses it.
+    ///
+    /// A port is at one place: one that is attached already, here or to another wire, stays where it is. The place that is
+    /// added then has nobody's identity, so that it gets no frame and none of it passes.
     pub fn attach(&mut self, identity: Arc<PortIdentity>) -> PortId {
-        identity.attach(&self.lids);
-        self.ports.push(identity);
+        let is_new = identity.attach(&self.lids);
+        self.ports.push(if is_new { identity } else { Arc::new(PortIdentity::nobody()) });
         self.sent_by.push(0);
         PortId(self.ports.len() - 1)
     }
@@ -199,6 +202,22 @@ mod tests {
     fn frame(dlid: u16, mark: u8) -> Vec<u8> {
         let [high, low] = dlid.to_be_bytes();
         vec![0, 0, high, low, mark]
+    }
+
+    #[test]
+    fn a_port_that_is_attached_twice_stays_where_it_is() {
+        let identity = PortIdentity::with_lid(1);
+        let (mut wire, mut other) = (PerfectWire::default(), PerfectWire::default());
+        let here = wire.attach(Arc::clone(&identity));
+        for wire in [&mut wire, &mut other] {
+            let again = wire.attach(Arc::clone(&identity));
+            assert_eq!(wire.identity(again).map(PortIdentity::lid), Some(NO_LID));
+        }
+        assert_eq!(identity.lid(), 1);
+        assert_eq!(wire.destination(here, &frame(1, 0)), Destination::Port(here));
+        assert_eq!(other.destination(PortId(0), &frame(1, 0)), Destination::Nowhere);
+        identity.set_lid(2).unwrap();
+        assert_eq!([1, 2].map(|lid| wire.destination(here, &frame(lid, 0))), [Destination::Nowhere, Destination::Port(here)]);
     }
 
     #[test]
