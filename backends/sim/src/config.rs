@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::limits::Limits;
 
@@ -218,6 +219,11 @@ pub enum ConfigError {
         /// Local identifier asked for.
         lid: u16,
     },
+    /// Two ports of one wire have the same GUID.
+    GuidTaken {
+        /// GUID of both.
+        guid: u64,
+    },
     /// More than two ports on a wire with a managed one. A subnet manager finds ports by directed routes, and no switch's
     /// agent is there to lead them to a third port.
     ManagedPorts,
@@ -243,6 +249,7 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Lid { lid } => write!(f, "LID {lid:#x}: a port that is not managed needs one from 1 to {MAX_UNICAST_LID:#x}"),
             Self::LidTaken { lid } => write!(f, "LID {lid:#x}: another device has it"),
+            Self::GuidTaken { guid } => write!(f, "port GUID {guid:#x}: two devices have it"),
             Self::ManagedPorts => write!(
                 f,
                 "more than two ports on the wire of a managed port: a subnet manager finds no third one, as the simulated \
@@ -286,17 +293,20 @@ impl DeviceConfig {
         !self.managed && !other.managed && self.lid == other.lid
     }
 
-    /// Checks that a subnet manager can find the managed ports among all ports of a wire.
+    /// Checks that the devices can be on one wire: no two ports have one GUID, and a subnet manager can find the managed ones.
     ///
     /// # Errors
-    /// [`ConfigError::ManagedPorts`].
+    /// [`ConfigError::GuidTaken`], [`ConfigError::ManagedPorts`].
     pub fn check_wire<'a>(ports: impl IntoIterator<Item = &'a Self>) -> Result<(), ConfigError> {
-        let (mut count, mut managed) = (0, false);
+        let (mut guids, mut managed) = (BTreeSet::new(), false);
         for port in ports {
-            count += 1;
+            let guid = port.port_guid;
+            if !guids.insert(guid) {
+                return Err(ConfigError::GuidTaken { guid });
+            }
             managed |= port.managed;
         }
-        if managed && count > 2 { Err(ConfigError::ManagedPorts) } else { Ok(()) }
+        if managed && guids.len() > 2 { Err(ConfigError::ManagedPorts) } else { Ok(()) }
     }
 }
 
@@ -309,7 +319,8 @@ impl Default for DeviceConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::in_process::{World, WorldConfig};
+    use crate::device::Device;
+    use crate::in_process::{MemoryMap, World, WorldConfig};
 
     fn with(change: impl FnOnce(&mut DeviceConfig)) -> DeviceConfig {
         let mut config = DeviceConfig::default();
@@ -326,7 +337,8 @@ mod tests {
             (with(|config| config.vectors = 0), ConfigError::Vectors { vectors: 0 }),
             (with(|config| config.memory_limit = 1), ConfigError::MemoryLimit { bytes: 1 }),
         ] {
-            assert_eq!(World::new(WorldConfig::default()).add(config).map(drop), Err(error));
+            assert_eq!(World::new(WorldConfig::default()).add(config.clone()).map(drop), Err(error));
+            assert_eq!(Device::new(config, Box::new(MemoryMap::default())).map(drop), Err(error));
         }
         let managed = with(|config| (config.managed, config.lid) = (true, 0));
         assert!(World::new(WorldConfig::default()).add(managed).is_ok(), "its manager gives it one");
@@ -342,16 +354,25 @@ mod tests {
     }
 
     #[test]
-    fn a_wire_with_a_managed_port_has_two_ports_at_most() {
-        let managed = with(|config| config.managed = true);
+    fn two_devices_of_a_wire_do_not_have_one_guid() {
         let world = World::new(WorldConfig::default());
-        world.add(managed.clone()).unwrap();
-        world.add(managed.clone()).unwrap();
-        for third in [managed.clone(), DeviceConfig::with_lid(3)] {
+        let same = DeviceConfig { lid: 8, ..DeviceConfig::with_lid(7) };
+        let guid = same.port_guid;
+        world.add(DeviceConfig::with_lid(7)).unwrap();
+        assert_eq!(world.add(same).map(drop), Err(ConfigError::GuidTaken { guid }));
+    }
+
+    #[test]
+    fn a_wire_with_a_managed_port_has_two_ports_at_most() {
+        let managed = |lid| DeviceConfig { managed: true, ..DeviceConfig::with_lid(lid) };
+        let world = World::new(WorldConfig::default());
+        world.add(managed(1)).unwrap();
+        world.add(managed(2)).unwrap();
+        for third in [managed(3), DeviceConfig::with_lid(3)] {
             assert_eq!(world.add(third).map(drop), Err(ConfigError::ManagedPorts));
         }
         let world = World::new(WorldConfig::default());
         (1..=3).for_each(|lid| drop(world.add(DeviceConfig::with_lid(lid)).unwrap()));
-        assert_eq!(world.add(managed).map(drop), Err(ConfigError::ManagedPorts));
+        assert_eq!(world.add(managed(4)).map(drop), Err(ConfigError::ManagedPorts));
     }
 }

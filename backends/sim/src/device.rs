@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 use crate::audit::Audit;
 use crate::command::command_queue::CommandQueue;
 use crate::command::gateway_command;
-use crate::config::{DeviceConfig, InterruptRouting};
+use crate::config::{ConfigError, DeviceConfig, InterruptRouting};
 use crate::fabric::frame_pool::FramePool;
 use crate::fault::Faults;
 use crate::firmware::event_queues::Event;
@@ -92,7 +92,10 @@ impl<M, T> fmt::Debug for Device<M, T> {
 
 impl Device {
     /// Creates a device in its state at power-on. It reaches `memory` by DMA once the host makes it bus master.
-    pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory + Send>) -> Self {
+    ///
+    /// # Errors
+    /// It cannot be as `config` says: see [`DeviceConfig::check`].
+    pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory + Send>) -> Result<Self, ConfigError> {
         Self::with_memory(config, memory)
     }
 
@@ -104,15 +107,22 @@ impl Device {
 
 impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// Same as [`Device::new`], with memory and tracers of one type each.
-    pub fn with_memory(config: DeviceConfig, memory: M) -> Self {
-        let vectors = config.vectors.clamp(1, 256);
-        let config = DeviceConfig { vectors, ..config };
+    ///
+    /// # Errors
+    /// See [`Device::new`].
+    pub fn with_memory(config: DeviceConfig, memory: M) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self::of_checked(config, memory))
+    }
+
+    /// [`Device::with_memory`] with a configuration that was checked.
+    pub(crate) fn of_checked(config: DeviceConfig, memory: M) -> Self {
         let now = Instant::default();
         let memory = Metered { memory, meter: Meter::default() };
         Self {
             context: DeviceContext { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
-            pci: ConfigSpace::new(config.pci_device_id, vectors, SCAN_SIZE),
-            msix: Msix::new(vectors),
+            pci: ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE),
+            msix: Msix::new(config.vectors),
             init: InitSegment::new(&config, now),
             commands: CommandQueue::default(),
             doorbells: Doorbells::default(),

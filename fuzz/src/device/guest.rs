@@ -94,7 +94,8 @@ impl Guest {
         let reachable = GuestMemory::new(&memory);
         let demand = if pages { PageDemand::USUAL } else { PageDemand::NONE };
         let lid = config.lid;
-        let mut device = Device::new(DeviceConfig { pages: demand, ..config }, Box::new(reachable.clone()));
+        let config = DeviceConfig { pages: demand, ..config };
+        let mut device = Device::new(config, Box::new(reachable.clone())).expect("a device as the setups have it");
         device.enable_function();
         let mut guest = Self {
             device,

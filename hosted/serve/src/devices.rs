@@ -475,7 +475,7 @@ mod tests {
     fn device(lid: u16) -> (DeviceSlot, Vectors) {
         let bounds = Bounds { bytes: u64::MAX, files: 64 };
         let memory = Reach(Arc::new(ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), bounds)));
-        let device = Device::with_memory(DeviceConfig::with_lid(lid), memory);
+        let device = Device::with_memory(DeviceConfig::with_lid(lid), memory).unwrap();
         (DeviceSlot { device, outputs: LineOutputs::default() }, Vectors::new(1))
     }
 

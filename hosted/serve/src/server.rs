@@ -86,9 +86,6 @@ impl Server {
     pub fn start(config: ServerConfig) -> Result<Self, ServeError> {
         interrupts::check().map_err(ServeError::Interrupts)?;
         check_lids(&config.devices)?;
-        for ServedDevice { config: device, .. } in &config.devices {
-            device.check().map_err(|error| ServeError::Config { lid: device.lid, error })?;
-        }
         DeviceConfig::check_wire(config.devices.iter().map(|device| &device.config)).map_err(ServeError::Wire)?;
         if config.link.is_some()
             && let Some(device) = config.devices.iter().find(|device| device.config.managed)
@@ -104,12 +101,12 @@ impl Server {
         let mut wire = PerfectWire::default();
         for ServedDevice { config: device, socket: path } in config.devices {
             let device = DeviceConfig { interrupts: InterruptRouting::External, ..device };
-            let (listener, claim) = socket::listen(&path, config.socket_mode)?;
             let name = format!("lid{}", device.lid);
             let lines = Arc::new(RateLimited::new(name.clone(), config.log.clone()));
             let memory = Arc::new(ClientMemory::new(Arc::clone(&lines), Bounds { bytes: config.guest_memory, files }));
             let vectors = device.vectors;
-            let slot = slot(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref());
+            let slot = slot(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref())?;
+            let (listener, claim) = socket::listen(&path, config.socket_mode)?;
             wire.attach(slot.device.identity());
             slots.push((slot, Vectors::new(vectors)));
             prepared.push(Prepared { name, lines, listener: Arc::new(listener), memory, vectors });
@@ -306,8 +303,10 @@ fn slot(
     memory: &Arc<ClientMemory>,
     trace: Option<&Sink>,
     recording: Option<&Recording>,
-) -> DeviceSlot {
-    let mut device = Device::with_memory(config, Reach(Arc::clone(memory)));
+) -> Result<DeviceSlot, ServeError> {
+    let lid = config.lid;
+    let device = Device::with_memory(config, Reach(Arc::clone(memory)));
+    let mut device = device.map_err(|error| ServeError::Config { lid, error })?;
     let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
     let mut outputs = LineOutputs::default();
     if let Some(sink) = trace {
@@ -323,7 +322,7 @@ fn slot(
     if !tracers.is_empty() {
         device.set_tracer(Some(Several(tracers)));
     }
-    DeviceSlot { device, outputs }
+    Ok(DeviceSlot { device, outputs })
 }
 
 /// Checks that there are devices, and that each has a valid and unique LID.

@@ -202,7 +202,7 @@ impl Fixture {
     /// Creates a connected queue pair on a device that then stands still.
     pub(crate) fn new(path: Path) -> Self {
         let arena = Arena(plain(ARENA));
-        let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena));
+        let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena)).unwrap();
         let watch = Watch::default();
         device.set_tracer(Some(Box::new(watch.clone())));
         device.enable_function();

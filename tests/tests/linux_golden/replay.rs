@@ -53,7 +53,7 @@ struct Host {
 impl Host {
     fn new(config: DeviceConfig) -> Self {
         let memory = Everywhere::default();
-        let mut device = Device::new(config, Box::new(memory.clone()));
+        let mut device = Device::new(config, Box::new(memory.clone())).unwrap();
         device.enable_function();
         let mut host = Self { device, memory, now: 0 };
         host.pass(1_000_000);

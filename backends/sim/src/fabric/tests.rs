@@ -48,7 +48,7 @@ impl Rig {
 
     fn with_latency(count: u16, latency: Duration) -> Self {
         let mut wire = PerfectWire::new(latency);
-        let device = |lid| Device::new(DeviceConfig::with_lid(lid), Box::new(NoMemory));
+        let device = |lid| Device::new(DeviceConfig::with_lid(lid), Box::new(NoMemory)).unwrap();
         let devices: Vec<Device> = (1..=count).map(device).collect();
         for device in &devices {
             wire.attach(device.identity());
@@ -433,7 +433,7 @@ impl Wire for SlowWire {
 #[test]
 fn the_switch_serves_others_between_two_frames_for_a_group() {
     let mut wire = SlowWire(PerfectWire::new(Duration::ZERO));
-    let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(NoMemory));
+    let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(NoMemory)).unwrap();
     wire.0.attach(device.identity());
     let mut fabric = Fabric::new(wire, None);
     let mut port = fabric.add_port();

@@ -16,6 +16,7 @@ use super::state::{Subnet, WorldState};
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::Device;
 use crate::fabric::Fabric;
+use crate::host_memory::HostMemory;
 use crate::wire::{FaultyWire, PerfectWire, WireFaults, WireStats};
 
 /// Device address of the first memory of a host, unless the caller chooses one.
@@ -58,8 +59,8 @@ impl World {
     /// Adds a host with a device on the wire, enabled as a kernel leaves it to a driver.
     ///
     /// # Errors
-    /// The device cannot be as `config` says ([`DeviceConfig::check`]), another one here has its local identifier, or there are
-    /// more ports than a managed one may have beside it ([`DeviceConfig::check_wire`]).
+    /// The device cannot be as `config` says ([`DeviceConfig::check`]), another one here has its local identifier, or they cannot
+    /// be on one wire ([`DeviceConfig::check_wire`]).
     pub fn add(&self, config: DeviceConfig) -> Result<Host, ConfigError> {
         config.check()?;
         let is_taken = self.state.with(|subnet| subnet.devices.iter().any(|(_, other)| config.collides(other.config())));
@@ -74,7 +75,7 @@ impl World {
     /// [`World::add`] with a configuration that was checked.
     fn attach(&self, config: DeviceConfig) -> Host {
         let map = MemoryMap::default();
-        let mut device = Device::new(config, Box::new(map.clone()));
+        let mut device = Device::of_checked(config, Box::new(map.clone()) as Box<dyn HostMemory + Send>);
         device.enable_function();
         device.advance(self.now());
         let device = self.state.with(|subnet| {

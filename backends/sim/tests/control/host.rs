@@ -28,7 +28,7 @@ impl Host {
         let memory = SimMemory::new(BASE, 16 << 20);
         let map = MemoryMap::default();
         assert!(map.map(&memory));
-        let mut device = Device::new(config, Box::new(map));
+        let mut device = Device::new(config, Box::new(map)).unwrap();
         device.enable_function();
         let mut host = Self { device, memory, now: 0 };
         host.run(1_000_000);

@@ -31,7 +31,7 @@ fn the_initialization_segment() {
 
 #[test]
 fn the_initializing_bit_goes_away_with_time() {
-    let mut device = Device::new(plain(), Box::new(MemoryMap::default()));
+    let mut device = Device::new(plain(), Box::new(MemoryMap::default())).unwrap();
     let read = |device: &Device| {
         let mut bytes = [0; 4];
         device.bar_read(0x1fc, &mut bytes);
