@@ -180,6 +180,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "Linux names the port on devices with two only; a device with one takes either",
     ),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.fixed_buffer_size", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.uctx_cap", "0x1", "0x0", NEW),
     both(
         "SET_HCA_CAP 0x0",
         "cmd_hca_cap.log_max_qp",

@@ -14,6 +14,13 @@ crate::layout! {
     }
 }
 
+/// Bits of [`Uctx::CAP`] and [`CmdHcaCap::UCTX_CAP`](super::CmdHcaCap::UCTX_CAP): what a program may do beyond its own objects
+/// (`MLX5_UCTX_CAP_*`).
+pub mod uctx_cap {
+    /// It may send as it likes. Linux gives this to programs with `CAP_NET_RAW`.
+    pub const RAW_TX: u32 = 1;
+}
+
 crate::layout! {
     /// User memory object (`mlx5_ifc.h`, `umem`).
     Umem "umem", 32 bytes {
@@ -28,7 +35,7 @@ crate::layout! {
 crate::layout! {
     /// Input of CREATE_UCTX (`mlx5_ifc.h`, `create_uctx_in`).
     CreateUctxIn "create_uctx_in", 64 bytes, input {
-        UCTX "uctx" (@16 [48]);
+        UCTX "uctx" (@16 Uctx);
     }
 }
 

@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{
     Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdOpcode, CmdStatus, Command, CreateQpIn, CreateQpOut, DestroyQpIn,
     DestroyQpOut, DetachFromMcgIn, DetachFromMcgOut, Layout, Qp2errIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View,
-    ViewMut,
+    ViewMut, opt_param,
 };
 
 use super::queue_buffer;
@@ -13,6 +13,20 @@ use crate::firmware::Firmware;
 use crate::firmware::firmware_pages::cost;
 use crate::registry::{ObjectKind, Owner, Resource};
 use crate::step::StepContext;
+
+/// Q_Keys with this bit are controlled: privileged consumers alone may set one (IBTA 10.2.4). What a work request names with it
+/// is the queue pair's own.
+const CONTROLLED: u32 = 1 << 31;
+
+/// Refuses a context that names the source of its datagrams: it is the queue pair's number, which nobody chooses
+/// ([`CmdHcaCap::SET_DETH_SQPN`] is 0). Linux names 1 for its own queue pairs that stand for queue pair 1, where the capability
+/// is there, and refuses it to programs.
+fn check_source(context: View<'_, Qpc>) -> Outcome {
+    if context.is_set(Qpc::DETH_SQPN) {
+        return Err(Refusal::new(CmdStatus::BadParam, "a chosen source of datagrams is not supported"));
+    }
+    Ok(())
+}
 
 /// CREATE_QP.
 pub(super) fn create_qp(
@@ -27,6 +41,7 @@ pub(super) fn create_qp(
     if privileged && !owner_of(input.as_bytes()).is_kernel() {
         return Err(Refusal::new(CmdStatus::BadParam, "not for a user context"));
     }
+    check_source(context)?;
     if input.is_set(CreateQpIn::INPUT_QPN) {
         return Err(Refusal::new(CmdStatus::BadParam, "a chosen number is not supported"));
     }
@@ -80,9 +95,15 @@ pub(super) fn modify<C: Command>(
     if port > 1 {
         return Err(Refusal::new(CmdStatus::BadParam, "no such port"));
     }
+    check_source(context)?;
     let mask = input.get(Rst2initQpIn::OPT_PARAM_MASK);
     let owner = owner_of(input.as_bytes());
     let mut own = [0; Qpc::SIZE];
+    let takes_qkey = C::OPCODE == CmdOpcode::Rst2InitQp || mask & opt_param::Q_KEY != 0;
+    let is_controlled = takes_qkey && context.get(Qpc::Q_KEY) & CONTROLLED != 0;
+    if is_controlled && !owner.is_kernel() && !firmware.raw_senders.contains(&owner.uid()) {
+        return Err(Refusal::new(CmdStatus::BadParam, "a controlled Q_Key in a user context without the right to send raw"));
+    }
     let context = if owner.is_kernel() { context } else { own_context(firmware, owner, C::OPCODE, context, &mut own)? };
     let modified = firmware.engine.modify_qp(ctx, input.get(Rst2initQpIn::QPN), C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))

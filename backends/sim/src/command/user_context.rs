@@ -1,8 +1,8 @@
 //! User contexts and user memory objects, and the check that a program's command touches nothing of others.
 
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, CreateUctxIn, CreateUctxOut, CreateUmemIn, CreateUmemOut, DestroyUctxIn, DestroyUctxOut,
-    DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, Umem, View, ViewMut,
+    CmdHcaCap, CmdOpcode, CmdStatus, CreateUctxIn, CreateUctxOut, CreateUmemIn, CreateUmemOut, DestroyUctxIn, DestroyUctxOut,
+    DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, Uctx, Umem, View, ViewMut, uctx_cap,
 };
 
 use super::refusal::{Outcome, Refusal};
@@ -45,13 +45,20 @@ pub(super) fn record_owner(registry: &mut Registry, op: CmdOpcode, input: &[u8],
 pub(super) fn create_uctx(
     firmware: &mut Firmware,
     _: &mut StepContext<'_>,
-    _: View<'_, CreateUctxIn>,
+    input: View<'_, CreateUctxIn>,
     output: &mut ViewMut<'_, CreateUctxOut>,
 ) -> Outcome {
     if !firmware.config.devx {
         return Err(Refusal::new(CmdStatus::BadOp, "user contexts are switched off"));
     }
+    let rights = input.sub(CreateUctxIn::UCTX).get(Uctx::CAP);
+    if rights & !firmware.caps.general(CmdHcaCap::UCTX_CAP) != 0 {
+        return Err(Refusal::new(CmdStatus::BadParam, "a right that is not offered"));
+    }
     let uid = firmware.engine.registry_mut().create(ObjectKind::UserContext, 0, Vec::new())?;
+    if rights & uctx_cap::RAW_TX != 0 {
+        firmware.raw_senders.insert(uid);
+    }
     output.set(CreateUctxOut::UID, uid);
     Ok(())
 }
@@ -63,8 +70,11 @@ pub(super) fn destroy_uctx(
     input: View<'_, DestroyUctxIn>,
     _: &mut ViewMut<'_, DestroyUctxOut>,
 ) -> Outcome {
-    let destroyed = firmware.engine.registry_mut().destroy(Resource::user_context(input.get(DestroyUctxIn::UID)));
-    destroyed.map(|_| ()).map_err(|status| Refusal::new(status, "no such user context, or objects are left in it"))
+    let uid = input.get(DestroyUctxIn::UID);
+    let destroyed = firmware.engine.registry_mut().destroy(Resource::user_context(uid));
+    destroyed.map_err(|status| Refusal::new(status, "no such user context, or objects are left in it"))?;
+    firmware.raw_senders.remove(&uid);
+    Ok(())
 }
 
 /// CREATE_UMEM.

@@ -1,7 +1,7 @@
 //! Capability pages: what the device can do at most, and what the driver chose.
 
 use bareverbs_mlx5_spec::{
-    AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, DeviceMemCap, Field, Layout, Place, View, ViewMut,
+    AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, DeviceMemCap, Field, Layout, Place, View, ViewMut, uctx_cap,
 };
 
 use crate::audit::Finding;
@@ -135,6 +135,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_UCTX, if config.devx { LOG_MAX_CONTEXTS } else { 0 })
                 .set(CmdHcaCap::LOG_MAX_UMEM, if config.devx { LOG_MAX_UMEMS } else { 0 })
                 .set(CmdHcaCap::UMEM_UID_0, config.devx.into())
+                .set(CmdHcaCap::UCTX_CAP, if config.devx { uctx_cap::RAW_TX } else { 0 })
                 .set(CmdHcaCap::DEVICE_FREQUENCY_MHZ, TIMER_KHZ / 1000)
                 .set(CmdHcaCap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ)
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());

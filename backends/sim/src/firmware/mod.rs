@@ -5,6 +5,7 @@ pub(crate) mod event_queues;
 pub(crate) mod firmware_pages;
 pub(crate) mod unsupported;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bareverbs::Instant;
@@ -52,6 +53,8 @@ pub(crate) struct Firmware {
     pub(crate) cleared_traffic: Cleared,
     /// User memory objects.
     pub(crate) umems: Umems,
+    /// User contexts that may use controlled Q_Keys.
+    pub(crate) raw_senders: BTreeSet<u32>,
     /// Requests of hosts that the device does not support.
     pub(crate) unsupported: UnsupportedLog,
 }
@@ -79,6 +82,7 @@ impl Firmware {
             eqs: EventQueues::default(),
             cleared_traffic: Cleared::default(),
             umems: Umems::default(),
+            raw_senders: BTreeSet::new(),
             unsupported: UnsupportedLog::default(),
             config,
         };
@@ -105,6 +109,7 @@ impl Firmware {
         self.cleared_traffic = Cleared::default();
         self.port.restart_counts();
         self.umems = Umems::default();
+        self.raw_senders.clear();
         self.engine.reset();
         self.pages.forget_objects();
     }

@@ -17,7 +17,12 @@ fn of(uid: u16, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn context(host: &mut Host) -> u16 {
-    be16(&host.ok(&input(0xa04, 64, &[]), 16), 10)
+    context_with(host, 0)
+}
+
+/// CREATE_UCTX with rights (`MLX5_UCTX_CAP_*`).
+fn context_with(host: &mut Host, rights: u32) -> u16 {
+    be16(&host.ok(&input(0xa04, 64, &[(16, rights)]), 16), 10)
 }
 
 /// CREATE_UMEM of `count` pages of 4096 bytes that begins at byte `offset` of the first.
@@ -372,4 +377,70 @@ fn queues_of_programs_name_what_is_their_own() {
     host.ok(&good, 16);
     let queried = host.ok(&input(0x50b, 16, &[(8, qpn)]), 272);
     assert_eq!(queried[24 + 160..24 + 168], (BASE + 0x13_0040).to_be_bytes());
+}
+
+/// CREATE_QP of a datagram queue pair of a program, on a protection domain, doorbell page and completion queue of its own.
+fn create_datagram_qp(host: &mut Host, uid: u16) -> Vec<u8> {
+    let (uar, eqn) = doorbells(host, uid);
+    let [ring, records] = [2, 1].map(|pages| number(&host.ok(&umem(uid, 0, pages), 16)));
+    let cqn = number(&host.ok(&cq(uid, uar, eqn, (ring, 0), (records, 0)), 16));
+    let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
+    qp(uid, 2, pd, uar, cqn)
+}
+
+fn datagram_qp(host: &mut Host, uid: u16) -> u32 {
+    let create = create_datagram_qp(host, uid);
+    number(&host.ok(&create, 16))
+}
+
+/// IBTA 10.2.4; Linux asks a program for `CAP_NET_RAW`, by which it gives its context the right too.
+#[test]
+fn controlled_queue_keys_are_for_who_may_send_raw() {
+    const RAW_TX: u32 = 1;
+    const CONTROLLED: u32 = 0x8001_0000;
+    let mut host = Host::running(plain());
+    assert_eq!(host.command(&input(0xa04, 64, &[(16, RAW_TX | 2)]), 16).0, BAD_PARAM, "more than there is");
+    for (rights, status) in [(0, BAD_PARAM), (RAW_TX, 0)] {
+        let uid = context_with(&mut host, rights);
+        let qpn = datagram_qp(&mut host, uid);
+        // RST2INIT, and INIT2INIT with the bit of the queue key and without; the mask is at 16, the key at 0xa8 of the context.
+        let modify = |opcode, mask, qkey| of(uid, input(opcode, 272, &[(8, qpn), (16, mask), (24 + 0xa8, qkey)]));
+        assert_eq!(host.command(&modify(0x502, 0, CONTROLLED), 16).0, status);
+        if status != 0 {
+            host.ok(&modify(0x502, 0, CONTROLLED >> 1), 16);
+        }
+        assert_eq!(host.command(&modify(0x50e, 1 << 5, CONTROLLED), 16).0, status);
+        host.ok(&modify(0x50e, 0, CONTROLLED), 16);
+        // The kernel may set it for anybody.
+        host.ok(&of(0, modify(0x50e, 1 << 5, CONTROLLED)), 16);
+    }
+}
+
+#[test]
+fn a_right_ends_with_its_context() {
+    let mut host = Host::running(plain());
+    let uid = context_with(&mut host, 1);
+    host.ok(&input(0xa06, 16, &[(8, uid.into())]), 16);
+    // Until the number is given again.
+    while context(&mut host) != uid {}
+    let qpn = datagram_qp(&mut host, uid);
+    assert_eq!(host.command(&of(uid, input(0x502, 272, &[(8, qpn), (24 + 0xa8, 1 << 31)])), 16).0, BAD_PARAM);
+}
+
+/// Linux: "user-space is not allowed to create UD QPs spoofing as QP1". Here nobody is (`set_deth_sqpn` is 0).
+#[test]
+fn nobody_chooses_the_source_of_datagrams() {
+    let mut host = Host::running(plain());
+    let uid = context(&mut host);
+    let create = create_datagram_qp(&mut host, uid);
+    let qpn = number(&host.ok(&create, 16));
+    for owner in [uid, 0] {
+        // CREATE_QP and RST2INIT; `deth_sqpn` is at 128 of the context.
+        let mut create = of(owner, create.clone());
+        create[24 + 128..24 + 132].copy_from_slice(&1_u32.to_be_bytes());
+        assert_eq!(host.command(&create, 16).0, BAD_PARAM);
+        let init = |source| of(owner, input(0x502, 272, &[(8, qpn), (24 + 128, source)]));
+        assert_eq!(host.command(&init(1), 16).0, BAD_PARAM);
+    }
+    host.ok(&of(uid, input(0x502, 272, &[(8, qpn)])), 16);
 }

@@ -100,7 +100,8 @@ const QKEY: u32 = 0x1111_2222;
 fn datagram_qp(host: &mut Host) -> TestQp {
     let qp = host.qp_of(QpcSt::Ud, 4, 4, 6);
     host.modify(qp.qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
-        qpc.set(Qpc::Q_KEY, QKEY);
+        // The source that it would like to have, and does not get.
+        qpc.set(Qpc::Q_KEY, QKEY).set(Qpc::DETH_SQPN, 1);
     })
     .unwrap();
     host.modify(qp.qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
