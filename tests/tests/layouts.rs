@@ -25,6 +25,9 @@ const RESERVED: &str = include_str!("../data/reserved-offsets.tsv");
 const NOT_IN_IFC: &[(&str, &str)] = &[
     ("ib_node_info", MANAGEMENT),
     ("ib_port_info", MANAGEMENT),
+    ("ib_mad_notice_attr", MANAGEMENT),
+    ("ib_notice_256", MANAGEMENT),
+    ("ib_notice_257_258", MANAGEMENT),
     ("mlx5_wqe_ctrl_seg", WORK_QUEUE),
     ("mlx5_wqe_raddr_seg", WORK_QUEUE),
     ("mlx5_wqe_atomic_seg", WORK_QUEUE),

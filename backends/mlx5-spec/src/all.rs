@@ -67,6 +67,9 @@ const INNER: &[LayoutInfo] = &[
     WqeSrqNextSeg::INFO,
     NodeInfo::INFO,
     PortInfo::INFO,
+    Notice::INFO,
+    MKeyViolationNotice::INFO,
+    KeyViolationNotice::INFO,
 ];
 
 /// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.

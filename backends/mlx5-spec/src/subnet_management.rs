@@ -58,3 +58,44 @@ crate::layout! {
         LINK_SPEED_EXT_ENABLED "linkspeedextenabled" (60:4..0);
     }
 }
+
+crate::layout! {
+    /// Notice (IBTA volume 1, 13.4.8.2), as a trap has it: what is the same in all.
+    Notice "ib_mad_notice_attr", 64 bytes {
+        IS_GENERIC "is_generic" (0:31..31);
+        TYPE "type" (0:30..24);
+        PRODUCER_TYPE "prod_type" (0:23..0);
+        TRAP_NUMBER "trap_num" (4:31..16);
+        ISSUER_LID "issuer_lid" (4:15..0);
+        TOGGLE "toggle" (8:31..31);
+        COUNT "count" (8:30..16);
+    }
+}
+
+crate::layout! {
+    /// [`Notice`] of a wrong M_Key: the details of trap 256 (IBTA volume 1, 14.2.5.1).
+    MKeyViolationNotice "ib_notice_256", 64 bytes {
+        LID "lid" (12:31..16);
+        DR_SLID "dr_slid" (12:15..0);
+        METHOD "method" (16:31..24);
+        ATTRIBUTE "attr_id" (16:15..0);
+        MODIFIER "attr_mod" (20:31..0);
+        M_KEY "mkey" (@24 u64);
+        DR_HOPS "dr_trunc_hop" (32:23..16);
+        DR_RETURN_PATH "dr_rtn_path" (@34 [30]);
+    }
+}
+
+crate::layout! {
+    /// [`Notice`] of a wrong P_Key or Q_Key: the details of traps 257 and 258 (IBTA volume 1, 14.2.5.1).
+    KeyViolationNotice "ib_notice_257_258", 64 bytes {
+        LID1 "lid1" (12:31..16);
+        LID2 "lid2" (12:15..0);
+        KEY "key" (16:31..0);
+        SL "sl" (20:31..28);
+        QP1 "qp1" (20:23..0);
+        QP2 "qp2" (24:23..0);
+        GID1 "gid1" (@28 [16]);
+        GID2 "gid2" (@44 [16]);
+    }
+}

@@ -279,6 +279,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             if self.firmware.state == HcaState::Running {
                 self.firmware.engine.advance(&mut ctx);
                 self.firmware.answer_management_requests(&mut ctx);
+                self.firmware.send_traps(&mut ctx);
             }
         }
         self.after_work();

@@ -9,7 +9,7 @@ use crate::limits::{GIDS, PKEYS};
 use crate::packet::{NO_LID, partition_key, same_partition};
 
 /// The partition that every port is a full member of until a subnet manager says otherwise.
-const DEFAULT_PARTITION: u16 = 0xffff;
+pub(crate) const DEFAULT_PARTITION: u16 = 0xffff;
 
 /// The local identifiers of the ports of one switch: no two ports have the same one.
 #[derive(Debug, Default)]

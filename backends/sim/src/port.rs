@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg
 
 use crate::config::DeviceConfig;
 use crate::identity::{LidTaken, PortIdentity};
-use crate::management::{PortInfo, SetPortInfo};
+use crate::management::{PortInfo, SUBNET_TIMEOUT, SetPortInfo, Traps};
 use crate::packet::NO_LID;
 use crate::stats::EngineStats;
 
@@ -41,9 +41,6 @@ const EXTENDED_SPEEDS: u32 = 1 << 14;
 const CLIENT_REREGISTRATION: u32 = 1 << 25;
 /// State in a Set that leaves it.
 const NO_CHANGE: u32 = 0;
-/// 4.096 µs · 2^18: how long a packet may be in progress.
-const SUBNET_TIMEOUT: u32 = 18;
-
 /// The key of the manager of the subnet, and what happens to who does not have it (IBTA 14.2.4).
 #[derive(Clone, Copy, Debug, Default)]
 struct ManagementKey {
@@ -80,10 +77,15 @@ impl ManagementKey {
         }
     }
 
-    fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
+    /// Ends the protection if its owner let the lease expire.
+    fn expire(&mut self, now: Instant) {
         if self.expires.is_some_and(|due| due <= now) {
             (self.protection, self.expires) = (0, None);
         }
+    }
+
+    fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
+        self.expire(now);
         if self.key == 0 || self.key == key {
             self.expires = None;
             return Admission::Full;
@@ -132,6 +134,8 @@ pub(crate) struct Port {
     /// `PortState` while the link is up.
     state: u32,
     management_key: ManagementKey,
+    /// What its subnet manager is to be told.
+    pub(crate) traps: Traps,
     stats: PortStats,
     /// What the transport had counted of P_Key and Q_Key violations when a manager last cleared them.
     cleared_violations: [u64; 2],
@@ -165,6 +169,7 @@ impl Port {
             managed: config.managed,
             state: if config.managed { state::INIT } else { state::ACTIVE },
             management_key: ManagementKey::initial(config),
+            traps: Traps::default(),
             stats: PortStats::default(),
             cleared_violations: [0; 2],
             changes: Vec::new(),
@@ -175,8 +180,10 @@ impl Port {
 
     /// Returns the port after a reset of the function: as at power-on, but for the cable and what a subnet manager set.
     pub(crate) fn restarted(&self, config: &DeviceConfig) -> Self {
-        let Self { ref identity, sm_lid, management_key, cable, .. } = *self;
-        Self { identity: Arc::clone(identity), sm_lid, management_key, cable, ..Self::new(config) }
+        let Self { ref identity, sm_lid, management_key, ref traps, cable, .. } = *self;
+        // With the traps: resets do not make them more frequent.
+        let (identity, traps) = (Arc::clone(identity), traps.clone());
+        Self { identity, sm_lid, management_key, traps, cable, ..Self::new(config) }
     }
 
     /// Who it is on its subnet.
@@ -225,6 +232,12 @@ impl Port {
         std::mem::take(&mut self.changes)
     }
 
+    /// Returns where traps go: to the subnet manager of an active port (IBTA 14.2.2.1, o14-3.2.1), if there is one.
+    pub(crate) fn trap_receiver(&self) -> Option<u16> {
+        let has_manager = self.managed && self.sm_lid != NO_LID && self.identity.lid() != NO_LID;
+        (has_manager && self.is_active()).then_some(self.sm_lid)
+    }
+
     /// Returns whether a subnet manager may change it.
     pub(crate) fn is_managed(&self) -> bool {
         self.managed
@@ -241,7 +254,8 @@ impl Port {
     }
 
     /// Returns what the port's own host may read without the key.
-    pub(crate) fn admit_reading_host(&self) -> Admission {
+    pub(crate) fn admit_reading_host(&mut self, now: Instant) -> Admission {
+        self.management_key.expire(now);
         let ManagementKey { key, protection, .. } = self.management_key;
         if key == 0 || protection == 0 { Admission::Full } else { Admission::KeyHidden }
     }

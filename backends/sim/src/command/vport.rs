@@ -60,7 +60,8 @@ pub(super) fn mad(
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
     let check_key = input.get(MadIfcIn::OP_MOD) & IGNORE_M_KEY == 0;
-    let response = management::answer(firmware.agents(ctx.now), request, check_key)
+    let own_lid = firmware.port.identity().lid();
+    let response = management::answer(firmware.agents(ctx.now, own_lid), request, check_key)
         .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, of a class without an agent, or without the manager's key"))?;
     output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
     firmware.port_changed(ctx);

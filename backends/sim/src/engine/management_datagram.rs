@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::Engine;
 use super::resources::{MAX_FRAMES, QpStep};
-use crate::management::{self, MAD};
+use crate::identity::DEFAULT_PARTITION;
+use crate::management::{self, MAD, Violation};
 use crate::packet::{
     Bth, Deth, GENERAL_QPN, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, SUBNET_QPN,
     Transport,
@@ -30,9 +31,43 @@ impl Engine {
         here && allowed && packet.bth.opcode == datagram && management::is_request(mad, subnet)
     }
 
+    /// Returns whether there is room for a datagram of an agent.
+    pub(crate) fn has_room_for_datagram(&self) -> bool {
+        self.shared.frames.len() < MAX_FRAMES
+    }
+
     /// Returns the next request to an agent, if there is room for its answer.
     pub(crate) fn next_management_request(&mut self) -> Option<Packet<'static>> {
-        if self.shared.frames.len() < MAX_FRAMES { self.shared.management_requests.pop_front() } else { None }
+        if self.has_room_for_datagram() { self.shared.management_requests.pop_front() } else { None }
+    }
+
+    /// Returns whether there is something for [`Engine::take_violations`].
+    pub(crate) fn has_violations(&self) -> bool {
+        !self.shared.violations.is_empty()
+    }
+
+    /// Returns packets with wrong keys that came since the last call: one of each kind.
+    pub(crate) fn take_violations(&mut self) -> Vec<Violation> {
+        std::mem::take(&mut self.shared.violations)
+    }
+
+    /// Sends a datagram of the port's agent to queue pair 0 of the subnet manager, which may be here.
+    pub(crate) fn send_to_manager(&mut self, ctx: &mut StepContext<'_>, manager: u16, mad: &[u8; MAD]) {
+        let lrh = Lrh { vl: SUBNET_LANE, sl: 0, dlid: manager, slid: self.shared.identity.lid() };
+        let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
+        let bth = Bth {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pkey: DEFAULT_PARTITION,
+            dest_qpn: SUBNET_QPN,
+            ack_req: false,
+            psn: 0,
+        };
+        let mut packet = Packet::new(lrh, bth);
+        packet.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
+        packet.payload = Cow::Borrowed(mad);
+        QpStep { shared: &mut self.shared, ctx }.transmit(packet);
     }
 
     /// Sends an agent's answer back to where the request came from.

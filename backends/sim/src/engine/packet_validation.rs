@@ -6,6 +6,7 @@ use super::Engine;
 use super::qp::Qp;
 use super::qp::context::Service;
 use super::resources::{MAX_FRAMES, QpResources, QpStep};
+use crate::management::Violation;
 use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_LANE, SUBNET_QPN, same_partition};
 use crate::registry::FIRST_QPN;
 use crate::step::StepContext;
@@ -67,6 +68,7 @@ impl Engine {
         }
         if !taker.shares_partition(&packet, &self.shared) {
             self.shared.stats.pkey_violations += 1;
+            self.shared.report(Violation::of_partition(&packet));
             return self.drop_frame(ctx, "another partition");
         }
         self.shared.stats.received.count(frame.len());

@@ -11,6 +11,7 @@ use super::memory::key::KeyTable;
 use super::srq::SrqTable;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN};
 use crate::identity::PortIdentity;
+use crate::management::Violation;
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
 use crate::stats::{EngineStats, QueueCounts};
@@ -36,6 +37,8 @@ pub(in crate::engine) struct QpResources {
     /// Requests to the management agents of the port.
     pub(in crate::engine) management_requests: VecDeque<Packet<'static>>,
     pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
+    /// Packets with wrong keys that the subnet manager was not told of yet: the first of each kind.
+    pub(in crate::engine) violations: Vec<Violation>,
     /// The buffer of the payload that was sent last, for the next one: a fresh one would be filled with zeros first.
     payload: Vec<u8>,
     /// Buffers for frames.
@@ -58,6 +61,7 @@ impl QpResources {
             frames: VecDeque::new(),
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
+            violations: Vec::new(),
             payload: Vec::new(),
             frame_pool: FramePool::new(MAX_FRAMES_PER_TURN),
             stats: EngineStats::default(),
@@ -67,6 +71,13 @@ impl QpResources {
 
     pub(in crate::engine) fn pkey(&self, index: u32) -> u16 {
         self.identity.pkey(index as usize)
+    }
+
+    /// Remembers a packet with a wrong key.
+    pub(in crate::engine) fn report(&mut self, violation: Violation) {
+        if self.violations.iter().all(|other| other.number() != violation.number()) {
+            self.violations.push(violation);
+        }
     }
 
     /// Returns whether more frames may wait.

@@ -172,7 +172,7 @@ impl Firmware {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let engine = (self.state == HcaState::Running).then(|| self.engine.next_due()).flatten();
         let pages = self.asks_for_pages().then(|| self.pages.next_due()).flatten();
-        engine.into_iter().chain(pages).min()
+        engine.into_iter().chain(pages).chain(self.traps_due()).min()
     }
 
     /// Answers management requests to the agents of the port, as many as the turn allows.
@@ -181,7 +181,10 @@ impl Firmware {
             && let Some(request) = self.engine.next_management_request()
         {
             ctx.meter.count(MANAGEMENT_REQUEST_STEPS);
-            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(ctx.now), mad));
+            let answer = request
+                .payload
+                .first_chunk()
+                .and_then(|mad| management::answer_from_wire(self.agents(ctx.now, request.lrh.slid), mad));
             if let Some(answer) = answer {
                 self.engine.answer(ctx, &request, &answer);
             }
@@ -189,13 +192,36 @@ impl Firmware {
         }
     }
 
-    /// Returns what the agents of the port answer from.
-    pub(crate) fn agents(&mut self, now: Instant) -> Agents<'_> {
+    /// Returns when a trap is to be sent.
+    fn traps_due(&self) -> Option<Instant> {
+        let can_send =
+            self.state == HcaState::Running && self.port.trap_receiver().is_some() && self.engine.has_room_for_datagram();
+        if !can_send {
+            return None;
+        }
+        if self.engine.has_violations() { Some(Instant::default()) } else { self.port.traps.next_due() }
+    }
+
+    /// Tells the subnet manager what it should know, if there is one.
+    pub(crate) fn send_traps(&mut self, ctx: &mut StepContext<'_>) {
+        let violations = self.engine.take_violations();
+        let Some(manager) = self.port.trap_receiver() else { return self.port.traps.forget() };
+        violations.into_iter().for_each(|violation| self.port.traps.report(violation));
+        if self.engine.has_room_for_datagram()
+            && let Some(trap) = self.port.traps.next(ctx.now, self.port.identity().lid())
+        {
+            self.engine.send_to_manager(ctx, manager, &trap);
+        }
+    }
+
+    /// Returns what the agents of the port answer from, to a datagram from this LID.
+    pub(crate) fn agents(&mut self, now: Instant, asker: u16) -> Agents<'_> {
         Agents {
             port: &mut self.port,
             config: &self.config,
             stats: self.engine.stats(),
             cleared: &mut self.cleared_traffic,
+            asker,
             now,
         }
     }

@@ -13,10 +13,13 @@ pub(super) mod at {
     /// Of a directed route, instead of what is there otherwise.
     pub(in crate::management) const HOP_POINTER: usize = 6;
     pub(in crate::management) const HOP_COUNT: usize = 7;
+    pub(in crate::management) const TRANSACTION: usize = 8;
     pub(in crate::management) const ATTRIBUTE: usize = 16;
     pub(in crate::management) const MODIFIER: usize = 20;
     /// Of subnet management: the manager's key.
     pub(in crate::management) const M_KEY: usize = 24;
+    /// Of a directed route: the LID where it began.
+    pub(in crate::management) const DR_SLID: usize = 32;
     pub(in crate::management) const DATA: usize = 64;
     /// Of a directed route: the ports to go back through.
     pub(in crate::management) const RETURN_PATH: usize = 192;
@@ -31,6 +34,8 @@ pub(super) mod class {
 pub(super) mod method {
     pub(in crate::management) const GET: u8 = 1;
     pub(in crate::management) const SET: u8 = 2;
+    pub(in crate::management) const TRAP: u8 = 5;
+    pub(in crate::management) const TRAP_REPRESS: u8 = 7;
     pub(in crate::management) const GET_RESP: u8 = 0x81;
 }
 
@@ -38,6 +43,8 @@ pub(super) mod method {
 pub(super) const DIRECTION: u16 = 1 << 15;
 /// Maximum hops of a directed route.
 pub(super) const MAX_HOPS: u8 = 63;
+/// Hops of a directed route that a notice has room for.
+pub(super) const MAX_REPORTED_HOPS: usize = 30;
 /// The only port there is.
 pub(super) const PORT: u8 = 1;
 
@@ -52,4 +59,14 @@ pub(super) mod status {
 /// Returns the 16 bits at byte `at`.
 pub(super) fn word(mad: &[u8; MAD], at: usize) -> u16 {
     mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Returns the 32 bits at byte `at`.
+pub(super) fn double_word(mad: &[u8; MAD], at: usize) -> u32 {
+    mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+/// Returns the 64 bits at byte `at`.
+pub(super) fn long(mad: &[u8; MAD], at: usize) -> u64 {
+    mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -6,6 +6,7 @@ mod mad;
 mod performance;
 mod port_info;
 mod subnet;
+mod trap;
 
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,12 @@ use crate::config::DeviceConfig;
 use crate::port::{Admission, Port};
 use crate::stats::EngineStats;
 
-use mad::{DIRECTION, MAX_HOPS, PORT, at, class, method, status, word};
+use mad::{DIRECTION, MAX_HOPS, PORT, at, class, double_word, long, method, status, word};
 
 pub(crate) use mad::MAD;
 pub(crate) use performance::{Cleared, Counts, count};
-pub(crate) use port_info::{PortInfo, SetPortInfo};
+pub(crate) use port_info::{PortInfo, SUBNET_TIMEOUT, SetPortInfo};
+pub(crate) use trap::{Traps, Violation};
 
 /// What the agents answer from.
 pub(crate) struct Agents<'a> {
@@ -28,12 +30,18 @@ pub(crate) struct Agents<'a> {
     pub(crate) config: &'a DeviceConfig,
     pub(crate) stats: EngineStats,
     pub(crate) cleared: &'a mut Cleared,
+    /// LID of who asks.
+    pub(crate) asker: u16,
     pub(crate) now: Instant,
 }
 
 /// Whether a datagram from the wire, for the queue pair of subnet management or the general one, is answered here. All others
 /// are for the host.
 pub(crate) fn is_request(mad: &[u8; MAD], subnet: bool) -> bool {
+    let represses = mad[at::METHOD] == method::TRAP_REPRESS && word(mad, at::ATTRIBUTE) == trap::NOTICE;
+    if represses {
+        return subnet && matches!(mad[at::CLASS], class::LID_ROUTED | class::DIRECTED_ROUTE);
+    }
     if !matches!(mad[at::METHOD], method::GET | method::SET) {
         return false;
     }
@@ -67,12 +75,16 @@ pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Opti
 /// What a datagram with subnet management's header may do. The host may read without the key of the manager, but neither learn
 /// the key nor set anything: the port is not the host's, but its manager's.
 fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admission {
-    let set = question[at::METHOD] == method::SET;
-    if !check_key && !set {
-        return agents.port.admit_reading_host();
+    let reads = question[at::METHOD] == method::GET;
+    if !check_key && reads {
+        return agents.port.admit_reading_host(agents.now);
     }
-    let key = question.get(at::M_KEY..).and_then(|rest| rest.first_chunk()).map_or(0, |key| u64::from_be_bytes(*key));
-    agents.port.admit(key, set, agents.now)
+    let admission = agents.port.admit(long(question, at::M_KEY), !reads, agents.now);
+    // A manager that represses a trap without the key would get another trap for that.
+    if admission == Admission::None && question[at::METHOD] != method::TRAP_REPRESS {
+        agents.port.traps.report(Violation::Management { from: agents.asker, mad: Box::new(*question) });
+    }
+    admission
 }
 
 /// Returns the answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key
@@ -90,7 +102,11 @@ pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bo
         Admission::None => return None,
     };
     let attribute = word(question, at::ATTRIBUTE);
-    let modifier = u32::from(word(question, at::MODIFIER)) << 16 | u32::from(word(question, at::MODIFIER + 2));
+    if subnet && question[at::METHOD] == method::TRAP_REPRESS {
+        agents.port.traps.repress(question);
+        return None;
+    }
+    let modifier = double_word(question, at::MODIFIER);
     let mut answer = *question;
     let mut put = |data: &[u8]| answer.iter_mut().skip(at::DATA).zip(data).for_each(|(to, from)| *to = *from);
     let outcome = if question[at::BASE_VERSION] != 1 || question[at::CLASS_VERSION] != 1 {

@@ -9,6 +9,9 @@ pub(super) const ATTRIBUTE: usize = 64;
 /// An attribute of subnet management.
 pub(super) type Data = [u8; ATTRIBUTE];
 
+/// `SubnetTimeOut`: 4.096 µs · 2^18, how long a packet may be in progress.
+pub(crate) const SUBNET_TIMEOUT: u32 = 18;
+
 /// Counters of violations of the management key, of partitions and of queue keys.
 const VIOLATIONS: [Field<layout::PortInfo>; 3] =
     [layout::PortInfo::M_KEY_VIOLATIONS, layout::PortInfo::P_KEY_VIOLATIONS, layout::PortInfo::Q_KEY_VIOLATIONS];

@@ -7,7 +7,7 @@ fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, ques
 }
 
 fn agents<'a>(port: &'a mut Port, config: &'a DeviceConfig, stats: EngineStats, cleared: &'a mut Cleared) -> Agents<'a> {
-    Agents { port, config, stats, cleared, now: Instant::default() }
+    Agents { port, config, stats, cleared, asker: 9, now: Instant::default() }
 }
 
 /// Returns a question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
@@ -207,6 +207,21 @@ fn a_dead_manager_loses_its_protection_but_not_its_key() {
     assert!(at(120, &get).is_none());
     assert_eq!(at(121, &get).map(|mad| (long_at(&mad, 64), mad[64 + 34] >> 6)), Some((0x77, 0)), "10 s later");
     assert!(at(122, &set_key(0, 0, 0)).is_none(), "not without the key");
+}
+
+#[test]
+fn the_host_sees_that_the_lease_has_ended() {
+    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+    let mut at = |seconds: u64, question: &[u8; MAD], check| {
+        let now = Instant::from_nanos(seconds * 1_000_000_000);
+        answer(Agents { now, ..agents(&mut port, &config, STATS, &mut cleared) }, question, check)
+    };
+    let get = question(1, 1, 0x15, 1);
+    assert!(at(0, &set_key(0x77, 3, 10), true).is_some());
+    assert!(at(100, &get, true).is_none());
+    let shown = [109, 110].map(|seconds| at(seconds, &get, false).map(|mad| (long_at(&mad, 64), mad[64 + 34] >> 6)));
+    assert_eq!(shown, [Some((0, 3)), Some((0x77, 0))]);
 }
 
 #[test]

@@ -29,5 +29,7 @@ mod threads;
 #[cfg(test)]
 mod transport;
 #[cfg(test)]
+mod trap;
+#[cfg(test)]
 mod user;
 mod user_space_driver;

@@ -7,6 +7,7 @@ use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Refusal, Responder, Stop};
+use crate::management::Violation;
 use crate::packet::Packet;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
@@ -78,6 +79,7 @@ impl Responder {
         }
         if deth.qkey != qp.get(Qpc::Q_KEY) && !qp.is_subnet_management() {
             step.shared.stats.qkey_violations += 1;
+            step.shared.report(Violation::of_queue_key(packet));
             step.ctx.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", qp.qpn, deth.qkey));
             return;
         }
