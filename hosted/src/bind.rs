@@ -1,15 +1,14 @@
 //! `bareverbs bind` and `bareverbs unbind`: bind functions to vfio-pci, and back to their drivers.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs_vfio::pci::{self, BindError, Bound, Failure, Need, Options, Plan, Sysfs, System, Unbound};
-use serde::Serialize;
+use bareverbs_vfio::pci::{self, BindError, Bound, Failure, Need, Options, Plan, Step, Sysfs, System, Unbound};
+use serde::{Serialize, Serializer};
 
 use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::devices::{ObstacleRow, below};
-use crate::output;
 use crate::stop::on_ctrl_c;
 use crate::sudo_user::sudo_user;
 
@@ -33,17 +32,57 @@ struct Row {
     obstacles: Vec<ObstacleRow>,
 }
 
-/// Binds functions to vfio-pci, or prints the steps.
+/// Rows of the JSON array.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Rows {
+    Steps(Vec<StepRow>),
+    Functions(Vec<Row>),
+}
+
+/// The steps of a dry run, or the functions that were bound or unbound.
+#[derive(Debug)]
+pub struct Changes {
+    text: String,
+    rows: Rows,
+}
+
+impl From<&Plan> for Changes {
+    fn from(plan: &Plan) -> Self {
+        let row = |step: &Step| StepRow {
+            address: step.address.map(|address| address.to_string()),
+            command: step.action.to_string(),
+            why: step.why.clone(),
+            optional: step.optional,
+        };
+        let text = if plan.steps.is_empty() { "# nothing to do\n".into() } else { plan.to_string() };
+        Self { text, rows: Rows::Steps(plan.steps.iter().map(row).collect()) }
+    }
+}
+
+impl Serialize for Changes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.rows.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Binds functions to vfio-pci, or returns the steps.
 ///
 /// # Errors
 ///
 /// A function must not be bound, or a step failed; the former state is restored.
-pub fn bind(args: &BindArgs) -> Result<()> {
+pub fn bind(args: &BindArgs) -> Result<Changes> {
     let (sysfs, mut options) = (Sysfs::at(&args.change.place.root), options(&args.change));
     options.force = args.force;
     let addresses = &args.change.addresses;
     if args.change.dry_run {
-        return show(&args.change, &pci::plan_bind(&sysfs, addresses, &options)?);
+        return Ok(Changes::from(&pci::plan_bind(&sysfs, addresses, &options)?));
     }
     let bound = pci::bind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
     let process = sudo_user(&args.change.place.root);
@@ -70,19 +109,19 @@ pub fn bind(args: &BindArgs) -> Result<()> {
             obstacles: obstacles.iter().map(Into::into).collect::<Vec<_>>(),
         });
     }
-    print(&args.change, &text, &rows)
+    Ok(Changes { text, rows: Rows::Functions(rows) })
 }
 
-/// Binds functions to their former drivers, or prints the steps.
+/// Binds functions to their former drivers, or returns the steps.
 ///
 /// # Errors
 ///
 /// A function must not be unbound, or a step failed; the former state is restored.
-pub fn unbind(args: &UnbindArgs) -> Result<()> {
+pub fn unbind(args: &UnbindArgs) -> Result<Changes> {
     let (sysfs, options) = (Sysfs::at(&args.change.place.root), options(&args.change));
     let addresses = &args.change.addresses;
     if args.change.dry_run {
-        return show(&args.change, &pci::plan_unbind(&sysfs, addresses, &options)?);
+        return Ok(Changes::from(&pci::plan_unbind(&sysfs, addresses, &options)?));
     }
     let unbound = pci::unbind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
     let mut rows = Vec::new();
@@ -96,10 +135,10 @@ pub fn unbind(args: &UnbindArgs) -> Result<()> {
         let was = if changed { Some("vfio-pci".into()) } else { driver.clone() };
         rows.push(Row { address: address.to_string(), changed, was, driver, iommu_group: None, obstacles: Vec::new() });
     }
-    print(&args.change, &text, &rows)
+    Ok(Changes { text, rows: Rows::Functions(rows) })
 }
 
-/// Returns whether Ctrl-C ended a change.
+/// Returns whether Ctrl-C ended a change. The error then also describes the restoration.
 pub fn was_interrupted(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(BindError::Step(step)) if matches!(step.failure, Failure::Interrupted))
 }
@@ -112,20 +151,4 @@ fn options(args: &ChangeArgs) -> Options {
 fn system(sysfs: &Sysfs) -> Result<System> {
     let system = System::new(on_ctrl_c()?);
     Ok(if sysfs.is_machine() { system } else { system.without_modules() })
-}
-
-fn show(args: &ChangeArgs, plan: &Plan) -> Result<()> {
-    let rows = plan.steps.iter().map(|step| StepRow {
-        address: step.address.map(|address| address.to_string()),
-        command: step.action.to_string(),
-        why: step.why.clone(),
-        optional: step.optional,
-    });
-    let text = if plan.steps.is_empty() { "# nothing to do\n".into() } else { plan.to_string() };
-    print(args, &text, &rows.collect::<Vec<_>>())
-}
-
-fn print(args: &ChangeArgs, text: &str, rows: &[impl Serialize]) -> Result<()> {
-    let json = if args.json { Some(serde_json::to_string_pretty(rows)? + "\n") } else { None };
-    output::write(json.as_deref().unwrap_or(text))
 }

@@ -1,13 +1,12 @@
 //! `bareverbs devices`: the mlx5 functions of a machine, and the obstacles to using each over VFIO.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysfs};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::cli::DevicesArgs;
-use crate::output;
 use crate::sudo_user::sudo_user;
 
 /// A function in JSON.
@@ -77,12 +76,28 @@ impl From<&Obstacle> for ObstacleRow {
     }
 }
 
-/// Prints the functions of a machine.
+/// Functions of a machine with their obstacles. In JSON it is an array of functions, as text a table.
+#[derive(Debug)]
+pub struct Listing(Vec<(Function, Vec<Obstacle>)>);
+
+impl Serialize for Listing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(function, obstacles)| row(function, obstacles)))
+    }
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&table(&self.0))
+    }
+}
+
+/// Lists the functions of a machine.
 ///
 /// # Errors
 ///
 /// The functions cannot be read, or a requested one does not exist.
-pub fn run(args: &DevicesArgs) -> Result<()> {
+pub fn run(args: &DevicesArgs) -> Result<Listing> {
     let sysfs = Sysfs::at(&args.place.root);
     let functions = if args.addresses.is_empty() {
         pci::functions(&sysfs)?
@@ -92,20 +107,11 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     };
     let process = sudo_user(&args.place.root);
     let need = Need { memlock: args.memory, ..Need::default() };
-    let found: Vec<_> = functions
-        .into_iter()
-        .map(|function| {
-            let obstacles = pci::obstacles(&sysfs, &function, &process, &need);
-            (function, obstacles)
-        })
-        .collect();
-    let text = if args.json {
-        let rows: Vec<_> = found.iter().map(|(function, obstacles)| row(function, obstacles)).collect();
-        serde_json::to_string_pretty(&rows)? + "\n"
-    } else {
-        table(&found)
+    let with_obstacles = |function| {
+        let obstacles = pci::obstacles(&sysfs, &function, &process, &need);
+        (function, obstacles)
     };
-    output::write(&text)
+    Ok(Listing(functions.into_iter().map(with_obstacles).collect()))
 }
 
 fn row(function: &Function, obstacles: &[Obstacle]) -> Row {

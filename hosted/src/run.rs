@@ -28,9 +28,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         None => return run_selftest(&cli.selftest),
         Some(Command::Info(args)) => return run_info(&args),
-        Some(Command::Devices(args)) => devices::run(&args).map(|()| ExitCode::SUCCESS),
-        Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
-        Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
+        Some(Command::Devices(args)) => return job(args.json, || devices::run(&args), devices::Listing::to_string),
+        Some(Command::Bind(args)) => return job(args.change.json, || bind::bind(&args), bind::Changes::to_string),
+        Some(Command::Unbind(args)) => return job(args.change.json, || bind::unbind(&args), bind::Changes::to_string),
         Some(Command::Perf(args)) => return run_perf(&args),
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
@@ -52,9 +52,14 @@ fn failed(error: anyhow::Error) -> ExitCode {
 /// Result of a job with `--json`.
 trait Report: Serialize {
     /// Returns the error, if any.
-    fn failure(&self) -> Option<&str>;
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns whether Ctrl-C ended it early.
-    fn is_interrupted(&self) -> bool;
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 macro_rules! reports {
@@ -71,15 +76,19 @@ macro_rules! reports {
     )+};
 }
 
-reports!(EarlyFailure, selftest::Report, info::Report, perf::report::Report, pingpong::report::Report);
+reports!(selftest::Report, info::Report, perf::report::Report, pingpong::report::Report);
+
+// These either succeed or have no report.
+impl Report for devices::Listing {}
+impl Report for bind::Changes {}
 
 /// JSON document of a job that failed before it had a result, for example because a device cannot be opened.
 #[derive(Debug, Serialize)]
-struct EarlyFailure {
+struct EarlyFailure<'a> {
     ok: bool,
     interrupted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<String>,
+    failure: Option<&'a str>,
 }
 
 /// Runs a job and prints its result: as one JSON document if `json` is set, otherwise as `text` formats it. Also writes the reason of a
@@ -92,16 +101,26 @@ fn job<R: Report>(json: bool, run: impl FnOnce() -> anyhow::Result<R>, text: imp
             let status = ended(&report);
             written.map_or_else(failed, |()| status)
         }
-        Err(error) => {
-            let interrupted = error.is::<stop::Interrupted>();
-            let failure = (!interrupted).then(|| format!("{error:#}"));
-            let report = EarlyFailure { ok: false, interrupted, failure };
-            if json && let Err(lost) = write_json(&report) {
-                output::report(format_args!("{lost:#}"));
-            }
-            let status = ended(&report);
-            if error.is::<UsageError>() { ExitCode::from(USAGE) } else { status }
-        }
+        Err(error) => early_failure(json, &error),
+    }
+}
+
+/// Reports the error of a job without a report, with `json` also as a document. Returns the exit status.
+fn early_failure(json: bool, error: &anyhow::Error) -> ExitCode {
+    let is_undone_change = bind::was_interrupted(error);
+    let interrupted = error.is::<stop::Interrupted>() || is_undone_change;
+    // An interrupted change also reports the restoration.
+    let failure = (!interrupted || is_undone_change).then(|| format!("{error:#}"));
+    if json && let Err(lost) = write_json(&EarlyFailure { ok: false, interrupted, failure: failure.as_deref() }) {
+        output::report(format_args!("{lost:#}"));
+    }
+    if let Some(failure) = failure {
+        output::report(failure);
+    }
+    match error {
+        _ if interrupted => ExitCode::from(INTERRUPTED),
+        error if error.is::<UsageError>() => ExitCode::from(USAGE),
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -146,16 +165,6 @@ fn run_selftest(args: &SelftestArgs) -> ExitCode {
 
 fn run_info(args: &InfoArgs) -> ExitCode {
     job(args.json, || info::run(args, stop::on_ctrl_c()?), info::Report::to_string)
-}
-
-fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
-    match done {
-        Err(error) if bind::was_interrupted(&error) => {
-            output::report(format_args!("{error:#}"));
-            ExitCode::from(INTERRUPTED)
-        }
-        done => done.map_or_else(failed, |()| ExitCode::SUCCESS),
-    }
 }
 
 fn run_perf(args: &PerfArgs) -> ExitCode {

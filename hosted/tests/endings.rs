@@ -150,6 +150,10 @@ fn every_failure_after_the_command_line_is_a_json_document() {
     failed(&["pingpong", "host"], 2);
     failed(&["perf", "--listen"], 2);
     failed(&["perf", "--svg", "/no/such/folder/plot.svg"], 2);
+    for job in ["devices", "bind", "unbind"] {
+        let document = failed(&[job, NO_CARD], 1);
+        assert!(document["failure"].as_str().unwrap().contains(NO_CARD), "{document}");
+    }
 }
 
 #[test]

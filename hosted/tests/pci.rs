@@ -349,9 +349,10 @@ fn ctrl_c_restores_the_former_state() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
-        .args(["bind", CARD, "--root"])
+        .args(["bind", CARD, "--json", "--root"])
         .arg(tree.path())
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -368,6 +369,10 @@ fn ctrl_c_restores_the_former_state() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = with_kernel(&tree, || child.wait_with_output().unwrap());
     assert_eq!(output.status.code(), Some(130));
-    assert!(text(&output.stderr).contains(": interrupted"), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failure = document.get("failure").and_then(Value::as_str).unwrap();
+    assert!(failure.contains(": interrupted"), "{document}");
+    assert_eq!(text(&output.stderr), format!("bareverbs: {failure}\n"));
+    assert_eq!(document.get("interrupted"), Some(&Value::Bool(true)), "{document}");
     assert_eq!(state(&tree, CARD), bound("mlx5_core", "(null)"));
 }
