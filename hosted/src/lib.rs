@@ -10,6 +10,7 @@ pub mod device;
 pub mod devices;
 pub mod info;
 pub mod output;
+pub mod peer_connection;
 pub mod perf;
 pub mod pingpong;
 pub mod progress;

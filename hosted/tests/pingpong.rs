@@ -17,7 +17,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,10 @@ use bareverbs::{Gid, Lid, Psn, Qpn};
 use bareverbs_cli::cli::{Cli, Command as Subcommand};
 use bareverbs_cli::device::Host;
 use bareverbs_cli::device::simulated::Simulated;
+use bareverbs_cli::peer_connection::{self, Listener, Wait};
 use bareverbs_cli::pingpong::address::Address;
 use bareverbs_cli::pingpong::args::PingpongArgs;
-use bareverbs_cli::pingpong::exchange::{ClientExchange, Listener, Wait};
+use bareverbs_cli::pingpong::exchange::{ClientExchange, ServerExchange};
 use bareverbs_cli::pingpong::{report::Report, run_both, run_one};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
@@ -175,17 +176,21 @@ fn read_once(stream: &mut TcpStream) -> Vec<u8> {
     bytes[..got].to_vec()
 }
 
+/// Timeout of a message of a peer that is silent on purpose.
+const MESSAGE_TIMEOUT: Duration = Duration::from_millis(300);
+
 /// Runs a server, which connects its queue pair at once, against the client `peer`.
 fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
-    let listener = Listener::bind(0).unwrap();
-    let port = listener.port().unwrap();
+    let listener = Listener::bind_any(0).unwrap();
+    let port = listener.local_addr().unwrap().port();
     let peer = thread::spawn(move || peer(TcpStream::connect(("127.0.0.1", port)).unwrap()));
     let stop = AtomicBool::new(false);
     let mut idle = || Ok(());
-    let mut waiting = Wait { message_time: Duration::from_millis(300), ..Wait::new(&stop, &mut idle) };
-    let result = listener.accept(Duration::from_secs(20), &mut waiting).and_then(|(mut exchange, remote)| {
+    let mut wait = Wait::new(&stop, &mut idle);
+    let stream = listener.accept(Some(Duration::from_secs(20)), &mut wait).unwrap();
+    let result = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait).and_then(|(mut exchange, remote)| {
         exchange.answer(server_address())?;
-        exchange.confirm(&mut waiting)?;
+        exchange.confirm(&mut wait)?;
         Ok(remote)
     });
     peer.join().unwrap();
@@ -195,13 +200,13 @@ fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
 /// Runs a client against the server `peer`.
 fn call(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let server = listener.local_addr().unwrap().to_string();
     let peer = thread::spawn(move || peer(listener.accept().unwrap().0));
     let stop = AtomicBool::new(false);
     let mut idle = || Ok(());
-    let mut waiting = Wait { message_time: Duration::from_millis(300), ..Wait::new(&stop, &mut idle) };
-    let exchange = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap();
-    let result = exchange.finish(&mut waiting);
+    let mut wait = Wait::new(&stop, &mut idle);
+    let stream = peer_connection::connect(&server, Duration::ZERO, &mut wait).unwrap();
+    let result = ClientExchange::send(stream, MESSAGE_TIMEOUT, client_address()).unwrap().finish(&mut wait);
     peer.join().unwrap();
     result
 }
@@ -297,57 +302,6 @@ fn an_invalid_server_is_an_error_with_the_reason() {
         stream.write_all(&[0xff; 52]).unwrap();
     }));
     assert!(garbage.contains("instead of its address"), "{garbage}");
-}
-
-#[test]
-fn a_client_retries_to_connect_until_its_timeout() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(400));
-        let (mut stream, _) = TcpListener::bind(("127.0.0.1", port)).unwrap().accept().unwrap();
-        assert_eq!(read_once(&mut stream), CLIENT);
-        stream.write_all(SERVER).unwrap();
-        assert_eq!(read_once(&mut stream), b"done\0");
-    });
-    let stop = AtomicBool::new(false);
-    let mut looks = 0;
-    let mut idle = || {
-        looks += 1;
-        Ok(())
-    };
-    let mut waiting = Wait::new(&stop, &mut idle);
-    let exchange = ClientExchange::connect("localhost", port, client_address(), &mut waiting).unwrap();
-    assert_eq!(exchange.finish(&mut waiting).unwrap(), server_address());
-    server.join().unwrap();
-    assert!(looks > 5, "the device was looked at meanwhile: {looks}");
-
-    let mut idle = || Ok(());
-    let mut waiting = Wait { connect_time: Duration::from_millis(200), ..Wait::new(&stop, &mut idle) };
-    let start = Instant::now();
-    let error = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap_err().to_string();
-    assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < Duration::from_secs(5));
-    assert!(error.contains(&format!("TCP port {port}")) && error.contains("start the server"), "{error}");
-    let error = ClientExchange::connect("no.such.machine.invalid", port, client_address(), &mut waiting).unwrap_err();
-    assert!(error.to_string().starts_with("no.such.machine.invalid: "), "{error}");
-}
-
-#[test]
-fn a_server_waits_for_a_client_until_its_timeout_or_a_stop() {
-    let stop = AtomicBool::new(false);
-    let mut idle = || Ok(());
-    let error = Listener::bind(0).unwrap().accept(Duration::from_millis(100), &mut Wait::new(&stop, &mut idle)).unwrap_err();
-    assert!(error.to_string().contains("--wait"), "{error}");
-    let first = Listener::bind(0).unwrap();
-    let error = Listener::bind(first.port().unwrap()).unwrap_err();
-    assert!(error.to_string().contains("-p takes another port"), "{error}");
-    stop.store(true, Ordering::Relaxed);
-    let error = first.accept(Duration::from_secs(60), &mut Wait::new(&stop, &mut idle)).unwrap_err();
-    assert!(error.to_string().contains("stopped"), "{error}");
-    // A device that fails ends the wait too.
-    stop.store(false, Ordering::Relaxed);
-    let mut idle = || anyhow::bail!("device gone");
-    let error = Listener::bind(0).unwrap().accept(Duration::from_secs(60), &mut Wait::new(&stop, &mut idle)).unwrap_err();
-    assert_eq!(error.to_string(), "device gone");
 }
 
 // ---- runs with a device whose peer does not exist or is disconnected
@@ -517,7 +471,7 @@ fn a_port_without_a_link_is_an_error_before_the_exchange() {
 #[test]
 fn port_0_is_a_free_port_for_a_server_and_an_error_for_a_client() {
     let report = run_alone(&["-p", "0", "--wait", "0"]);
-    assert!(report.failure.unwrap().contains("no client came"));
+    assert!(report.failure.unwrap().contains("no client connected"));
     assert!(report.tcp_port.unwrap() > 0);
     let output = bareverbs(&["localhost", "-p", "0", "--device", "9f:1f.7"]);
     assert_eq!(output.status.code(), Some(2));

@@ -7,10 +7,8 @@ use clap::Args;
 use super::parameters::{Atomic, Parameters, Test, Transport};
 use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
+use crate::peer_connection::DEFAULT_PORT;
 use bareverbs_serve::parse_number;
-
-/// The TCP port of perftest.
-pub const PORT: u16 = 18515;
 
 /// Options of `perf`.
 #[derive(Clone, Debug, Args)]
@@ -31,7 +29,7 @@ pub struct PerfArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub connect: Option<String>,
     /// TCP port of the server, if its address has none
-    #[arg(long, short = 'p', default_value_t = PORT)]
+    #[arg(long, short = 'p', default_value_t = DEFAULT_PORT)]
     pub port: u16,
 
     /// Message sizes in bytes, for example 65536 or 64k, separated by commas [default: 2 for latency, 65536 for bandwidth;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::{Parameters, Point};
 use super::report::Row;
+use crate::peer_connection::is_transient;
 
 /// Version of the protocol, which must be the same at both ends.
 pub(super) const VERSION: u32 = 1;
@@ -234,9 +235,7 @@ impl<S: Stream> StreamLink<S> {
                 self.buffer.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 Ok(true)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
-                Ok(false)
-            }
+            Err(error) if is_transient(&error) => Ok(false),
             Err(error) => Err(error).context("the peer is disconnected"),
         }
     }

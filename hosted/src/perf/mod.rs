@@ -20,14 +20,12 @@ mod tests;
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
@@ -44,6 +42,7 @@ use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host};
 use crate::output;
+use crate::peer_connection::{self, Listener, Wait, host_and_port};
 use crate::stop::Interrupted;
 
 /// Polls without a completion in one step, if the process has one end.
@@ -52,8 +51,6 @@ const POLLS_PER_STEP: u32 = 256;
 const IDLE_SLEEP: Duration = Duration::from_millis(10);
 /// Maximum sleep while another device of this process may have completions.
 const SHORT_IDLE_SLEEP: Duration = Duration::from_micros(100);
-/// Maximum time to connect to an address of the server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the measurements of a command line. `stop` ends them early. The report has the results so far even after a failure.
 ///
@@ -122,8 +119,8 @@ enum Placement {
 
 impl Placement {
     fn new(args: &PerfArgs) -> Result<Self, String> {
-        let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port)).transpose()?;
-        let connect = args.connect.as_ref().map(|text| address(text, "", args.port)).transpose()?;
+        let listen = args.listen.as_ref().map(|text| host_and_port(text, "0.0.0.0", args.port)).transpose()?;
+        let connect = args.connect.as_ref().map(|text| host_and_port(text, "", args.port)).transpose()?;
         let network = listen.map(|at| (true, at)).or(connect.map(|at| (false, at)));
         match (DeviceSelection::new(&args.device)?, network) {
             (DeviceSelection::Pci { first, given: 1, .. }, Some((true, at))) => Ok(Self::Listen(first, at)),
@@ -153,27 +150,6 @@ impl Placement {
             return Err(format!("{} queue pairs: two ends on one device have {most} each", parameters.queue_pairs));
         }
         Ok(())
-    }
-}
-
-/// Returns `HOST:PORT` of a text that may lack the host or the port. Defaults are `default_host` and `port`.
-///
-/// # Errors
-/// The port is invalid, or there is no host.
-fn address(text: &str, default_host: &str, port: u16) -> Result<String, String> {
-    if text.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Ok(format!("[{text}]:{port}"));
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        // An IPv6 address in brackets, without a port.
-        Some(_) if text.ends_with(']') => (text, port),
-        Some((host, after)) => (host, after.parse::<u16>().map_err(|_| format!("{text}: {after:?} is not a TCP port"))?),
-        None => (text, port),
-    };
-    match (host, default_host) {
-        ("", "") => Err(format!("{text:?} names no host")),
-        ("", _) => Ok(format!("{default_host}:{port}")),
-        _ => Ok(format!("{host}:{port}")),
     }
 }
 
@@ -260,32 +236,11 @@ impl Job<'_> {
 
     fn serve<H: Host>(&mut self, device: &mut Device<H>, at: &str) -> Result<()> {
         self.report.role = "server";
-        let listener = TcpListener::bind(at).with_context(|| format!("listening at {at}"));
-        let listener = listener.map_err(|error| match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
-            Some(ErrorKind::AddrInUse) => {
-                anyhow!("listening at {at}: another program uses this port; choose another with --port")
-            }
-            _ => error,
-        })?;
-        listener.set_nonblocking(true)?;
+        let listener = Listener::bind(at)?;
         if self.has_progress_line {
             output::report(format_args!("waiting for a client at {}", listener.local_addr()?));
         }
-        let stream = loop {
-            match listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error).context("no client"),
-            }
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Interrupted.into());
-            }
-            device.check()?;
-            std::thread::sleep(IDLE_SLEEP);
-        };
-        // While this end has a client, the connection of another one is refused at once.
-        drop(listener);
-        stream.set_nodelay(true)?;
+        let stream = listener.accept(None, &mut Wait::new(self.stop, &mut || device.check()))?;
         let session =
             Session::server(StreamLink::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.has_progress_line, None));
         self.run_one(device, session)
@@ -293,8 +248,7 @@ impl Job<'_> {
 
     fn connect<H: Host>(&mut self, device: &mut Device<H>, at: &str, parameters: Parameters) -> Result<()> {
         self.report.role = "client";
-        let stream = connect_to_server(at, self.stop)?;
-        stream.set_nodelay(true)?;
+        let stream = peer_connection::connect(at, Duration::ZERO, &mut Wait::new(self.stop, &mut || device.check()))?;
         let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));
         let session = Session::client(StreamLink::new(stream)?, parameters, Arc::clone(self.stop), progress)?;
         self.run_one(device, session)
@@ -317,39 +271,6 @@ fn tear_down<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Devi
         let down = device.teardown().map(drop);
         result.and(down)
     })
-}
-
-/// Connects to a server. Returns early if `stop` is set.
-fn connect_to_server(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
-    let (sender, receiver) = mpsc::channel();
-    let to = at.to_owned();
-    // Neither the lookup of a name nor `connect` can be cancelled. After Ctrl-C the thread is left to end by itself.
-    std::thread::spawn(move || sender.send(connect_to_any(&to)));
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Interrupted.into());
-        }
-        match receiver.recv_timeout(IDLE_SLEEP) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => bail!("connecting to {at} ended without a result"),
-        }
-    }
-}
-
-/// Connects to the first address of a server that accepts.
-fn connect_to_any(at: &str) -> Result<TcpStream> {
-    let mut last = None;
-    for address in at.to_socket_addrs().with_context(|| format!("the address {at}"))? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(error).with_context(|| format!("no server at {at}: start it there with --listen")),
-        None => bail!("{at} has no address"),
-    }
 }
 
 /// Steps both ends until they have finished: the first on the first device, the second on the last.

@@ -6,133 +6,90 @@
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::address::{Address, AddressError, MESSAGE_LEN};
+use crate::peer_connection::{POLL_INTERVAL, Wait, is_transient};
 
-/// TCP port of the tools.
-pub const DEFAULT_PORT: u16 = 18515;
+/// Maximum time for a message of the peer.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the client sends last, with its NUL.
+/// The client's last message, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
-/// How long a client tries to reach a server that may be about to start.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// How long the peer may take for a message of the exchange.
-const MESSAGE_TIME: Duration = Duration::from_secs(30);
-/// Between two attempts to connect, and two looks at a socket.
-const SLICE: Duration = Duration::from_millis(20);
 
-/// What went wrong in the exchange.
+/// Error of the exchange.
 #[derive(Debug)]
 pub enum ExchangeError {
-    /// The port cannot be listened on.
-    Listen(u16, io::Error),
-    /// No client came in time.
-    NoClient(Duration),
-    /// The name of the server cannot be resolved.
-    Resolve(String, io::Error),
-    /// Nobody listens there, or it is not reached.
-    Connect(String, u16, io::Error),
-    /// The peer closed before it had sent all of a message.
+    /// The peer closed the connection before the end of a message.
     Closed {
-        /// What was awaited.
+        /// The message.
         awaited: &'static str,
-        /// Bytes that came.
+        /// Bytes received.
         got: usize,
         /// Bytes of the message.
         len: usize,
     },
-    /// The peer is silent.
-    Late {
-        /// What was awaited.
+    /// The peer did not send a whole message in time.
+    Timeout {
+        /// The message.
         awaited: &'static str,
-        /// Bytes that came.
+        /// Bytes received.
         got: usize,
         /// Bytes of the message.
         len: usize,
-        /// How long was waited.
-        time: Duration,
+        /// The timeout.
+        timeout: Duration,
     },
-    /// Something else than `done` came at the end.
+    /// The last message is not `done`.
     NotDone(String),
-    /// The peer's address is wrong.
+    /// The peer's address is invalid.
     Address(AddressError),
-    /// The connection failed.
+    /// Reading or writing a message failed.
     Io(&'static str, io::Error),
-    /// The user stopped it.
-    Stopped,
 }
 
 impl fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen(port, error) => {
-                write!(f, "TCP port {port} cannot be listened on: {error}; does another server run? -p takes another port")
-            }
-            Self::NoClient(time) => write!(f, "no client came within {} s; --wait takes another time", time.as_secs()),
-            Self::Resolve(name, error) => write!(f, "{name}: {error}"),
-            Self::Connect(name, port, error) => {
-                write!(f, "{name}, TCP port {port}: {error}; start the server (without HOST) there first, with the same -p")
-            }
             Self::Closed { awaited, got, len } => {
-                write!(f, "the peer closed the connection after {got} of the {len} bytes of {awaited}; see what it says")
+                write!(f, "the peer closed the connection after {got} of the {len} bytes of {awaited}; see its error")
             }
-            Self::Late { awaited, got, len, time } => {
-                write!(f, "the peer sent {got} of the {len} bytes of {awaited} within {} s", time.as_secs())
+            Self::Timeout { awaited, got, len, timeout } => {
+                write!(f, "the peer sent {got} of the {len} bytes of {awaited} within {} s", timeout.as_secs())
             }
             Self::NotDone(text) => write!(f, "the client sent \"{text}\" instead of \"done\""),
             Self::Address(error) => error.fmt(f),
-            Self::Io(what, error) => write!(f, "{what}: {error}"),
-            Self::Stopped => f.write_str("stopped during the exchange of addresses"),
+            Self::Io(message, error) => write!(f, "{message}: {error}"),
         }
     }
 }
 
 impl std::error::Error for ExchangeError {}
 
-/// How a wait goes on: until when, and what is done meanwhile.
-pub struct Wait<'a> {
-    /// Ends every wait when it is set.
-    pub stop: &'a AtomicBool,
-    /// Called between two looks at the socket; its error ends the wait.
-    pub idle: &'a mut dyn FnMut() -> Result<()>,
-    /// How long a message may take: [`Wait::new`] sets 30 s.
-    pub message_time: Duration,
-    /// How long a server may be out of reach: [`Wait::new`] sets 5 s.
-    pub connect_time: Duration,
+/// A connection to the peer.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    timeout: Duration,
 }
 
-impl<'a> Wait<'a> {
-    /// The usual times.
-    pub const fn new(stop: &'a AtomicBool, idle: &'a mut dyn FnMut() -> Result<()>) -> Self {
-        Self { stop, idle, message_time: MESSAGE_TIME, connect_time: CONNECT_TIME }
-    }
-
-    fn pause(&mut self) -> Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(ExchangeError::Stopped.into());
-        }
-        (self.idle)()
-    }
-
-    /// Reads `len` bytes of `awaited`.
-    fn read<const LEN: usize>(&mut self, stream: &mut TcpStream, awaited: &'static str) -> Result<[u8; LEN]> {
+impl Connection {
+    /// Reads a message of `LEN` bytes.
+    fn read<const LEN: usize>(&mut self, awaited: &'static str, wait: &mut Wait<'_>) -> Result<[u8; LEN]> {
         let (start, mut bytes, mut got) = (Instant::now(), [0; LEN], 0);
-        stream.set_read_timeout(Some(SLICE)).map_err(|error| ExchangeError::Io("the socket", error))?;
+        self.stream.set_read_timeout(Some(POLL_INTERVAL)).map_err(|error| ExchangeError::Io(awaited, error))?;
         while let Some(rest) = bytes.get_mut(got..).filter(|rest| !rest.is_empty()) {
-            match stream.read(rest) {
+            match self.stream.read(rest) {
                 Ok(0) => return Err(ExchangeError::Closed { awaited, got, len: LEN }.into()),
                 Ok(more) => got += more,
                 Err(error) if is_transient(&error) => {
-                    if start.elapsed() > self.message_time {
-                        let time = self.message_time;
-                        return Err(ExchangeError::Late { awaited, got, len: LEN, time }.into());
+                    if start.elapsed() > self.timeout {
+                        return Err(ExchangeError::Timeout { awaited, got, len: LEN, timeout: self.timeout }.into());
                     }
-                    self.pause()?;
+                    wait.check()?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(ExchangeError::Closed { awaited, got, len: LEN }.into());
@@ -142,105 +99,47 @@ impl<'a> Wait<'a> {
         }
         Ok(bytes)
     }
+
+    fn read_address(&mut self, wait: &mut Wait<'_>) -> Result<Address> {
+        let message = self.read::<MESSAGE_LEN>("its address", wait)?;
+        Ok(Address::from_message(&message).map_err(ExchangeError::Address)?)
+    }
+
+    /// Writes a message. It is a few bytes for an empty socket buffer, which accepts them at once and in one piece.
+    fn write(&mut self, bytes: &[u8], message: &'static str) -> Result<(), ExchangeError> {
+        self.stream.write_all(bytes).map_err(|error| ExchangeError::Io(message, error))
+    }
 }
 
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-}
-
-fn write(stream: &mut TcpStream, bytes: &[u8], what: &'static str) -> Result<(), ExchangeError> {
-    // A few bytes into an empty socket buffer: it takes them at once, in one piece.
-    stream.set_nodelay(true).and_then(|()| stream.write_all(bytes)).map_err(|error| ExchangeError::Io(what, error))
-}
-
-/// A server that waits for its client.
+/// The exchange at a server that has its client's address.
 #[derive(Debug)]
-pub struct Listener {
-    inner: TcpListener,
-}
-
-impl Listener {
-    /// Listens on a port of all addresses of this machine.
-    ///
-    /// # Errors
-    /// The port is taken, or not allowed.
-    pub fn bind(port: u16) -> Result<Self, ExchangeError> {
-        // A socket of IPv6 takes IPv4 too, where the machine has IPv6 at all.
-        let any = |ip: IpAddr| TcpListener::bind((ip, port));
-        let inner = any(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.kind() {
-            io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-            _ => any(Ipv4Addr::UNSPECIFIED.into()),
-        });
-        Self::ready(port, inner)
-    }
-
-    /// Listens for a client in this process only.
-    ///
-    /// # Errors
-    /// The port is taken, or not allowed.
-    pub fn bind_loopback(port: u16) -> Result<Self, ExchangeError> {
-        Self::ready(port, TcpListener::bind((Ipv4Addr::LOCALHOST, port)))
-    }
-
-    fn ready(port: u16, inner: io::Result<TcpListener>) -> Result<Self, ExchangeError> {
-        let inner = inner.and_then(|inner| inner.set_nonblocking(true).map(|()| inner));
-        inner.map(|inner| Self { inner }).map_err(|error| ExchangeError::Listen(port, error))
-    }
-
-    /// The port.
-    ///
-    /// # Errors
-    /// The socket does not report it.
-    pub fn port(&self) -> Result<u16, ExchangeError> {
-        self.inner.local_addr().map(|addr| addr.port()).map_err(|error| ExchangeError::Io("the socket", error))
-    }
-
-    /// Waits for a client, at most for `time`, and for its address.
-    ///
-    /// # Errors
-    /// No client came, or it said something else.
-    pub fn accept(self, time: Duration, waiting: &mut Wait<'_>) -> Result<(ServerExchange, Address)> {
-        let start = Instant::now();
-        let mut stream = loop {
-            match self.inner.accept() {
-                Ok((stream, _)) => break stream,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(ExchangeError::Io("accept", error).into()),
-            }
-            if start.elapsed() > time {
-                return Err(ExchangeError::NoClient(time).into());
-            }
-            waiting.pause()?;
-            std::thread::sleep(SLICE);
-        };
-        stream.set_nonblocking(false).map_err(|error| ExchangeError::Io("the socket", error))?;
-        let message = waiting.read::<MESSAGE_LEN>(&mut stream, "its address")?;
-        let address = Address::from_message(&message).map_err(ExchangeError::Address)?;
-        Ok((ServerExchange { stream }, address))
-    }
-}
-
-/// A server that knows its client's address.
-#[derive(Debug)]
-pub struct ServerExchange {
-    stream: TcpStream,
-}
+pub struct ServerExchange(Connection);
 
 impl ServerExchange {
-    /// Sends this end's address. Its queue pair must be ready: the client's message may come at once.
+    /// Receives the client's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]).
+    ///
+    /// # Errors
+    /// The client sent no address in time, or an invalid one.
+    pub fn receive(stream: TcpStream, timeout: Duration, wait: &mut Wait<'_>) -> Result<(Self, Address)> {
+        let mut connection = Connection { stream, timeout };
+        let address = connection.read_address(wait)?;
+        Ok((Self(connection), address))
+    }
+
+    /// Sends this end's address. Its queue pair must be ready, since the client may send at once.
     ///
     /// # Errors
     /// The connection failed.
     pub fn answer(&mut self, local: Address) -> Result<(), ExchangeError> {
-        write(&mut self.stream, &local.to_message(), "the answer to the client")
+        self.0.write(&local.to_message(), "the answer to the client")
     }
 
-    /// Waits until the client has confirmed.
+    /// Waits for the client's confirmation.
     ///
     /// # Errors
-    /// It did not.
-    pub fn confirm(mut self, waiting: &mut Wait<'_>) -> Result<()> {
-        let bytes = waiting.read::<{ DONE.len() }>(&mut self.stream, "its confirmation")?;
+    /// The client did not confirm in time.
+    pub fn confirm(mut self, wait: &mut Wait<'_>) -> Result<()> {
+        let bytes = self.0.read::<{ DONE.len() }>("its confirmation", wait)?;
         if &bytes == DONE {
             Ok(())
         } else {
@@ -249,47 +148,28 @@ impl ServerExchange {
     }
 }
 
-/// A client that has sent its address.
+/// The exchange at a client that has sent its address.
 #[derive(Debug)]
-pub struct ClientExchange {
-    stream: TcpStream,
-}
+pub struct ClientExchange(Connection);
 
 impl ClientExchange {
-    /// Connects to a server, which may start a few seconds later, and sends it this end's address.
+    /// Sends this end's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]).
     ///
     /// # Errors
-    /// There is no such machine or nobody listens there.
-    pub fn connect(host: &str, port: u16, local: Address, waiting: &mut Wait<'_>) -> Result<Self> {
-        let start = Instant::now();
-        let found = (host, port).to_socket_addrs().map_err(|error| ExchangeError::Resolve(host.into(), error))?;
-        let addresses: Vec<SocketAddr> = found.collect();
-        let mut stream = loop {
-            let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-            let connected = addresses.iter().find_map(|address| {
-                let left = waiting.connect_time.saturating_sub(start.elapsed()).max(SLICE);
-                TcpStream::connect_timeout(address, left).map_err(|error| failure = error).ok()
-            });
-            match connected {
-                Some(stream) => break stream,
-                None if start.elapsed() < waiting.connect_time => {}
-                None => return Err(ExchangeError::Connect(host.into(), port, failure).into()),
-            }
-            waiting.pause()?;
-            std::thread::sleep(SLICE);
-        };
-        write(&mut stream, &local.to_message(), "the address for the server")?;
-        Ok(Self { stream })
+    /// The connection failed.
+    pub fn send(stream: TcpStream, timeout: Duration, local: Address) -> Result<Self, ExchangeError> {
+        let mut connection = Connection { stream, timeout };
+        connection.write(&local.to_message(), "the address for the server")?;
+        Ok(Self(connection))
     }
 
-    /// Waits for the server's address and confirms it.
+    /// Waits for the server's address, and confirms it.
     ///
     /// # Errors
-    /// The server said something else, or nothing.
-    pub fn finish(mut self, waiting: &mut Wait<'_>) -> Result<Address> {
-        let message = waiting.read::<MESSAGE_LEN>(&mut self.stream, "its address")?;
-        let address = Address::from_message(&message).map_err(ExchangeError::Address)?;
-        write(&mut self.stream, DONE, "the confirmation for the server")?;
+    /// The server sent no address in time, or an invalid one.
+    pub fn finish(mut self, wait: &mut Wait<'_>) -> Result<Address> {
+        let address = self.0.read_address(wait)?;
+        self.0.write(DONE, "the confirmation for the server")?;
         Ok(address)
     }
 }

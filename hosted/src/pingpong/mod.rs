@@ -19,7 +19,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use self::address::Address;
 use self::args::{PingpongArgs, Transport};
 use self::end::{LINGER, PingpongEnd, Plan};
-use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Wait};
+use self::exchange::{ClientExchange, MESSAGE_TIMEOUT, ServerExchange};
 use self::report::{Report, Timing};
 use crate::args::UsageError;
 use crate::device::selection::DeviceSelection;
@@ -27,11 +27,14 @@ use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, DevicePair, Host, Role};
 use crate::output;
+use crate::peer_connection::{self, DEFAULT_PORT, Listener, Wait, host_and_port};
 use crate::progress::Progress;
 use crate::trace;
 
 /// Maximum time, by the clock of the devices, without a completion.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for which a client retries to connect, because its server may be about to start.
+const CONNECT_RETRY_TIME: Duration = Duration::from_secs(5);
 /// Maximum sleep before a check of the devices' health and of Ctrl-C.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 /// Empty polls of the completion queues for one check of everything else.
@@ -231,15 +234,17 @@ impl<'a> Job<'a> {
         let stop = self.stop.clone();
         // One thread runs both ends: each reads only what the other has already sent.
         let mut idle = || Ok(());
-        let mut waiting = Wait::new(&stop, &mut idle);
-        let listener = Listener::bind_loopback(self.args.port.unwrap_or(0))?;
+        let mut wait = Wait::new(&stop, &mut idle);
+        let listener = Listener::bind(&format!("127.0.0.1:{}", self.args.port.unwrap_or(0)))?;
         self.print(format_args!("  local address:  {}", client.local))?;
-        let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
-        let (mut server_side, client_address) = listener.accept(COMPLETION_TIMEOUT, &mut waiting)?;
+        let stream = peer_connection::connect(&listener.local_addr()?.to_string(), Duration::ZERO, &mut wait)?;
+        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, client.local)?;
+        let stream = listener.accept(Some(COMPLETION_TIMEOUT), &mut wait)?;
+        let (mut server_side, client_address) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait)?;
         server.connect(devices.of(Role::Server), &client_address)?;
         server_side.answer(server.local)?;
-        let server_address = client_side.finish(&mut waiting)?;
-        server_side.confirm(&mut waiting)?;
+        let server_address = client_side.finish(&mut wait)?;
+        server_side.confirm(&mut wait)?;
         client.connect(devices.of(Role::Client), &server_address)?;
         self.connected(&client.local, &server_address)
     }
@@ -253,14 +258,16 @@ impl<'a> Job<'a> {
             self.print(format_args!("  local address:  {local}"))?;
             // While it waits, the device's page requests are answered and its health is checked.
             let mut idle = || device.check();
-            let mut waiting = Wait::new(&stop, &mut idle);
-            let remote = ClientExchange::connect(host, port, local, &mut waiting)?.finish(&mut waiting)?;
+            let mut wait = Wait::new(&stop, &mut idle);
+            let server = host_and_port(host, "", port).map_err(UsageError::new)?;
+            let stream = peer_connection::connect(&server, CONNECT_RETRY_TIME, &mut wait)?;
+            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, local)?.finish(&mut wait)?;
             end.connect(device, &remote)?;
             remote
         } else {
             // A server listens before it prints its address, after which a client may connect.
-            let listener = Listener::bind(port)?;
-            let tcp_port = listener.port()?;
+            let listener = Listener::bind_any(port)?;
+            let tcp_port = listener.local_addr()?.port();
             self.report.tcp_port = Some(tcp_port);
             if port == 0 {
                 let line = format!("  TCP port:       {tcp_port}");
@@ -268,8 +275,11 @@ impl<'a> Job<'a> {
                 if self.args.json { output::note(line) } else { self.print(line)? }
             }
             self.print(format_args!("  local address:  {local}"))?;
-            let time = Duration::from_secs(self.args.wait.into());
-            let (mut exchange, remote) = listener.accept(time, &mut Wait::new(&stop, &mut || device.check()))?;
+            let timeout = Duration::from_secs(self.args.wait.into());
+            let mut idle = || device.check();
+            let mut wait = Wait::new(&stop, &mut idle);
+            let stream = listener.accept(Some(timeout), &mut wait)?;
+            let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait)?;
             end.connect(device, &remote)?;
             exchange.answer(local)?;
             exchange.confirm(&mut Wait::new(&stop, &mut || device.check()))?;
