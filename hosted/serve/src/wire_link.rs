@@ -587,6 +587,38 @@ mod tests {
         assert_eq!(from_lid.filter(|frame| frame.len() == 8).map(|frame| frame[7]).next(), Some(8));
     }
 
+    /// Returns whether the thread ends in time.
+    fn ends<T>(thread: &thread::JoinHandle<T>) -> bool {
+        (0..1000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            thread.is_finished()
+        })
+    }
+
+    #[test]
+    fn a_closed_link_ends_its_thread_and_leaves_no_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link");
+        // While it listens.
+        let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
+        let listening = thread::spawn(move || far.run(|_| false, |_| Ok(None)));
+        thread::sleep(CONNECT_RETRY_INTERVAL);
+        drop(near);
+        assert!(ends(&listening) && !path.exists());
+        // While it is connected.
+        let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
+        let connected = thread::spawn(move || far.run(|_| false, |_| Ok(None)));
+        let (other, frames) = process(&path);
+        assert!(crosses(&near, &frames, 1));
+        drop(near);
+        assert!(ends(&connected));
+        drop(other);
+        // Before it connects again: a socket is created and removed.
+        let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
+        drop(near);
+        assert!(matches!(far.meet(), Ok(Meeting::Listening(_))) && !path.exists());
+    }
+
     fn read_frame(stream: &mut UnixStream) -> Vec<u8> {
         let mut len = [0; 4];
         stream.read_exact(&mut len).unwrap();
