@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
-use bareverbs::{Gid, Guid, Platform, PortState};
+use bareverbs::Platform;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
 use crate::cli::InfoArgs;
+use crate::device::attributes::{DeviceAttributes, gid, guid, port_state};
 use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
@@ -43,50 +44,9 @@ pub struct Info {
     pub hca_id: String,
     /// Transport.
     pub transport: &'static str,
-    /// Firmware version.
-    pub fw_ver: String,
-    /// GUID of the node.
-    pub node_guid: String,
-    /// GUID of the system image.
-    pub sys_image_guid: String,
-    /// Vendor.
-    pub vendor_id: u32,
-    /// Part number of the vendor.
-    pub vendor_part_id: u32,
-    /// Hardware revision.
-    pub hw_ver: u32,
-    /// Ports.
-    pub phys_port_cnt: u8,
-    /// Bytes of a region.
-    pub max_mr_size: u64,
-    /// Bit n: pages of 2^n bytes.
-    pub page_size_cap: u64,
-    /// Queue pairs.
-    pub max_qp: u32,
-    /// Requests of a work queue.
-    pub max_qp_wr: u32,
-    /// SGEs of a request.
-    pub max_sge: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Completions of a queue.
-    pub max_cqe: u32,
-    /// Memory regions.
-    pub max_mr: u32,
-    /// Memory windows.
-    pub max_mw: u32,
-    /// Protection domains.
-    pub max_pd: u32,
-    /// Reads and atomics outstanding as target.
-    pub max_qp_rd_atom: u8,
-    /// Reads and atomics outstanding as initiator.
-    pub max_qp_init_rd_atom: u8,
-    /// Whether 8-byte atomics are supported.
-    pub atomic_cap: bool,
-    /// Bytes of an inline payload.
-    pub max_inline_data: u32,
-    /// Bytes of a message.
-    pub max_msg_sz: u64,
+    /// Attributes.
+    #[serde(flatten)]
+    pub attributes: DeviceAttributes,
     /// Its ports.
     pub ports: Vec<PortInfo>,
 }
@@ -167,10 +127,7 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
     let mut device = Device::bring_up(host, stop)?;
     let name = device.host.name().to_string();
-    let info = info(&name, &mut device.verbs).map(|info| {
-        // The part number is in PCI configuration space, which the driver cannot read.
-        Info { vendor_part_id: device.host.pci_device_id().into(), ..info }
-    });
+    let info = query(&name, &mut device);
     let end = device.teardown();
     let info = info?;
     end?;
@@ -178,39 +135,10 @@ fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
 }
 
 /// Queries the attributes of the device `name`.
-///
-/// # Errors
-/// A query failed.
-pub fn info<P: Platform + 'static>(name: &str, verbs: &mut Verbs<P>) -> Result<Info> {
-    let attr = *verbs.query_device();
-    let ports = (1..=attr.phys_port_cnt).map(|port| port_info(verbs, port)).collect::<Result<_>>()?;
-    Ok(Info {
-        hca_id: name.into(),
-        transport: "InfiniBand",
-        fw_ver: version(attr.fw_ver),
-        node_guid: guid(attr.node_guid),
-        sys_image_guid: guid(attr.sys_image_guid),
-        vendor_id: attr.vendor_id,
-        vendor_part_id: attr.vendor_part_id,
-        hw_ver: attr.hw_ver,
-        phys_port_cnt: attr.phys_port_cnt,
-        max_mr_size: attr.max_mr_size,
-        page_size_cap: attr.page_size_cap,
-        max_qp: attr.max_qp,
-        max_qp_wr: attr.max_qp_wr,
-        max_sge: attr.max_sge,
-        max_cq: attr.max_cq,
-        max_cqe: attr.max_cqe,
-        max_mr: attr.max_mr,
-        max_mw: attr.max_mw,
-        max_pd: attr.max_pd,
-        max_qp_rd_atom: attr.max_qp_rd_atom,
-        max_qp_init_rd_atom: attr.max_qp_init_rd_atom,
-        atomic_cap: attr.atomics,
-        max_inline_data: attr.max_inline_data,
-        max_msg_sz: attr.max_msg_size,
-        ports,
-    })
+fn query<H: Host>(name: &str, device: &mut Device<H>) -> Result<Info> {
+    let attributes = DeviceAttributes::new(device.verbs.query_device(), device.host.pci_device_id());
+    let ports = (1..=attributes.phys_port_cnt).map(|port| port_info(&mut device.verbs, port)).collect::<Result<_>>()?;
+    Ok(Info { hca_id: name.into(), transport: "InfiniBand", attributes, ports })
 }
 
 fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
@@ -252,33 +180,6 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
     })
 }
 
-/// Returns name and number of a port state in `ibv_devinfo`.
-pub(crate) fn port_state(state: PortState) -> (&'static str, u32) {
-    match state {
-        PortState::Down => ("PORT_DOWN", 1),
-        PortState::Init => ("PORT_INIT", 2),
-        PortState::Armed => ("PORT_ARMED", 3),
-        PortState::Active => ("PORT_ACTIVE", 4),
-    }
-}
-
-pub(crate) fn version([major, minor, sub]: [u16; 3]) -> String {
-    format!("{major}.{minor:02}.{sub:04}")
-}
-
-/// Returns groups of four digits, as in GUIDs and GIDs of `ibv_devinfo`.
-fn groups(bytes: &[u8]) -> String {
-    bytes.chunks(2).map(bareverbs_decode::field_printer::hex).collect::<Vec<_>>().join(":")
-}
-
-pub(crate) fn guid(guid: Guid) -> String {
-    groups(&guid.0.to_be_bytes())
-}
-
-pub(crate) fn gid(gid: Gid) -> String {
-    groups(&gid.0)
-}
-
 /// Returns the code of an MTU (`ibv_mtu`).
 fn mtu_code(bytes: u32) -> u32 {
     bytes.max(128).ilog2() - 7
@@ -292,35 +193,36 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let attributes = &self.attributes;
         writeln!(f, "hca_id:\t{}", self.hca_id)?;
         let lines = [
             ("transport", format!("{} (0)", self.transport)),
-            ("fw_ver", self.fw_ver.clone()),
-            ("node_guid", self.node_guid.clone()),
-            ("sys_image_guid", self.sys_image_guid.clone()),
-            ("vendor_id", format!("{:#06x}", self.vendor_id)),
-            ("vendor_part_id", self.vendor_part_id.to_string()),
-            ("hw_ver", format!("{:#x}", self.hw_ver)),
-            ("phys_port_cnt", self.phys_port_cnt.to_string()),
-            ("max_mr_size", format!("{:#x}", self.max_mr_size)),
-            ("page_size_cap", format!("{:#x}", self.page_size_cap)),
-            ("max_qp", self.max_qp.to_string()),
-            ("max_qp_wr", self.max_qp_wr.to_string()),
-            ("max_sge", self.max_sge.to_string()),
-            ("max_cq", self.max_cq.to_string()),
-            ("max_cqe", self.max_cqe.to_string()),
-            ("max_mr", self.max_mr.to_string()),
-            ("max_pd", self.max_pd.to_string()),
-            ("max_qp_rd_atom", self.max_qp_rd_atom.to_string()),
-            ("max_qp_init_rd_atom", self.max_qp_init_rd_atom.to_string()),
-            ("atomic_cap", if self.atomic_cap { "ATOMIC_HCA (1)" } else { "ATOMIC_NONE (0)" }.into()),
-            ("max_mw", self.max_mw.to_string()),
-            ("max_inline_data", self.max_inline_data.to_string()),
+            ("fw_ver", attributes.fw_ver.clone()),
+            ("node_guid", attributes.node_guid.clone()),
+            ("sys_image_guid", attributes.sys_image_guid.clone()),
+            ("vendor_id", format!("{:#06x}", attributes.vendor_id)),
+            ("vendor_part_id", attributes.vendor_part_id.to_string()),
+            ("hw_ver", format!("{:#x}", attributes.hw_ver)),
+            ("phys_port_cnt", attributes.phys_port_cnt.to_string()),
+            ("max_mr_size", format!("{:#x}", attributes.max_mr_size)),
+            ("page_size_cap", format!("{:#x}", attributes.page_size_cap)),
+            ("max_qp", attributes.max_qp.to_string()),
+            ("max_qp_wr", attributes.max_qp_wr.to_string()),
+            ("max_sge", attributes.max_sge.to_string()),
+            ("max_cq", attributes.max_cq.to_string()),
+            ("max_cqe", attributes.max_cqe.to_string()),
+            ("max_mr", attributes.max_mr.to_string()),
+            ("max_pd", attributes.max_pd.to_string()),
+            ("max_qp_rd_atom", attributes.max_qp_rd_atom.to_string()),
+            ("max_qp_init_rd_atom", attributes.max_qp_init_rd_atom.to_string()),
+            ("atomic_cap", if attributes.atomic_cap { "ATOMIC_HCA (1)" } else { "ATOMIC_NONE (0)" }.into()),
+            ("max_mw", attributes.max_mw.to_string()),
+            ("max_inline_data", attributes.max_inline_data.to_string()),
         ];
         for (name, value) in lines {
             writeln!(f, "\t{:<32}{value}", format!("{name}:"))?;
         }
-        self.ports.iter().try_for_each(|port| write_port(f, port, self.max_msg_sz))
+        self.ports.iter().try_for_each(|port| write_port(f, port, attributes.max_msg_sz))
     }
 }
 
@@ -359,9 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_those_of_ibv_devinfo() {
-        assert_eq!(guid(Guid(0x0002_c903_0000_1234)), "0002:c903:0000:1234");
+    fn codes_of_mtus_are_those_of_ibv_devinfo() {
         assert_eq!((mtu_code(256), mtu_code(4096)), (1, 5));
-        assert_eq!(version([28, 9, 1002]), "28.09.1002");
     }
 }

@@ -87,7 +87,12 @@ fn json_and_text_have_the_same_values() {
         assert_eq!(end["pages_given"], end["pages_back"]);
         assert_eq!(end["findings"].as_array().unwrap().len(), 0, "{end}");
     }
-    assert_eq!(report["devices"][0]["port"]["lid"], 1);
+    let device = &report["devices"][0];
+    assert_eq!(device["port"]["port_lid"], 1);
+    let info = json(&["info", "--json"]);
+    for key in ["fw_ver", "vendor_part_id", "max_qp", "atomic_cap", "max_msg_sz"] {
+        assert!(!info[key].is_null() && device[key] == info[key], "{key}: {device} {info}");
+    }
     assert_eq!(report["options"]["mtu"], 256);
 }
 

@@ -1,5 +1,6 @@
 //! A device as the subcommands use it: brought up by the driver, on a host that is simulated or behind VFIO.
 
+pub mod attributes;
 mod bring_up;
 mod endpoint;
 pub mod faults;

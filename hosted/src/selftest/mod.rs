@@ -30,7 +30,7 @@ use crate::progress::Progress;
 use crate::stop::Interrupted;
 use crate::trace;
 
-pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
+pub use report::{DeviceReport, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
 
 /// First PSNs of the two directions, close to the maximum of 24 bits, so that every run wraps around.
 const FIRST_PSNS: (u32, u32) = (0xff_ff80, 0xff_fff0);

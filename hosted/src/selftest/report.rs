@@ -5,8 +5,8 @@ use std::fmt;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
+use crate::device::attributes::{self, DeviceAttributes};
 use crate::device::{Device, Host};
-use crate::info;
 
 /// Report of the self-test.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -74,14 +74,9 @@ pub struct Options {
 pub struct DeviceReport {
     /// PCI address, or name of a simulated device.
     pub name: String,
-    /// Firmware version.
-    pub firmware: String,
-    /// Node GUID.
-    pub node_guid: String,
-    /// PCI device ID.
-    pub vendor_part_id: u32,
-    /// Limits of the device.
-    pub limits: Limits,
+    /// Attributes, with the keys of `bareverbs info`.
+    #[serde(flatten)]
+    pub attributes: DeviceAttributes,
     /// Port 1.
     pub port: Port,
     /// Firmware commands of the bring-up.
@@ -99,33 +94,17 @@ impl DeviceReport {
     /// A query failed.
     pub(super) fn new<H: Host>(device: &mut Device<H>) -> Result<Self> {
         let Device { host, verbs, .. } = device;
-        let attr = *verbs.query_device();
         let port = verbs.query_port(1).context("query_port 1")?;
         let first_gid = verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
         let counted = verbs.provider().statistics();
         Ok(Self {
             name: host.name().into(),
-            firmware: info::version(attr.fw_ver),
-            node_guid: info::guid(attr.node_guid),
-            // It is in PCI configuration space, which the driver does not access.
-            vendor_part_id: host.pci_device_id().into(),
-            limits: Limits {
-                max_qp: attr.max_qp,
-                max_qp_wr: attr.max_qp_wr,
-                max_sge: attr.max_sge,
-                max_cq: attr.max_cq,
-                max_cqe: attr.max_cqe,
-                max_mr: attr.max_mr,
-                max_mw: attr.max_mw,
-                max_msg_size: attr.max_msg_size,
-                max_inline_data: attr.max_inline_data,
-                atomics: attr.atomics,
-            },
+            attributes: DeviceAttributes::new(verbs.query_device(), host.pci_device_id()),
             port: Port {
-                state: info::port_state(port.state).0.into(),
-                lid: port.lid.get(),
-                mtu: port.active_mtu.bytes(),
-                gid: info::gid(first_gid),
+                state: attributes::port_state(port.state).0.into(),
+                port_lid: port.lid.get(),
+                active_mtu: port.active_mtu.bytes(),
+                gid: attributes::gid(first_gid),
             },
             commands: counted.commands.into(),
             firmware_pages: counted.pages_held.into(),
@@ -134,40 +113,15 @@ impl DeviceReport {
     }
 }
 
-/// Limits of a device.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Limits {
-    /// Queue pairs.
-    pub max_qp: u32,
-    /// Requests of a work queue.
-    pub max_qp_wr: u32,
-    /// SGEs of a request.
-    pub max_sge: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Completions of a queue.
-    pub max_cqe: u32,
-    /// Memory regions.
-    pub max_mr: u32,
-    /// Memory windows.
-    pub max_mw: u32,
-    /// Bytes of a message.
-    pub max_msg_size: u64,
-    /// Bytes of an inline payload.
-    pub max_inline_data: u32,
-    /// Whether 8-byte atomics are supported.
-    pub atomics: bool,
-}
-
 /// Attributes of a port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Port {
     /// State.
     pub state: String,
     /// LID.
-    pub lid: u16,
+    pub port_lid: u16,
     /// Active MTU in bytes.
-    pub mtu: u32,
+    pub active_mtu: u32,
     /// GID 0.
     pub gid: String,
 }
@@ -287,7 +241,7 @@ impl fmt::Display for Report {
             write_device(f, device, width)?;
         }
         if let [device] = self.devices.as_slice() {
-            writeln!(f, "{:<width$} both sides, looped back through LID {}", "", device.port.lid)?;
+            writeln!(f, "{:<width$} both sides, looped back through LID {}", "", device.port.port_lid)?;
         }
         if let Some(window) = &self.window {
             writeln!(
@@ -337,26 +291,26 @@ impl fmt::Display for Report {
 }
 
 fn write_device(f: &mut fmt::Formatter<'_>, device: &DeviceReport, width: usize) -> fmt::Result {
-    let (name, port, limits) = (&device.name, &device.port, &device.limits);
+    let (name, port, attributes) = (&device.name, &device.port, &device.attributes);
     writeln!(
         f,
         "{name:<width$} firmware {}, node GUID {}, up after {} commands, {} firmware pages",
-        device.firmware, device.node_guid, device.commands, device.firmware_pages
+        attributes.fw_ver, attributes.node_guid, device.commands, device.firmware_pages
     )?;
-    writeln!(f, "{:<width$} port 1 {}, LID {}, MTU {}, GID {}", "", port.state, port.lid, port.mtu, port.gid)?;
+    writeln!(f, "{:<width$} port 1 {}, LID {}, MTU {}, GID {}", "", port.state, port.port_lid, port.active_mtu, port.gid)?;
     writeln!(
         f,
         "{:<width$} limits: {} QP of {} requests, {} SGE, {} CQ of {}, {} MR, {} MW, messages of {} bytes, atomics {}",
         "",
-        limits.max_qp,
-        limits.max_qp_wr,
-        limits.max_sge,
-        limits.max_cq,
-        limits.max_cqe,
-        limits.max_mr,
-        limits.max_mw,
-        limits.max_msg_size,
-        if limits.atomics { "yes" } else { "no" }
+        attributes.max_qp,
+        attributes.max_qp_wr,
+        attributes.max_sge,
+        attributes.max_cq,
+        attributes.max_cqe,
+        attributes.max_mr,
+        attributes.max_mw,
+        attributes.max_msg_sz,
+        if attributes.atomic_cap { "yes" } else { "no" }
     )
 }
 
