@@ -504,41 +504,33 @@ mod tests {
         (devices.handle(0), devices.handle(1), devices.start().unwrap())
     }
 
+    /// Effects of time show nothing here: on a busy machine the scheduler lets the others in by itself.
     #[test]
     fn a_thread_that_takes_a_lock_repeatedly_lets_others_in() {
         const ROUNDS: usize = 25;
         let subnet = subnet_of_two();
         let served = subnet.shared.devices.first().unwrap();
-        let (turns, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let mut waited = Vec::new();
+        let others = AtomicUsize::new(0);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                let start = time::Instant::now();
-                while !over.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(10) {
+            let mut guard = served.enter();
+            for round in 0..ROUNDS {
+                scope.spawn(|| {
                     let guard = served.enter();
-                    turns.fetch_add(1, Ordering::SeqCst);
-                    thread::sleep(Duration::from_micros(300));
+                    others.fetch_add(1, Ordering::SeqCst);
                     served.leave(guard);
-                }
-                over.store(true, Ordering::SeqCst);
-            });
-            while waited.len() < ROUNDS && !over.load(Ordering::SeqCst) {
-                // Measured from the start of a turn.
-                let before = turns.load(Ordering::SeqCst);
-                while turns.load(Ordering::SeqCst) == before && !over.load(Ordering::SeqCst) {
+                });
+                let start = time::Instant::now();
+                while !served.has_waiter() {
+                    assert!(start.elapsed() < Duration::from_secs(10), "the other is not in line");
                     thread::yield_now();
                 }
-                let begun = turns.load(Ordering::SeqCst);
-                let guard = served.enter();
-                waited.push(turns.load(Ordering::SeqCst) - begun);
+                assert_eq!(others.load(Ordering::SeqCst), round);
                 served.leave(guard);
+                guard = served.enter();
+                assert_eq!(others.load(Ordering::SeqCst), round + 1, "this thread went in again before the other");
             }
-            over.store(true, Ordering::SeqCst);
+            served.leave(guard);
         });
-        // The scheduler may delay this thread before it waits, but not each time.
-        waited.sort_unstable();
-        assert_eq!(waited.len(), ROUNDS, "kept out for seconds");
-        assert!(waited[ROUNDS / 2] <= 1, "turns of the other that this one had to wait for: {waited:?}");
     }
 
     /// A pipe that blocks its writer until it is read.

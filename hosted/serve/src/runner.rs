@@ -61,6 +61,12 @@ impl Runner {
         state
     }
 
+    /// Returns whether a thread waits for the lock, or is about to get it.
+    #[cfg(test)]
+    pub(crate) fn has_waiter(&self) -> bool {
+        self.turnstile.try_lock().is_err()
+    }
+
     /// Takes the lock, or returns `None` if another thread held it for `limit`.
     pub(crate) fn enter_within(&self, limit: Duration) -> Option<MutexGuard<'_, Option<State>>> {
         let start = time::Instant::now();
