@@ -1,6 +1,8 @@
 //! Programs that spin on a completion queue or on memory and never ask a clock: on simulated devices the loop ends as on
 //! hardware.
 
+use std::time::Duration;
+
 use bareverbs::{Access, Completion, DmaBuffer as _, Instant, Payload, SendFlags, SendOp, SendWr, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;
 use bareverbs_sim::wire::{Probability, WireFaults};
@@ -83,4 +85,23 @@ fn polls_move_no_time_while_no_event_is_due() {
         assert_eq!(pair.a.verbs.poll_cq(a.cq, &mut [Completion::EMPTY]), Ok(0));
     }
     assert_eq!(pair.world.now(), start);
+}
+
+/// Other threads may wait for something else, which the time would pass for them.
+#[test]
+fn polls_move_time_by_the_longest_step_at_most() {
+    let max_step = Duration::from_micros(1);
+    let mut pair = Pair::in_world(WorldConfig { max_step, latency: Duration::from_micros(100), ..WorldConfig::default() });
+    let (a, b) = pair.connected();
+    let target = pair.b.region(b.pd, 64, ACCESS);
+    post_write(&mut pair.a, &a, 0, &[1], &target);
+    let (mut done, mut steps, mut now) = ([Completion::EMPTY], 0, pair.world.now());
+    while pair.a.verbs.poll_cq(a.cq, &mut done).unwrap() == 0 {
+        let before = std::mem::replace(&mut now, pair.world.now());
+        let step = now.since(before);
+        assert!(step <= max_step, "{step:?} in one poll");
+        steps += u32::from(!step.is_zero());
+        assert!(steps < 1_000, "no completion");
+    }
+    assert!(steps >= 200, "{steps} steps for two times 100 microseconds");
 }
