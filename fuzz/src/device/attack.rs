@@ -24,6 +24,13 @@ const QKEYS: [u32; 3] = [QKEY, 0x8001_0000, 0];
 const PKEY_INDICES: [u16; 8] = [0, 1, 2, 0x7f, 0x80, 0x3ff, 0x8000, 0xffff];
 /// A queue pair that no port has.
 const NO_QPN: u32 = 0xab_cdef;
+/// Bit of [`Way::QueuePair`]'s P_Key index.
+const FROM_MANAGER: u8 = 0x80;
+/// Services of queue pairs 0 and 1.
+const MANAGERS: [u32; 2] = [7, 8];
+/// RTS2RTS_QP, and the bit for the queue key in its mask.
+const RTS2RTS: u16 = 0x505;
+const OPTIONAL_QKEY: u32 = 1 << 5;
 /// Datagrams that one act sends.
 const MAX_REPEATS: u8 = 32;
 
@@ -32,24 +39,25 @@ const MAX_REPEATS: u8 = 32;
 pub enum Way {
     /// By MAD_IFC, to its own port; with or without a check of the M_Key.
     Command { ignore_key: bool },
-    /// From an ordinary queue pair for datagrams, to queue pair 0 or 1 of a port.
+    /// From an ordinary queue pair for datagrams, to queue pair 0 or 1 of a port; with the highest bit of `pkey_index` from its own
+    /// queue pair 0 or 1, as its kernel could.
     QueuePair { port: u8, general: bool, pkey_index: u8 },
 }
 
 /// A management datagram.
 #[derive(Arbitrary, Debug)]
 pub struct ManagementDatagram {
-    way: Way,
-    directed: bool,
-    get: bool,
+    pub(super) way: Way,
+    pub(super) directed: bool,
+    pub(super) get: bool,
     /// PortInfo, the P_Key table, or any attribute.
-    attribute: u8,
+    pub(super) attribute: u8,
     /// The LID that it gives: of a port on the wire, or any.
-    lid: u8,
+    pub(super) lid: u8,
     /// The partition that it makes it a member of.
-    partition: u8,
-    m_key: u8,
-    state: u8,
+    pub(super) partition: u8,
+    pub(super) m_key: u8,
+    pub(super) state: u8,
 }
 
 /// Datagrams to a stranger.
@@ -93,17 +101,40 @@ impl Guest {
 
     /// Takes its queue pair for datagrams to RTS with another P_Key index, and sends.
     fn send_datagram(&mut self, av: [u8; 48], pkey_index: u8, bytes: &[u8], repeats: u8) {
-        let Some(&(qpn, ..)) = self.qps.get(DATAGRAMS) else { return };
+        self.send_datagram_from(DATAGRAMS, QKEY, av, pkey_index, bytes, repeats);
+    }
+
+    /// Returns the place of its queue pair 0 or 1, which is made if there is room.
+    fn manager(&mut self, general: bool) -> Option<usize> {
+        let [subnet, general_services] = MANAGERS;
+        let service = if general { general_services } else { subnet };
+        let made = self.managers.iter().find(|(of, _)| *of == service).map(|(_, qpn)| *qpn);
+        let qpn = match made {
+            Some(qpn) => qpn,
+            None => self.create_queue_pair(service, &[])?,
+        };
+        if made.is_none() {
+            self.managers.push((service, qpn));
+        }
+        self.qps.iter().position(|qp| qp.0 == qpn)
+    }
+
+    /// Takes a queue pair for datagrams to RTS, and sends.
+    fn send_datagram_from(&mut self, index: usize, qkey: u32, av: [u8; 48], pkey_index: u8, bytes: &[u8], repeats: u8) {
+        let Some(&(qpn, ..)) = self.qps.get(index) else { return };
         self.reset_queue_pair(qpn);
         let pkey_index = PKEY_INDICES[usize::from(pkey_index) % PKEY_INDICES.len()];
         self.connect_to(qpn, &Path { dlid: self.lid, dest_qpn: qpn, pkey_index, timeout: 0, retries: 0, psn: FIRST_PSN });
+        if qkey != QKEY {
+            self.command(input(RTS2RTS, 272, &[(8, qpn), (16, OPTIONAL_QKEY), (24 + 0xa8, qkey)]), 16);
+        }
         let _ = self.memory.write(DATAGRAM, bytes);
         let mut body = av.to_vec();
         body.extend((bytes.len() as u32).to_be_bytes());
         body.extend(self.key.to_be_bytes());
         body.extend((BASE + DATAGRAM as u64).to_be_bytes());
         for _ in 0..=repeats % MAX_REPEATS {
-            self.send(DATAGRAMS as u8, 0x0a, 8, 0, &body);
+            self.send(index as u8, 0x0a, 8, 0, &body);
         }
     }
 
@@ -144,7 +175,12 @@ impl Guest {
             Way::QueuePair { port, general, pkey_index } => {
                 let (qkey, qpn) = if general { (QKEYS[1], 1) } else { (QKEYS[2], 0) };
                 let av = Self::address(qkey, qpn, self.target_lid(port));
-                self.send_datagram(av, pkey_index, &mad.bytes(), 0);
+                // Where the M_Key is 0, its kernel may manage other ports (SECURITY.md).
+                if pkey_index & FROM_MANAGER == 0 || (self.open_key && !general) {
+                    self.send_datagram(av, pkey_index, &mad.bytes(), 0);
+                } else if let Some(index) = self.manager(general) {
+                    self.send_datagram_from(index, qkey, av, pkey_index, &mad.bytes(), 0);
+                }
             }
         }
     }

@@ -75,6 +75,10 @@ pub struct Guest {
     pub others: Vec<u32>,
     /// Other ports on the wire.
     pub neighbors: Vec<Neighbor>,
+    /// Its queue pairs 0 and 1 as they are made: service and number.
+    pub managers: Vec<(u32, u32)>,
+    /// Any kernel may manage the ports of its subnet.
+    pub open_key: bool,
 }
 
 /// Returns a command of `len` bytes with these dwords.
@@ -113,6 +117,8 @@ impl Guest {
             srqs: Vec::new(),
             others: Vec::new(),
             neighbors: Vec::new(),
+            managers: Vec::new(),
+            open_key: false,
         };
         guest.run(1_000_000);
         guest.device.bar_write(0x10, &((BASE >> 32) as u32).to_be_bytes());

@@ -86,6 +86,7 @@ impl Subnet {
         if !setup.pages {
             attacker.more_objects();
         }
+        attacker.open_key = setup.management == Management::OpenKey;
         attacker.neighbors = guests.each_ref().map(WellBehavedGuest::as_neighbor).to_vec();
         let mut fabric = Fabric::new(FaultyWire::new(PerfectWire::default(), setup.faults, WIRE_SEED), None);
         let [first, second] = &guests;
