@@ -1,6 +1,7 @@
 //! A machine with a simulated device, as a driver drives it that knows registers, memory and commands only.
 
 use bareverbs::{DmaMemory as _, Instant};
+use bareverbs_mlx5_spec::{CMD_ENTRY, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
 use bareverbs_sim::in_process::SimMemory;
 use bareverbs_sim::{Device, DeviceConfig, PageDemand};
 
@@ -303,15 +304,17 @@ impl Guest {
     pub fn command(&mut self, input: Vec<u8>, out_len: usize) {
         let in_ptr = self.chain(MAILBOXES, input.get(16..).unwrap_or_default(), input.len().saturating_sub(16).div_ceil(512));
         let out_ptr = self.chain(OUT_MAILBOXES, &[], out_len.saturating_sub(16).div_ceil(512));
-        let mut entry = [0; 64];
-        entry[0] = 7;
-        entry[4..8].copy_from_slice(&(input.len() as u32).to_be_bytes());
-        entry[8..16].copy_from_slice(&in_ptr.to_be_bytes());
-        let inline = input.len().min(16);
-        entry[16..16 + inline].copy_from_slice(&input[..inline]);
-        entry[48..56].copy_from_slice(&out_ptr.to_be_bytes());
-        entry[56..60].copy_from_slice(&(out_len as u32).to_be_bytes());
-        entry[63] = 1;
+        let mut entry = [0; CMD_ENTRY];
+        ViewMut::<CmdQueueEntry>::of(&mut entry)
+            .set(CmdQueueEntry::TYPE, PCI_CMD_XPORT)
+            .set(CmdQueueEntry::INPUT_LENGTH, input.len() as u32)
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_63_32, (in_ptr >> 32) as u32)
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_31_9, in_ptr as u32 >> 9)
+            .set_bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA, &input)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_63_32, (out_ptr >> 32) as u32)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_31_9, out_ptr as u32 >> 9)
+            .set(CmdQueueEntry::OUTPUT_LENGTH, out_len as u32)
+            .set(CmdQueueEntry::OWNERSHIP, 1);
         let _ = self.memory.write(0, &entry);
         self.device.bar_write(0x18, &1_u32.to_be_bytes());
         self.run(100);
