@@ -36,7 +36,7 @@ id! {
     Pdn(u32);
     /// Event queue number.
     Eqn(u32);
-    /// Local key of a memory region: a 24-bit index and, in the low byte, the part that its owner chooses (IBTA 10.6.3).
+    /// Local key of a memory region: a 24-bit index and, in the low byte, a [`KeyTag`] (IBTA 10.6.3).
     Lkey(u32);
     /// Remote key of a memory region or window, built as [`Lkey`] is.
     Rkey(u32);
@@ -47,6 +47,51 @@ id! {
     /// Q_Key of a datagram.
     Qkey(u32);
 }
+
+/// The low byte of a key, which the key's owner chooses (IBTA 10.6.3). The upper 24 bits are the index of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct KeyTag(pub u8);
+
+impl KeyTag {
+    /// Returns the tag of a key.
+    pub const fn of(key: u32) -> Self {
+        Self(key as u8)
+    }
+
+    /// Returns the tag after this one. The last is followed by the first.
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    /// Returns the key of an index of 24 bits with this tag.
+    pub const fn key(self, index: u32) -> u32 {
+        index << 8 | self.0 as u32
+    }
+}
+
+macro_rules! key {
+    ($($name:ident)+) => {$(
+        impl $name {
+            /// Returns the index, 24 bits.
+            pub const fn index(self) -> u32 {
+                self.0 >> 8
+            }
+
+            /// Returns the tag.
+            pub const fn tag(self) -> KeyTag {
+                KeyTag::of(self.0)
+            }
+
+            /// Returns the key of the same index with another tag.
+            pub const fn with_tag(self, tag: KeyTag) -> Self {
+                Self(tag.key(self.index()))
+            }
+        }
+    )+};
+}
+
+key! { Lkey Rkey }
 
 /// Global identifier of a port, 16 bytes in network order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -63,7 +63,7 @@ pub use error::{
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
-pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
+pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use platform::{
     Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingLayout, RingView,

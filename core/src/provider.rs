@@ -172,7 +172,7 @@ pub trait Provider {
     /// The device refuses or does not answer; the domain is as before.
     fn dealloc_pd(&mut self, _: CoreToken, pd: &mut Self::Pd) -> Result<(), Self::Error>;
 
-    /// Makes a region. The low bytes of its keys differ from those of the regions made before it.
+    /// Makes a region. The tags of its keys differ from those of the regions made before it.
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`]; also if the map has no address for a byte.
@@ -188,7 +188,7 @@ pub trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn destroy_mr(&mut self, _: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error>;
 
-    /// Makes an unbound window. The low byte of its key differs from those of the windows made before it.
+    /// Makes an unbound window. The tag of its key differs from those of the windows made before it.
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`].

@@ -10,9 +10,9 @@ use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
 use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
 use crate::{
-    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindInfo, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, Lkey,
-    MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatchError,
-    SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, SgeFault, WcOpcode,
+    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindInfo, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, KeyTag,
+    Lkey, MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey,
+    SendBatchError, SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, SgeFault, WcOpcode,
 };
 
 bitflags::bitflags! {
@@ -505,12 +505,19 @@ impl<'a, P: Provider> SendBatch<'a, P> {
         self.open.call(|state, shared| append_bind_mw(state, shared, mw, bind))
     }
 
-    /// Posts a BIND_MW of a type 2 window; `key` is the low byte of its new key.
+    /// Posts a BIND_MW of a type 2 window; `tag` is that of its new key.
     ///
     /// # Errors
     /// Same as [`Self::post`].
-    pub fn bind(&mut self, wr_id: u64, flags: SendFlags, mw: MwHandle, key: u8, info: &BindInfo) -> Result<(), PostSendError> {
-        self.open.call(|state, shared| append_bind_type2(state, shared, wr_id, flags, mw, key, info))
+    pub fn bind(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        mw: MwHandle,
+        tag: KeyTag,
+        info: &BindInfo,
+    ) -> Result<(), PostSendError> {
+        self.open.call(|state, shared| append_bind_type2(state, shared, wr_id, flags, mw, tag, info))
     }
 
     /// Posts a LOCAL_INV of the type 2 window with key `rkey`.
@@ -592,11 +599,11 @@ fn append_bind_type2<P: Provider>(
     wr_id: u64,
     flags: SendFlags,
     mw: MwHandle,
-    key: u8,
+    tag: KeyTag,
     info: &BindInfo,
 ) -> Result<(), PostSendError> {
     let mut open = PostCursor::new(state, shared);
-    let posted = open.put_bind_type2(wr_id, flags, mw, key, info);
+    let posted = open.put_bind_type2(wr_id, flags, mw, tag, info);
     open.save();
     posted
 }
@@ -776,8 +783,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             SendOp::FetchAdd { sge, remote, add } => {
                 return self.put_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge);
             }
-            SendOp::BindMw { mw, key, info } => {
-                return self.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, key, &info));
+            SendOp::BindMw { mw, tag, info } => {
+                return self.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, tag, &info));
             }
             SendOp::LocalInv { rkey } => {
                 return self.call(|state, shared| append_local_inv(state, shared, id, flags, rkey));
@@ -1019,14 +1026,14 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         wr_id: u64,
         flags: SendFlags,
         mw: MwHandle,
-        key: u8,
+        tag: KeyTag,
         info: &BindInfo,
     ) -> Result<(), PostSendError> {
         if !self.admits(OpSet::WINDOW, BASIC, flags) {
             return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0));
         }
         let binding = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
-        let request = self.bind_request(mw, MwType::Type2, &binding, Some(key));
+        let request = self.bind_request(mw, MwType::Type2, &binding, Some(tag));
         let shared = self.shared;
         shared.windows.with(|windows| {
             windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
@@ -1049,7 +1056,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         })
     }
 
-    fn bind_request<'b>(&self, mw: MwHandle, kind: MwType, binding: &'b Binding, tag: Option<u8>) -> BindRequest<'b> {
+    fn bind_request<'b>(&self, mw: MwHandle, kind: MwType, binding: &'b Binding, tag: Option<KeyTag>) -> BindRequest<'b> {
         let SendLimits { pd, max_window, .. } = self.state.limits;
         BindRequest { pd, mw, kind, binding, tag, max_length: max_window }
     }

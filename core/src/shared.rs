@@ -204,7 +204,7 @@ impl<'s> Regions<'s> {
     /// Returns the region with this key, if it is in the first slot of its search.
     #[inline(always)]
     pub(crate) fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
-        match self.slots.get((lkey.get() >> 8 & self.mask) as usize) {
+        match self.slots.get((lkey.index() & self.mask) as usize) {
             Some(slot) => slot.find_usable(lkey),
             None => None,
         }
@@ -214,7 +214,7 @@ impl<'s> Regions<'s> {
     #[inline(always)]
     pub(crate) fn find(&self, lkey: Lkey) -> Option<RegionFacts> {
         if cfg!(not(feature = "small"))
-            && let Some(slot) = self.slots.get((lkey.get() >> 8 & self.mask) as usize)
+            && let Some(slot) = self.slots.get((lkey.index() & self.mask) as usize)
             && let Some(facts) = slot.find(lkey)
         {
             return Some(facts);
@@ -224,7 +224,7 @@ impl<'s> Regions<'s> {
 
     /// Returns every slot with its index, in the order of the search for a key.
     pub(crate) fn in_order(&self, lkey: Lkey) -> impl Iterator<Item = (usize, &'s RegionSlot)> + use<'s> {
-        let (slots, first) = (self.slots, (lkey.get() >> 8 & self.mask) as usize);
+        let (slots, first) = (self.slots, (lkey.index() & self.mask) as usize);
         (0..slots.len()).filter_map(move |step| {
             let at = first.wrapping_add(step);
             let at = if at < slots.len() { at } else { at.wrapping_sub(slots.len()) };

@@ -56,8 +56,8 @@ use core::marker::PhantomData;
 
 use crate::log::format_as;
 use crate::{
-    BindInfo, MwHandle, Payload, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatch, SendBatchError,
-    SendFlags, SendOp, SendWr, Sge, Verbs,
+    BindInfo, KeyTag, MwHandle, Payload, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatch,
+    SendBatchError, SendFlags, SendOp, SendWr, Sge, Verbs,
 };
 
 mod sealed {
@@ -228,12 +228,12 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::FetchAdd { sge, remote, add })
     }
 
-    /// Creates a BIND_MW of a type 2 window; `key` is the low byte of its new key.
-    pub const fn bind_mw(wr_id: u64, mw: MwHandle, key: u8, info: BindInfo) -> Self
+    /// Creates a BIND_MW of a type 2 window; `tag` is that of its new key.
+    pub const fn bind_mw(wr_id: u64, mw: MwHandle, tag: KeyTag, info: BindInfo) -> Self
     where
         T: Connected,
     {
-        Self::new(wr_id, SendOp::BindMw { mw, key, info })
+        Self::new(wr_id, SendOp::BindMw { mw, tag, info })
     }
 
     /// Creates a LOCAL_INV of a type 2 window.

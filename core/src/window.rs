@@ -8,7 +8,7 @@ use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AllocMwError, BindRefused, CoreToken, DeallocMwError, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
+    Access, AllocMwError, BindRefused, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
     QpHandle, Rkey, SendFlags,
 };
 
@@ -141,8 +141,8 @@ pub(crate) struct BindRequest<'a> {
     pub(crate) mw: MwHandle,
     pub(crate) kind: MwType,
     pub(crate) binding: &'a Binding,
-    /// Low byte of the new key; `None`: the one after the present one.
-    pub(crate) tag: Option<u8>,
+    /// Tag of the new key; `None`: the one after the present one.
+    pub(crate) tag: Option<KeyTag>,
     /// Maximum window of the device in bytes.
     pub(crate) max_length: u64,
 }
@@ -156,11 +156,6 @@ pub(crate) struct CheckedBind<'a> {
     pub(crate) lkey: Lkey,
     /// What the window will be bound to.
     binding: Option<&'a Binding>,
-}
-
-/// Returns the key with another low byte.
-const fn with_tag(rkey: Rkey, tag: u8) -> Rkey {
-    Rkey::new((rkey.get() & !0xff) | tag as u32)
 }
 
 /// Returns the facts of the region that a binding names.
@@ -262,8 +257,7 @@ impl Windows {
             return Err(BindRefused::Domain);
         }
         let old = window.state.rkey;
-        let tag = request.tag.unwrap_or((old.get() as u8).wrapping_add(1));
-        let new = with_tag(old, tag);
+        let new = old.with_tag(request.tag.unwrap_or(old.tag().next()));
         let binding = request.binding;
         if binding.length == 0 {
             return Ok(CheckedBind { mw: request.mw, old, new, lkey: Lkey::new(0), binding: None });

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Access, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
+use crate::{Access, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +125,8 @@ pub enum SendOp<'a> {
     BindMw {
         /// The window.
         mw: MwHandle,
-        /// Low byte of its new key.
-        key: u8,
+        /// Tag of its new key.
+        tag: KeyTag,
         /// Where to.
         info: BindInfo,
     },

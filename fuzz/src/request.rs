@@ -1,10 +1,8 @@
 //! Arbitrary requests, and what the device's decoder must read after a driver wrote them.
 
 use arbitrary::Arbitrary;
-use bareverbs::{
-    Access, BindInfo, Errno, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch, SendFlags,
-    SendOp, SendWr, Sge,
-};
+use bareverbs::{KeyTag, Access, BindInfo, Errno, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch, SendFlags,
+    SendOp, SendWr, Sge,};
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_sim::wqe_decode::{
@@ -265,14 +263,14 @@ impl Request {
                 (0, first_key, batch.bind_mw(first, &bind).map_err(|error| error.errno())?.get())
             }
             Operation::Bind { key, .. } => {
-                let info = self.bind_info(ground);
+                let (tag, info) = (KeyTag(key), self.bind_info(ground));
                 let posted = if typed {
-                    batch.bind(wr_id, flags, second, key, &info)
+                    batch.bind(wr_id, flags, second, tag, &info)
                 } else {
-                    batch.post(&SendWr { wr_id, flags, op: SendOp::BindMw { mw: second, key, info } })
+                    batch.post(&SendWr { wr_id, flags, op: SendOp::BindMw { mw: second, tag, info } })
                 };
                 posted.map_err(|error| error.errno())?;
-                (1, second_key, second_key & !0xff | u32::from(key))
+                (1, second_key, Rkey::new(second_key).with_tag(tag).get())
             }
             _ => {
                 let rkey = Rkey::new(second_key);

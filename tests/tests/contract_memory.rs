@@ -6,7 +6,7 @@ use bareverbs::{
     RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, StaleHandle, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Error;
-use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, MkeyTag};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
@@ -52,7 +52,7 @@ fn every_combination_of_access_flags() {
             let mr = made.unwrap_or_else(|error| panic!("{access:?}: {error}"));
             let info = node.verbs.mr(mr).unwrap();
             assert_eq!((info.pd, info.addr, info.length, info.access), (pd, buffer.addr, 8192, access));
-            assert_ne!(info.lkey.get() >> 8, 0);
+            assert_ne!(info.lkey.index(), 0);
             assert_eq!(node.snapshot().device.engine.mkeys, before.device.engine.mkeys + 1);
             node.verbs.dereg_mr_raw(mr).unwrap();
         }
@@ -732,7 +732,7 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
     for n in 0..300 {
         let next = node.verbs.bind_mw(end.qp, mw, &request).unwrap();
         assert_ne!(next, key, "bind {n}");
-        assert_eq!(next.get() >> 8, key.get() >> 8, "the index stays");
+        assert_eq!(next.index(), key.index(), "the index stays");
         assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success, "bind {n}");
         key = next;
     }
@@ -790,14 +790,14 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
     let mut pair = Pair::new();
     let (_, b) = pair.connected();
     let region = pair.b.region(b.pd, 8192, ALL_ACCESS);
-    let key = region.info.rkey.get();
-    let state = pair.b.verbs.provider_mut().query_mkey(key >> 8).unwrap();
-    assert_eq!((state.tag, state.free), (MkeyTag::of(key), false));
+    let key = region.info.rkey;
+    let state = pair.b.verbs.provider_mut().query_mkey(key.index()).unwrap();
+    assert_eq!((state.tag, state.free), (key.tag(), false));
     assert_eq!((state.start, state.length), (region.buffer.addr, 8192));
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
-    let fresh = pair.b.verbs.mw(mw).unwrap().rkey.get();
-    let state = pair.b.verbs.provider_mut().query_mkey(fresh >> 8).unwrap();
-    assert_eq!((state.tag, state.free), (MkeyTag::of(fresh), true));
+    let fresh = pair.b.verbs.mw(mw).unwrap().rkey;
+    let state = pair.b.verbs.provider_mut().query_mkey(fresh.index()).unwrap();
+    assert_eq!((state.tag, state.free), (fresh.tag(), true));
     let bind = MwBind {
         wr_id: 1,
         flags: SendFlags::SIGNALED,
@@ -806,10 +806,10 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
         length: 100,
         access: Access::REMOTE_READ,
     };
-    let bound = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap().get();
+    let bound = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
     assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
-    let state = pair.b.verbs.provider_mut().query_mkey(bound >> 8).unwrap();
-    assert_eq!((state.tag, state.free), (MkeyTag::of(bound), false));
+    let state = pair.b.verbs.provider_mut().query_mkey(bound.index()).unwrap();
+    assert_eq!((state.tag, state.free), (bound.tag(), false));
     assert_eq!((state.start, state.length), (region.buffer.addr + 16, 100));
     assert!(pair.b.verbs.provider_mut().query_mkey(0xff_fff0).is_err());
 }
@@ -828,6 +828,6 @@ fn windows_do_not_begin_with_the_key_of_the_one_before() {
         seen.push(key);
         node.verbs.dealloc_mw(mw).unwrap();
     }
-    let indices: std::collections::BTreeSet<u32> = seen.iter().map(|key| key.get() >> 8).collect();
+    let indices: std::collections::BTreeSet<u32> = seen.iter().map(|key| key.index()).collect();
     assert!(indices.len() < 16, "the indices do come again");
 }

@@ -1,7 +1,7 @@
 //! Posting: every row of the verbs contract's tables for sends and receives, each refusal with its errno and its error.
 
 use bareverbs::{
-    Access, BadWr, BindInfo, BindRefused, Completion, Errno, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
+    Access, BadWr, BindInfo, BindRefused, Completion, Errno, KeyTag, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
     PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendBatchError, SendFlags, SendOp, SendWr,
     Sge, SgeFault, WcOpcode, WcStatus,
 };
@@ -94,7 +94,7 @@ impl<'a> Parts<'a> {
             Op::Read => SendOp::Read { sges, remote },
             Op::CompareSwap => SendOp::CompareSwap { sge: sges[0], remote, compare: 0, swap: 1 },
             Op::FetchAdd => SendOp::FetchAdd { sge: sges[0], remote, add: 1 },
-            Op::BindMw => SendOp::BindMw { mw, key: 77, info },
+            Op::BindMw => SendOp::BindMw { mw, tag: KeyTag(77), info },
             Op::LocalInv => SendOp::LocalInv { rkey },
         }
     }
@@ -176,7 +176,7 @@ fn every_opcode_of_a_reliable_connection_is_done() {
     let mut fixture = Fixture::new(QpType::Rc);
     // The peer's window that SEND_WITH_INV takes away.
     let info = BindInfo { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
-    let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], key: 9, info });
+    let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], tag: KeyTag(9), info });
     fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
     assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
     let far = fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().rkey;
@@ -535,7 +535,7 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     let mut fixture = Fixture::new(QpType::Rc);
     let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
     let (info, mw) = (fixture.info(), fixture.windows[0]);
-    let bind = SendOp::BindMw { mw, key: 1, info };
+    let bind = SendOp::BindMw { mw, tag: KeyTag(1), info };
     let before = fixture.pair.a.verbs.mw(mw);
     let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp).unwrap();
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
@@ -761,7 +761,7 @@ fn binds_and_invalidations_as_work_requests() {
     ];
     let before = fixture.free();
     for (mw, info, errno, refusal) in cases {
-        let error = fixture.post(SendFlags::empty(), SendOp::BindMw { mw, key: 1, info }).unwrap_err();
+        let error = fixture.post(SendFlags::empty(), SendOp::BindMw { mw, tag: KeyTag(1), info }).unwrap_err();
         assert_eq!((error, error.errno()), (PostSendError::Bind(refusal), errno));
     }
     // A key that no type 2 window of the domain has.
@@ -772,11 +772,11 @@ fn binds_and_invalidations_as_work_requests() {
     }
     assert_eq!(fixture.free(), before);
     // As many unfinished as there may be windows, and then no more.
-    for key in 0..8 {
-        fixture.send(u64::from(key), SendFlags::empty(), SendOp::BindMw { mw: type2, key, info }).unwrap();
+    for tag in (0..8).map(KeyTag) {
+        fixture.send(u64::from(tag.0), SendFlags::empty(), SendOp::BindMw { mw: type2, tag, info }).unwrap();
     }
     let full = fixture.free();
-    let bind = SendOp::BindMw { mw: type2, key: 1, info };
+    let bind = SendOp::BindMw { mw: type2, tag: KeyTag(1), info };
     refused!(fixture.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
     let rkey = fixture.pair.a.verbs.mw(type2).unwrap().rkey;
     refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);

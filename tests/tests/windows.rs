@@ -1,8 +1,8 @@
 //! Memory windows on the device: what a key opens, when it stops opening it, and what a failed bind leaves behind.
 
 use bareverbs::{
-    Access, DeallocMwError, DeregMrError, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType, Remote, Rkey,
-    SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType,
+    Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts};
@@ -323,8 +323,8 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
     let bind = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 64, access: Access::REMOTE_READ };
     let unbind = bareverbs::BindInfo { mr: bareverbs::MrHandle::NONE, addr: 3, length: 0, access: Access::LOCAL_WRITE };
-    for (key, info) in [(1, bind), (2, unbind)] {
-        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
+    for (tag, info) in [(KeyTag(1), bind), (KeyTag(2), unbind)] {
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, info })).unwrap();
         assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
         assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
     }
@@ -348,14 +348,14 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     let mut fixture = Fixture::new();
     let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
     let addr = fixture.there.buffer.addr;
-    let bind = |fixture: &mut Fixture, key: u8| {
+    let bind = |fixture: &mut Fixture, tag: KeyTag| {
         let info = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
-        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, info })).unwrap();
         let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
         assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
         fixture.pair.b.verbs.mw(mw).unwrap().rkey
     };
-    let rkey = bind(&mut fixture, 0x42);
+    let rkey = bind(&mut fixture, KeyTag(0x42));
     assert_eq!(rkey.get() & 0xff, 0x42);
     assert_eq!(write(&mut fixture, addr, rkey, 256), WcStatus::Success);
 
@@ -364,7 +364,7 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     assert_eq!((done.opcode, done.status), (WcOpcode::LocalInv, WcStatus::Success));
     fixture.refused(addr, rkey, 1);
 
-    let rkey = bind(&mut fixture, 0x43);
+    let rkey = bind(&mut fixture, KeyTag(0x43));
     assert_eq!(write(&mut fixture, addr, rkey, 256), WcStatus::Success);
     let inbox = fixture.pair.b.region(fixture.b.pd, 64, ALL);
     fixture.pair.b.verbs.post_recv(fixture.b.qp, &bareverbs::RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] }).unwrap();

@@ -1,7 +1,6 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
-use bareverbs::{AsyncEvent, DeviceAttr, Machine, Platform};
-use bareverbs_mlx5_spec::MkeyTag;
+use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Machine, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
@@ -48,7 +47,7 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) cqs: u32,
     pub(crate) health: HealthWatch,
     /// Tag of the last key that was created.
-    pub(crate) mkey_tag: MkeyTag,
+    pub(crate) key_tag: KeyTag,
     pub(crate) commands: CommandInterface<P, U>,
 }
 
@@ -70,7 +69,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             },
             cqs: 0,
             health: HealthWatch::default(),
-            mkey_tag: MkeyTag::default(),
+            key_tag: KeyTag::default(),
             commands: CommandInterface::new(machine, &config),
         }
     }

@@ -10,9 +10,9 @@ use std::vec::Vec;
 use crate::sync::Ordering;
 use crate::{
     AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
-    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, Lkey, MrRequest, MwType, Peek, PortAttr,
-    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
-    SendRing, SendWriter, Sge, WcData, WcStatus,
+    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType, Peek,
+    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
+    SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
 const QPN: u32 = 0x100;
@@ -123,7 +123,7 @@ impl Device {
 
     fn key(&mut self) -> u32 {
         self.keys += 1;
-        self.keys << 8 | self.keys
+        KeyTag::of(self.keys).key(self.keys)
     }
 }
 

@@ -4,8 +4,8 @@ use super::mock::Kind;
 use super::post::send;
 use super::{ALL_RIGHTS, BASE, Harness, LENGTH, register, set_state};
 use crate::{
-    Access, BindInfo, BindMwError, BindRefused, Binding, DeallocMwError, DeregMrError, Errno, MwBind, MwHandle, MwInfo, MwType,
-    QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus,
+    Access, BindInfo, BindMwError, BindRefused, Binding, DeallocMwError, DeregMrError, Errno, KeyTag, MwBind, MwHandle, MwInfo,
+    MwType, QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus,
 };
 
 fn bind(harness: &Harness, offset: u64, length: u64) -> MwBind {
@@ -140,7 +140,7 @@ fn the_low_byte_of_the_key_wraps_without_touching_the_rest() {
         post(&mut harness, mw, 0, 64);
         harness.complete(at, WcStatus::Success);
         harness.poll().unwrap();
-        assert_eq!(info(&harness, mw).rkey.get() >> 8, start.get() >> 8);
+        assert_eq!(info(&harness, mw).rkey.index(), start.index());
     }
     assert_eq!(info(&harness, mw).rkey, start);
 }
@@ -356,7 +356,7 @@ fn what_the_peer_has_invalidated_does_not_come_back() {
     harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 5, sges: &[] }).unwrap();
     assert!(harness.device().execute(harness.qpn()));
     harness.poll().unwrap();
-    assert!(harness.device().invalidate(harness.qpn(), old.get() >> 8));
+    assert!(harness.device().invalidate(harness.qpn(), old.index()));
     bind_type2(&mut harness, mw, 0x12);
     harness.complete(3, WcStatus::MwBindErr);
     assert_eq!(harness.poll_ids(), [5, 1]);
@@ -383,7 +383,7 @@ fn the_peer_invalidates_type_two_windows() {
     let rkey = bind_type2(&mut harness, mw, 1);
     harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 5, sges: &[] }).unwrap();
     assert!(harness.device().execute(harness.qpn()));
-    assert!(harness.device().invalidate(harness.qpn(), rkey.get() >> 8));
+    assert!(harness.device().invalidate(harness.qpn(), rkey.index()));
     let done = harness.poll().unwrap();
     assert_eq!((done[0].wr_id, done[1].wr_id, done[1].data), (1, 5, WcData::Invalidated(rkey)));
     assert_eq!(info(&harness, mw).binding, None);
@@ -391,9 +391,9 @@ fn the_peer_invalidates_type_two_windows() {
 }
 
 /// Binds a type 2 window to the start of the region; gives its new key.
-fn bind_type2(harness: &mut Harness, mw: MwHandle, key: u8) -> Rkey {
+fn bind_type2(harness: &mut Harness, mw: MwHandle, tag: u8) -> Rkey {
     let binding = BindInfo { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let op = SendOp::BindMw { mw, key, info: binding };
+    let op = SendOp::BindMw { mw, tag: KeyTag(tag), info: binding };
     harness.verbs.post_send(harness.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     info(harness, mw).rkey
 }

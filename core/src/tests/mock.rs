@@ -6,8 +6,8 @@ use std::vec::Vec;
 
 use crate::{
     Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, Lkey, MrRequest, MwType,
-    Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, KeyTag, Lkey, MrRequest,
+    MwType, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
     RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
@@ -120,7 +120,7 @@ pub(super) struct Device {
     /// Whether a bind must name the key that its window has; if not, it must only be newer than the last one that was done.
     pub(super) strict: bool,
     /// Low byte of the next key.
-    variant: u8,
+    tag: KeyTag,
     sequence: u64,
     /// Regions by key.
     pub(super) regions: BTreeMap<u32, ()>,
@@ -169,7 +169,7 @@ impl Device {
             next_qpn: None,
             rings: None,
             strict: true,
-            variant: 0,
+            tag: KeyTag::default(),
             sequence: 0,
             regions: BTreeMap::new(),
             windows: BTreeMap::new(),
@@ -220,11 +220,12 @@ impl Device {
     /// Returns the first free mkey number: numbers are reused.
     fn mkey(&mut self) -> u32 {
         let used = |index: u32| {
-            self.windows.contains_key(&index) || self.regions.range(index << 8..=index << 8 | 0xff).next().is_some()
+            self.windows.contains_key(&index)
+                || self.regions.range(KeyTag(0).key(index)..=KeyTag(0xff).key(index)).next().is_some()
         };
         let index = (1..).find(|index| !used(*index)).unwrap();
-        self.variant = self.variant.wrapping_add(1);
-        index << 8 | u32::from(self.variant)
+        self.tag = self.tag.next();
+        self.tag.key(index)
     }
 
     fn step(&mut self) -> Result<(), MockError> {
@@ -249,7 +250,7 @@ impl Device {
             Kind::LocalInv(rkey) => Some(rkey),
             _ => None,
         };
-        let life = rkey.and_then(|rkey| self.windows.get(&(rkey.get() >> 8))).map(|window| window.life);
+        let life = rkey.and_then(|rkey| self.windows.get(&rkey.index())).map(|window| window.life);
         let sequence = self.sequence;
         let qp = self.qps.get_mut(&sent.qpn).unwrap();
         // Over those of a batch that was forgotten.
@@ -275,7 +276,7 @@ impl Device {
             Kind::LocalInv(rkey) => (rkey, (rkey.get(), None)),
             _ => return WcStatus::Success,
         };
-        let Some(window) = self.windows.get_mut(&(rkey.get() >> 8)).filter(|window| Some(window.life) == written.life) else {
+        let Some(window) = self.windows.get_mut(&rkey.index()).filter(|window| Some(window.life) == written.life) else {
             self.violations.push("a bind of a window that is gone");
             return WcStatus::MwBindErr;
         };

@@ -221,7 +221,7 @@ impl Model {
     }
 
     fn index(&self, window: usize) -> u32 {
-        self.verbs.mw(self.mws[window]).unwrap().rkey.get() >> 8
+        self.verbs.mw(self.mws[window]).unwrap().rkey.index()
     }
 
     fn binds(&self) -> usize {
@@ -290,8 +290,8 @@ impl Model {
                     // A type 2 window is unbound by an invalidation.
                     MwType::Type2 if region.is_none() => return,
                     MwType::Type2 => {
-                        let key = (self.verbs.mw(self.mws[window]).unwrap().rkey.get() as u8).wrapping_add(1);
-                        let op = SendOp::BindMw { mw: self.mws[window], key, info: BindInfo { mr, addr, length, access } };
+                        let tag = self.verbs.mw(self.mws[window]).unwrap().rkey.tag().next();
+                        let op = SendOp::BindMw { mw: self.mws[window], tag, info: BindInfo { mr, addr, length, access } };
                         batch.post(&SendWr { wr_id, flags: flags(signaled), op })
                     }
                 }
@@ -577,7 +577,7 @@ impl Model {
         }
         for window in 0..MWS {
             let info = self.verbs.mw(self.mws[window]).unwrap();
-            let truth = self.device().windows[&(info.rkey.get() >> 8)];
+            let truth = self.device().windows[&info.rkey.index()];
             let lkey = |mr| self.verbs.mr(mr).unwrap().lkey.get();
             let known = info.binding.map(|binding| (lkey(binding.mr), binding.addr, binding.length));
             assert_eq!(info.kind, truth.kind);

@@ -6,8 +6,8 @@ use std::vec::Vec;
 use super::mock::Kind;
 use super::{BASE, Harness, LENGTH, register, set_state};
 use crate::{
-    Access, BadWr, Errno, MwBind, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr, Remote,
-    Rkey, SendBatchError, SendFlags, SendOp, SendWr, Sge, SgeFault, WcOpcode, WcStatus,
+    Access, BadWr, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr,
+    Remote, Rkey, SendBatchError, SendFlags, SendOp, SendWr, Sge, SgeFault, WcOpcode, WcStatus,
 };
 
 pub(super) const REMOTE: Remote = Remote { addr: 0x8000, rkey: Rkey::new(0x1234) };
@@ -483,7 +483,7 @@ fn type_two_windows_are_bound_by_request() {
     let mw = harness.window(MwType::Type2);
     let info = crate::BindInfo { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     let unbound = harness.verbs.mw(mw).unwrap().rkey;
-    harness.verbs.post_send(harness.qp, &wr(SendOp::BindMw { mw, key: 0x42, info }, SendFlags::SIGNALED)).unwrap();
+    harness.verbs.post_send(harness.qp, &wr(SendOp::BindMw { mw, tag: KeyTag(0x42), info }, SendFlags::SIGNALED)).unwrap();
     let bound = harness.verbs.mw(mw).unwrap();
     assert_eq!(bound.rkey.get(), unbound.get() & !0xff | 0x42);
     assert!(bound.binding.is_some());

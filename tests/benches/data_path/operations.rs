@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use bareverbs::{Access, BindInfo, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
+use bareverbs::{Access, BindInfo, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
 use crate::fixture::{Driver, Fixture};
 
@@ -362,19 +362,19 @@ operations! {
     };
     bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        typed(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+        typed(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, KeyTag(5), &info).expect("post"));
     };
     bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        opaque(fixture, runs, SendOp::BindMw { mw, key: 5, info });
+        opaque(fixture, runs, SendOp::BindMw { mw, tag: KeyTag(5), info });
     };
     bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        typed_batch(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+        typed_batch(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, KeyTag(5), &info).expect("post"));
     };
     bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        opaque_list(fixture, runs, SendOp::BindMw { mw, key: 5, info });
+        opaque_list(fixture, runs, SendOp::BindMw { mw, tag: KeyTag(5), info });
     };
     local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
         let rkey = fixture.window_key();

@@ -152,6 +152,7 @@ fn of_the_core() {
         Instant,
         InterruptHandler<'static, Driver>,
         Interrupted,
+        KeyTag,
         Lid,
         Lkey,
         Peek,

@@ -107,30 +107,3 @@ crate::codes! {
 pub const MKEY_ANY_QPN: u32 = 0xff_ffff;
 /// Bytes of a translation octoword.
 pub const OCTOWORD: usize = 16;
-
-/// The low byte of a key, which the key's owner chooses ([`Mkc::MKEY_7_0`]). The upper 24 bits are the index of the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct MkeyTag(pub u8);
-
-impl MkeyTag {
-    /// Returns the tag of a key.
-    pub const fn of(key: u32) -> Self {
-        Self(key as u8)
-    }
-
-    /// Returns the tag after this one. The last is followed by the first.
-    pub const fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
-    }
-}
-
-/// Returns the key of an index of 24 bits and a tag.
-pub const fn mkey_from(index: u32, tag: MkeyTag) -> u32 {
-    index << 8 | tag.0 as u32
-}
-
-/// Returns the index of a key.
-pub const fn mkey_index(key: u32) -> u32 {
-    key >> 8
-}

@@ -1,9 +1,9 @@
 //! Memory keys: regions with their page lists, windows.
 
-use bareverbs::{Access, AddressMap, Extent, Lkey, MrRequest, MwType, Platform, Rkey};
+use bareverbs::{Access, AddressMap, Extent, KeyTag, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
-    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, MkeyTag, OCTOWORD, QueryMkeyIn, QueryMkeyOut,
-    ViewMut, WqeKlm, cmd, mkey_from, mkey_index,
+    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTOWORD, QueryMkeyIn, QueryMkeyOut, ViewMut,
+    WqeKlm, cmd,
 };
 
 use crate::Mlx5;
@@ -44,7 +44,7 @@ format_as!([] Mw, "Mw({:x})", |this| this.key.number);
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MkeyState {
     /// Low byte of the key.
-    pub tag: MkeyTag,
+    pub tag: KeyTag,
     /// Whether the key grants no access: a window that is not bound.
     pub free: bool,
     /// First address to which it grants access.
@@ -128,9 +128,9 @@ impl Pages {
 
 impl<P: Platform> Driver<P> {
     /// Returns the tag of the next key: another one each time, so that a destroyed key does not grant access to its successor.
-    const fn next_tag(&mut self) -> MkeyTag {
-        self.mkey_tag = self.mkey_tag.next();
-        self.mkey_tag
+    const fn next_tag(&mut self) -> KeyTag {
+        self.key_tag = self.key_tag.next();
+        self.key_tag
     }
 
     /// Creates a region.
@@ -166,7 +166,7 @@ impl<P: Platform> Driver<P> {
             region.start = 0;
         }
         let index = self.create_page_list(&region, pages, &mut walk)?;
-        let key = mkey_from(index, tag);
+        let key = tag.key(index);
         log_event!(debug, "region {:x}: {} pages of 2^{} bytes", key, pages.count, pages.log_size);
         Ok((Mr { key: Object::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
@@ -183,7 +183,7 @@ impl<P: Platform> Driver<P> {
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
         let inner = Region { access: local, ..*region };
         let index = self.create_page_list(&inner, pages, walk)?;
-        let lkey = mkey_from(index, region.tag);
+        let lkey = region.tag.key(index);
         let entries = region.length.div_ceil(KLM_REACH);
         let octowords = octowords(entries)?.next_multiple_of(OCTOWORD_BLOCK);
         let mut input = Buffer::zeroed();
@@ -203,7 +203,7 @@ impl<P: Platform> Driver<P> {
         };
         match self.create_mkey(&input, &mut list, octowords as usize * 2) {
             Ok(outer) => {
-                let key = mkey_from(outer, region.tag);
+                let key = region.tag.key(outer);
                 log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
                 Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
@@ -299,7 +299,7 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::PD, pd.object.number)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTOWORDS);
         let index = self.create_mkey(&input, &mut |_| 0, 0)?;
-        let key = mkey_from(index, tag);
+        let key = tag.key(index);
         log_event!(debug, "window {:x}", key);
         Ok((Mw { key: Object::new(index) }, Rkey::new(key)))
     }
@@ -317,7 +317,7 @@ impl<P: Platform> Driver<P> {
     ) -> Result<u32, PackedError> {
         let index = self.commands.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 is that of the key that ends a receive list.
-        if index <= mkey_index(INVALID_LKEY) {
+        if index <= Lkey::new(INVALID_LKEY).index() {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
         }
         Ok(index)
@@ -336,7 +336,7 @@ impl<P: Platform> Driver<P> {
         self.commands.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
-            tag: MkeyTag::of(context.get(Mkc::MKEY_7_0)),
+            tag: KeyTag::of(context.get(Mkc::MKEY_7_0)),
             free: context.is_set(Mkc::FREE),
             start: context.get64(Mkc::START_ADDR),
             length: context.get64(Mkc::LEN),
@@ -346,7 +346,7 @@ impl<P: Platform> Driver<P> {
     /// Returns the current key of a window. After a reset of its queue pair only this shows whether a bind was executed.
     pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, PackedError> {
         let state = self.query_mkey(mw.key.number)?;
-        Ok(Rkey::new(mkey_from(mw.key.number, state.tag)))
+        Ok(Rkey::new(state.tag.key(mw.key.number)))
     }
 }
 
@@ -370,7 +370,7 @@ struct Region {
     /// First address for the map.
     addr: u64,
     length: u64,
-    tag: MkeyTag,
+    tag: KeyTag,
 }
 
 /// Returns the error of a region whose byte `at` has no device address.

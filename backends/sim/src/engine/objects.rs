@@ -23,7 +23,7 @@ impl Engine {
     }
 
     /// Creates a key with the translations (page addresses or KLMs) in `source`. Returns the key's index; the key itself is
-    /// that and the variant of the context in its low byte.
+    /// that and the tag of the context in its low byte.
     pub(crate) fn create_mkey(
         &mut self,
         ctx: &mut StepContext<'_>,

@@ -83,7 +83,7 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQ
     if type2 {
         mask |= mkey_mask::QPN;
     }
-    let tag = bind.new.get() & 0xff;
+    let tag = u32::from(bind.new.tag().0);
     let mut words = [[0; WQEBB / 8]; BIND_BLOCKS as usize];
     let mut octowords = 0;
     if bind.length == 0 {

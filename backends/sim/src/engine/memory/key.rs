@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bareverbs::KeyTag;
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTOWORD, View, ViewMut};
 
 use crate::engine::memory::device_memory::DeviceMemory;
@@ -38,8 +39,8 @@ pub(in crate::engine) struct Access {
 pub(in crate::engine) enum KeyError {
     /// No key with this index.
     Unknown,
-    /// The key exists, and its variant (low byte) is another one.
-    Variant,
+    /// The key exists, and its tag is another one.
+    Tag,
     /// Nothing is registered or bound with it.
     Free,
     /// It belongs to another protection domain.
@@ -130,8 +131,8 @@ impl Mkey {
         self.context().is_set(Mkc::FREE)
     }
 
-    pub(in crate::engine) fn variant(&self) -> u32 {
-        self.context().get(Mkc::MKEY_7_0)
+    pub(in crate::engine) fn tag(&self) -> KeyTag {
+        KeyTag::of(self.context().get(Mkc::MKEY_7_0))
     }
 
     pub(in crate::engine) fn qpn(&self) -> u32 {
@@ -260,7 +261,7 @@ impl KeyTable {
             let allotted = self.device.allocation_with(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
             uses.push(Resource::device_memory(allotted.ok_or(CmdStatus::BadParam)?));
         }
-        // A key that requests may change can get any variant.
+        // A key that requests may change can get any tag.
         let may_be_mark = mkc.is_set(Mkc::UMR_EN) || mkc.get(Mkc::MKEY_7_0) == 0;
         let avoided = may_be_mark.then_some(RESERVED_INDEX);
         let index = registry.create_except(avoided, ObjectKind::Mkey, memory, uses)?;
@@ -352,11 +353,11 @@ impl KeyTable {
         }
     }
 
-    /// Returns the key, if its variant is right and it may be used by this queue pair and domain.
+    /// Returns the key, if its tag is right and it may be used by this queue pair and domain.
     pub(in crate::engine) fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
         let mkey = self.keys.get(&index_of(key)).ok_or(KeyError::Unknown)?;
-        if mkey.variant() != key & 0xff {
-            return Err(KeyError::Variant);
+        if mkey.tag() != KeyTag::of(key) {
+            return Err(KeyError::Tag);
         }
         if mkey.is_free() {
             return Err(KeyError::Free);

@@ -7,7 +7,7 @@ use super::range_list::RangeList;
 
 /// In place of a key: the entry begins a repeat block (rdma-core `umr_strided_seg_create`).
 const REPEAT_BLOCK: u32 = 0x400;
-/// The index of a key that would be taken for the mark if its variant were 0.
+/// The index of a key that would be taken for the mark if its tag were 0.
 pub(in crate::engine) const RESERVED_INDEX: u32 = REPEAT_BLOCK >> 8;
 
 /// An entry of a repeat block: it moves on by a stride each time.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bareverbs::KeyTag;
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTOWORD, View, ViewMut, mkey_mask};
 
 use crate::engine::memory::key::{Access, KeyTable, MAX_KLM_BYTES, Mkey, Right, Translations, index_of};
@@ -139,7 +140,7 @@ fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -
         return refused;
     }
     // A bind or registration may carry the new key; only one that takes away names what it takes.
-    if frees && !key.is_free() && key.variant() != number & 0xff {
+    if frees && !key.is_free() && key.tag() != KeyTag::of(number) {
         return refused;
     }
     if umr.mask & mkey_mask::PD != 0 && !issuer.privileged {
