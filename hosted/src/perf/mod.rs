@@ -31,7 +31,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
-use self::exchange::{Link, LocalLink, StreamLink};
+use self::exchange::{LocalLink, StreamLink};
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
 use self::report::Report;
@@ -255,7 +255,7 @@ impl Job<'_> {
     }
 
     /// Runs one end in this process.
-    fn run_one<H: Host, L: Link>(&mut self, device: &mut Device<H>, mut session: Session<H, L>) -> Result<()> {
+    fn run_one<H: Host>(&mut self, device: &mut Device<H>, mut session: Session<H>) -> Result<()> {
         let result = step_one(device, &mut session);
         session.abandon(device);
         self.report.interrupted = session.is_interrupted();
@@ -274,7 +274,7 @@ fn tear_down<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Devi
 }
 
 /// Steps both ends until they have finished: the first on the first device, the second on the last.
-fn step_both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 2]) -> Result<()> {
+fn step_both<H: Host>(devices: &mut [Device<H>], ends: &mut [Session<H>; 2]) -> Result<()> {
     let last = devices.len().saturating_sub(1);
     let (mut waiting, mut idle) = (0_usize, 0_u32);
     loop {
@@ -324,7 +324,7 @@ fn step_both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H,
 }
 
 /// Steps one end until it has finished.
-fn step_one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) -> Result<()> {
+fn step_one<H: Host>(device: &mut Device<H>, session: &mut Session<H>) -> Result<()> {
     loop {
         match session.step(device, POLLS_PER_STEP)? {
             Step::Progressed => {}

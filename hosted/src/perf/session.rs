@@ -88,9 +88,10 @@ enum Phase {
 }
 
 /// One end of a series of measurements.
-pub(super) struct Session<H: Host, L: Link> {
+pub(super) struct Session<H: Host> {
     role: Role,
-    pub(super) link: L,
+    /// Boxed, so that the session is compiled once for all links. It is used at each check, not at each step.
+    pub(super) link: Box<dyn Link>,
     pub(super) parameters: Option<Parameters>,
     points: Vec<Point>,
     /// Index of the current measurement in `points`.
@@ -124,15 +125,20 @@ pub(super) struct Session<H: Host, L: Link> {
     pub(super) flip_byte: Option<usize>,
 }
 
-impl<H: Host, L: Link> Session<H, L> {
+impl<H: Host> Session<H> {
     /// Creates the end that chooses the measurements, and sends its `hello`.
     ///
     /// # Errors
     /// The message cannot be sent.
-    pub(super) fn client(link: L, parameters: Parameters, stop: Arc<AtomicBool>, progress: ProgressLine) -> Result<Self> {
+    pub(super) fn client(
+        link: impl Link + 'static,
+        parameters: Parameters,
+        stop: Arc<AtomicBool>,
+        progress: ProgressLine,
+    ) -> Result<Self> {
         let hello =
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters.clone())) };
-        let mut session = Self::new(Role::Client, link, stop, progress);
+        let mut session = Self::new(Role::Client, Box::new(link), stop, progress);
         session.points = parameters.points();
         session.parameters = Some(parameters);
         session.link.send(&hello)?;
@@ -140,11 +146,11 @@ impl<H: Host, L: Link> Session<H, L> {
     }
 
     /// Creates the end that receives the measurements from the client.
-    pub(super) fn server(link: L, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
-        Self::new(Role::Server, link, stop, progress)
+    pub(super) fn server(link: impl Link + 'static, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
+        Self::new(Role::Server, Box::new(link), stop, progress)
     }
 
-    fn new(role: Role, link: L, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
+    fn new(role: Role, link: Box<dyn Link>, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
         Self {
             role,
             link,

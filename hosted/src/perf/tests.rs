@@ -10,7 +10,7 @@ use super::exchange::{Message, PROTOCOL, VERSION};
 use super::parameters::{Atomic, Test, Transport};
 use super::*;
 
-type End = Session<Simulated, StreamLink<UnixStream>>;
+type End = Session<Simulated>;
 
 struct Pair {
     devices: Vec<Device<Simulated>>,
