@@ -1,8 +1,10 @@
 //! Arbitrary requests, and what the device's decoder must read after a driver wrote them.
 
 use arbitrary::Arbitrary;
-use bareverbs::{KeyTag, Access, BindInfo, Errno, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch, SendFlags,
-    SendOp, SendWr, Sge,};
+use bareverbs::{
+    Access, BindInfo, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch,
+    SendFlags, SendOp, SendWr, Sge,
+};
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_sim::wqe_decode::{
