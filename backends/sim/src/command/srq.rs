@@ -9,6 +9,7 @@ use bareverbs_mlx5_spec::{
 
 use super::queue_buffer;
 use super::refusal::{Outcome, Refusal};
+use super::user_context::owner_of;
 use crate::engine::{PageSource, SrqKind, SrqSpec};
 use crate::firmware::Firmware;
 use crate::firmware::firmware_pages::cost;
@@ -34,13 +35,17 @@ fn destroy(firmware: &mut Firmware, srqn: u32, kind: SrqKind) -> Outcome {
     Ok(())
 }
 
-/// CREATE_SRQ.
+/// CREATE_SRQ. Its addresses are the kernel's: the command has no field for user memory. Linux passes it on unchanged from
+/// programs (`devx_is_obj_create_cmd`), and itself uses it only if the interface version is 0.
 pub(super) fn create_srq(
     firmware: &mut Firmware,
     _: &mut StepContext<'_>,
     input: View<'_, CreateSrqIn>,
     output: &mut ViewMut<'_, CreateSrqOut>,
 ) -> Outcome {
+    if firmware.issi > 0 && !owner_of(input.as_bytes()).is_kernel() {
+        return Err(Refusal::new(CmdStatus::BadOp, "a shared receive queue of a user context: CREATE_RMP makes it"));
+    }
     let context = input.sub(CreateSrqIn::SRQ_CONTEXT_ENTRY);
     let spec = SrqSpec {
         kind: SrqKind::Basic,

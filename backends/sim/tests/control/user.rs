@@ -444,3 +444,22 @@ fn nobody_chooses_the_source_of_datagrams() {
     }
     host.ok(&of(uid, input(0x502, 272, &[(8, qpn)])), 16);
 }
+
+#[test]
+fn a_program_creates_no_shared_receive_queue_at_device_addresses() {
+    let mut host = Host::running(plain());
+    // As Linux does; with version 0 its kernel creates all with this command.
+    host.ok(&input(0x10b, 16, &[(8, 1)]), 16);
+    let uid = context(&mut host);
+    let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
+    // At an address of the kernel's memory: QUERY_SRQ would return half of the dword there as a count.
+    let create = |uid, pd| {
+        let mut create = of(uid, input(0x700, 272, &[(16 + 4, 2 << 24), (16 + 24, pd)]));
+        create[16 + 40..16 + 48].copy_from_slice(&(BASE + 0x50_0000).to_be_bytes());
+        create.extend((BASE + 0x50_0000).to_be_bytes());
+        create
+    };
+    assert_eq!(host.command(&create(uid, pd), 16).0, BAD_OP);
+    let kernel_pd = number(&host.ok(&input(0x800, 16, &[]), 16));
+    host.ok(&create(0, kernel_pd), 16);
+}
