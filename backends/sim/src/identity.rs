@@ -11,6 +11,9 @@ use crate::packet::{NO_LID, partition_key, same_partition};
 /// The partition that every port is a full member of until a subnet manager says otherwise.
 pub(crate) const DEFAULT_PARTITION: u16 = 0xffff;
 
+/// Bit of a partition key: full membership (InfiniBand Architecture 10.9.1.2).
+const FULL_MEMBER: u16 = 1 << 15;
+
 /// The local identifiers of the ports of one switch: no two ports have the same one.
 #[derive(Debug, Default)]
 pub(crate) struct LidTable {
@@ -185,8 +188,17 @@ impl PortIdentity {
         used.map(|own| own.load(Ordering::Relaxed)).find(|own| same_partition(*own, pkey))
     }
 
-    /// Returns whether the switch lets a frame of this port in, or one for this port out: subnet management, and what is of a
-    /// partition of the port (InfiniBand Architecture 10.9.6, enforcement by switches).
+    /// Returns whether the switch takes a frame from this port: subnet management, and what is of a partition of the port. A
+    /// limited member sends as such, and only a full member as a full one (InfiniBand Architecture 10.9.6, enforcement by
+    /// switches).
+    pub(crate) fn may_send(&self, frame: &[u8]) -> bool {
+        let used = self.used_pkeys.load(Ordering::Relaxed);
+        let mut own = self.pkeys.iter().take(used).map(|own| own.load(Ordering::Relaxed));
+        partition_key(frame)
+            .is_none_or(|pkey| own.any(|own| own == pkey || own == pkey | FULL_MEMBER) && pkey & !FULL_MEMBER != 0)
+    }
+
+    /// Returns whether the switch delivers a frame to this port: subnet management, and what is of a partition of the port.
     pub(crate) fn admits(&self, frame: &[u8]) -> bool {
         partition_key(frame).is_none_or(|pkey| self.shares_partition(pkey))
     }

@@ -103,10 +103,10 @@ fn nanos(moment: Option<Instant>) -> u64 {
 /// Returns whether the switch takes a frame from this port: its source is the LID that the port has now, and its partition one
 /// of the port's.
 fn admits_from(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
-    wire.identity(port).is_none_or(|identity| source(frame) == Some(identity.lid())) && admits(wire, port, frame)
+    wire.identity(port).is_none_or(|identity| source(frame) == Some(identity.lid()) && identity.may_send(frame))
 }
 
-/// Returns whether a frame belongs to a partition of this port, which sends or receives it.
+/// Returns whether a frame belongs to a partition of this port, which receives it.
 fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
     wire.identity(port).is_none_or(|identity| identity.admits(frame))
 }

@@ -294,6 +294,28 @@ fn frames_stay_within_the_partitions_of_both_ports() {
 }
 
 #[test]
+fn a_limited_member_sends_to_full_members_alone() {
+    let (full, limited, other) = (0, 1, 2);
+    let mut rig = Rig::new(3);
+    for (at, pkey) in [(full, 0x8001), (limited, 1), (other, 1)] {
+        rig.devices[at].1.identity().set_pkeys(0, &[pkey]);
+    }
+    // From whom, to whom, with which key, and whether it arrives.
+    for (from, to, pkey, expected) in [
+        (limited, full, 1, 1),
+        (limited, other, 1, 0),
+        (full, limited, 0x8001, 1),
+        // A limited member that claims to be a full one.
+        (limited, full, 0x8001, 0),
+        (limited, other, 0x8001, 0),
+    ] {
+        rig.devices[from].0.outgoing.push_back(packet(from as u16 + 1, to as u16 + 1, pkey));
+        rig.step(from);
+        assert_eq!(rig.take(to, 64).len(), expected, "{pkey:#06x} from port {from} to {to}");
+    }
+}
+
+#[test]
 fn frames_that_the_switch_filters_are_counted_at_the_port_that_does_not_fit() {
     let (a, b) = (PortId(0), PortId(1));
     let mut rig = Rig::new(2);
