@@ -6,7 +6,7 @@ use super::Engine;
 use super::qp::Qp;
 use super::qp::context::Service;
 use super::resources::{MAX_FRAMES, QpResources, QpStep};
-use crate::management::Violation;
+use crate::management::{self, Violation};
 use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_LANE, SUBNET_QPN, same_partition};
 use crate::registry::FIRST_QPN;
 use crate::step::StepContext;
@@ -20,7 +20,7 @@ impl Engine {
         if Addressing::of(frame).is_some_and(|addressing| self.has_no_taker(&addressing)) {
             return self.drop_frame(ctx, "no queue pair accepts it");
         }
-        let packet = match Packet::decode(frame) {
+        let mut packet = match Packet::decode(frame) {
             Ok(packet) => packet,
             Err(error) => {
                 ctx.note(|| format!("frame dropped: {error}"));
@@ -72,6 +72,9 @@ impl Engine {
             return self.drop_frame(ctx, "another partition");
         }
         self.shared.stats.received.count(frame.len());
+        if packet.bth.dest_qpn == SUBNET_QPN {
+            management::remove_key(packet.payload.to_mut());
+        }
         self.deliver(ctx, qpn, &packet);
     }
 

@@ -37,6 +37,8 @@ pub(super) mod method {
     pub(in crate::management) const TRAP: u8 = 5;
     pub(in crate::management) const TRAP_REPRESS: u8 = 7;
     pub(in crate::management) const GET_RESP: u8 = 0x81;
+    /// Bit of the methods that answer.
+    pub(in crate::management) const RESPONSE: u8 = 0x80;
 }
 
 /// Of a directed route: it goes back (IBTA 14.2.1.2, the D bit above the status).

@@ -53,6 +53,16 @@ pub(crate) fn is_request(mad: &[u8; MAD], subnet: bool) -> bool {
     }
 }
 
+/// Removes the key of the subnet's manager from a request for queue pair 0 that no agent answers. A manager sends its key with
+/// each request to another manager, and whoever runs one here needs none of others.
+pub(crate) fn remove_key(mad: &mut [u8]) {
+    let subnet = matches!(mad.get(at::CLASS), Some(&(class::LID_ROUTED | class::DIRECTED_ROUTE)));
+    let asks = mad.get(at::METHOD).is_some_and(|method| method & method::RESPONSE == 0);
+    if let Some(key) = mad.get_mut(at::M_KEY..at::M_KEY + 8).filter(|_| subnet && asks) {
+        key.fill(0);
+    }
+}
+
 /// The answer to a datagram that came over the wire; `None` for one that gets none.
 pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MAD]> {
     if question[at::CLASS] != class::DIRECTED_ROUTE {
@@ -91,7 +101,9 @@ fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admi
 /// of the subnet's manager. Without `check_key` the host may read nevertheless.
 pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bool) -> Option<[u8; MAD]> {
     let class = question[at::CLASS];
-    if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE) || question[at::METHOD] & 0x80 != 0 {
+    if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE)
+        || question[at::METHOD] & method::RESPONSE != 0
+    {
         return None;
     }
     let subnet = class != class::PERFORMANCE;

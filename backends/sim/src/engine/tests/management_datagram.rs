@@ -159,7 +159,7 @@ fn a_full_member_answers_a_limited_one() {
     host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
     let frame = host.engine.transmit().unwrap();
     assert_eq!(Packet::decode(&frame).unwrap().bth.pkey, 0xffff);
-    assert!(limited.admits(&frame), "the switch lets it out");
+    assert!(limited.admits(&frame), "the switch delivers it");
 }
 
 #[test]
@@ -230,4 +230,34 @@ fn a_frame_that_nothing_takes_is_dropped_before_its_icrc() {
         assert_eq!(stats.malformed, 0, "LID {dlid:#x}, QP {qpn:#x}");
     }
     assert_eq!(host.engine.stats().dropped, 3);
+}
+
+#[test]
+fn a_host_does_not_learn_the_key_that_a_manager_sends_to_another() {
+    const KEY: u64 = 0x1234_5678_9abc_def0;
+    let mut host = Host::new(2);
+    let mut qp = host.qp_of(QpcSt::Qp0, 4, 4, 6);
+    for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
+        let modified = host.modify(qp.qpn, opcode, 0, |qpc| {
+            qpc.set(Qpc::MTU, 5);
+        });
+        modified.unwrap();
+    }
+    let at = host.alloc(4096);
+    let lkey = host.mkey(at, 4096, 0x1f);
+    // Get(SMInfo), which opensm sends to each port that announces a manager, and its answer.
+    for (class, method, expected) in [(0x81, 1, 0), (1, 1, 0), (1, 2, 0), (1, 0x81, KEY)] {
+        host.post_receive(&mut qp, &[(at, 4096, lkey)]);
+        let mut request = request(class, 0, 0);
+        request.lrh.vl = 15;
+        let mad = request.payload.to_mut();
+        mad[3] = method;
+        mad[16..18].copy_from_slice(&0x20_u16.to_be_bytes());
+        mad[24..32].copy_from_slice(&KEY.to_be_bytes());
+        let mut expected_mad = mad.clone();
+        expected_mad[24..32].copy_from_slice(&expected.to_be_bytes());
+        host.with(|engine, ctx| engine.receive(ctx, &request.encode()));
+        assert!(host.poll(&mut qp.receive).is_some(), "{class:#x} {method:#x}");
+        assert_eq!(host.read(at + 40, 256), expected_mad, "{class:#x} {method:#x}");
+    }
 }
