@@ -277,8 +277,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
                 self.stats.commands += self.commands.run(&mut self.firmware, &mut ctx, queue);
             }
             if self.firmware.state == HcaState::Running {
-                self.firmware.engine.advance(&mut ctx);
                 self.firmware.answer_management_requests(&mut ctx);
+                self.firmware.engine.advance(&mut ctx);
                 self.firmware.send_traps(&mut ctx);
             }
         }

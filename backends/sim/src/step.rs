@@ -43,8 +43,8 @@ impl StepContext<'_> {
 }
 
 /// A bound on the work of one turn of a device: [`Device::advance`](crate::Device::advance) with the frames and doorbells that
-/// came since the one before. A turn ends with the step that reaches either number, so it goes beyond by one step at most: a
-/// packet, a work request, a firmware command.
+/// came since the one before. A turn ends with the step that reaches either number: a packet, a work request, a firmware command.
+/// Each kind of work that waits gets one step even then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes read from and written to memory, the host's and the device's.
@@ -100,10 +100,29 @@ impl Meter {
         self.has_reached(Budget::TURN.bytes, Budget::TURN.steps)
     }
 
-    /// Returns whether half of the turn is over: what comes from outside takes no more, so that the queues get the rest.
+    /// Returns whether half of the turn is over: what comes from outside takes no more, so that the device's own work gets the
+    /// rest.
     pub(crate) fn is_half_spent(&self) -> bool {
         self.has_reached(Budget::TURN.bytes / 2, Budget::TURN.steps / 2)
     }
+
+    /// Begins one kind of the device's own work, which has an eighth of the turn for itself.
+    pub(crate) fn begin_part(&self) -> Part {
+        let (bytes, steps) = (Budget::TURN.bytes / 8, Budget::TURN.steps / 8);
+        Part { bytes: self.bytes.get().saturating_add(bytes), steps: self.steps.get().saturating_add(steps) }
+    }
+
+    /// Returns whether this kind of work has used its part, and half of the turn is over as well, or all of it.
+    pub(crate) fn is_part_spent(&self, part: &Part) -> bool {
+        self.is_spent() || self.is_half_spent() && self.has_reached(part.bytes, part.steps)
+    }
+}
+
+/// Where the part of a turn ends that one kind of work has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    bytes: u64,
+    steps: u64,
 }
 
 /// Host memory whose accesses are counted.

@@ -151,16 +151,7 @@ impl Engine {
     /// Does work that is due at `ctx.now`, until [`Budget::TURN`](crate::Budget::TURN) is reached; more may be left
     /// ([`Engine::next_due`] says so). Queue pairs take turns.
     pub(crate) fn advance(&mut self, ctx: &mut StepContext<'_>) {
-        for _ in 0..self.shared.loopback.len() {
-            // Half a turn at most, so that loopback frames leave time to send.
-            if ctx.meter.is_half_spent() {
-                break;
-            }
-            let Some(frame) = self.shared.loopback.pop_front() else { break };
-            ctx.meter.count(1);
-            self.receive(ctx, &frame);
-            self.shared.frame_pool.keep(frame);
-        }
+        self.receive_loopback(ctx);
         self.shared.cqs.fire_due(ctx.now, ctx.meter, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
             && due <= ctx.now
@@ -190,6 +181,20 @@ impl Engine {
             }
         }
         self.next_busy = 0;
+    }
+
+    /// Takes loopback frames, until half of the turn is over at most, so that they leave time to send.
+    fn receive_loopback(&mut self, ctx: &mut StepContext<'_>) {
+        let part = ctx.meter.begin_part();
+        for _ in 0..self.shared.loopback.len() {
+            let Some(frame) = self.shared.loopback.pop_front() else { break };
+            ctx.meter.count(1);
+            self.receive(ctx, &frame);
+            self.shared.frame_pool.keep(frame);
+            if ctx.meter.is_part_spent(&part) {
+                break;
+            }
+        }
     }
 
     /// Receives have no doorbell, so queue pairs in the error state are polled for new ones.

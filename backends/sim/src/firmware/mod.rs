@@ -175,11 +175,11 @@ impl Firmware {
         engine.into_iter().chain(pages).chain(self.traps_due()).min()
     }
 
-    /// Answers management requests to the agents of the port, as many as the turn allows.
+    /// Answers management requests to the agents of the port, until half of the turn is over at most. A port that is busy is
+    /// managed nevertheless.
     pub(crate) fn answer_management_requests(&mut self, ctx: &mut StepContext<'_>) {
-        while !ctx.meter.is_spent()
-            && let Some(request) = self.engine.next_management_request()
-        {
+        let part = ctx.meter.begin_part();
+        while let Some(request) = self.engine.next_management_request() {
             ctx.meter.count(MANAGEMENT_REQUEST_STEPS);
             let answer = request
                 .payload
@@ -189,6 +189,9 @@ impl Firmware {
                 self.engine.answer(ctx, &request, &answer);
             }
             self.port_changed(ctx);
+            if ctx.meter.is_part_spent(&part) {
+                break;
+            }
         }
     }
 

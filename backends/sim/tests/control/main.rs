@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod bring_up;
 #[cfg(test)]
+mod busy_port;
+#[cfg(test)]
 mod counters;
 #[cfg(test)]
 mod device_memory;

@@ -43,14 +43,16 @@ impl Cq {
 }
 
 impl CqTable {
-    /// Raises the events that are due, as many as half a turn allows.
+    /// Raises the events that are due, until half of the turn is over at most.
     pub(in crate::engine) fn fire_due(&mut self, now: Instant, meter: &Meter, events: &mut VecDeque<EngineEvent>) {
-        while !meter.is_half_spent()
-            && let Some(cqn) = self.due.pop(now)
-        {
+        let part = meter.begin_part();
+        while let Some(cqn) = self.due.pop(now) {
             meter.count(EVENT_STEPS);
             if let Some(cq) = self.cqs.get_mut(&cqn) {
                 cq.fire(cqn, now, events);
+            }
+            if meter.is_part_spent(&part) {
+                break;
             }
         }
     }

@@ -13,8 +13,8 @@ const WRITE: u8 = 0x08;
 const NOP: u8 = 0x00;
 
 /// Maximum cost of a turn: the budget and one step more, estimated from above.
-const ACCESSES: u64 = Budget::TURN.steps + 300;
-const BYTES: u64 = Budget::TURN.bytes + 32 * 1024;
+pub(super) const ACCESSES: u64 = Budget::TURN.steps + 300;
+pub(super) const BYTES: u64 = Budget::TURN.bytes + 32 * 1024;
 
 /// One turn, whose cost the memory counts.
 fn turn(host: &mut Host) -> (u64, u64) {

@@ -6,6 +6,7 @@ mod cache;
 mod counters;
 mod credit;
 mod failure;
+mod flood;
 mod global_route;
 pub(super) mod harness;
 mod hostile;
