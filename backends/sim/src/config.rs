@@ -87,7 +87,7 @@ pub enum LinkSpeed {
     Ndr = 128,
 }
 
-/// Default of [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 100,000 queue pairs, or 400 GB
+/// Default of [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 80,000 queue pairs, or 400 GB
 /// registered in pages of 4096 bytes.
 pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
 /// Minimum of [`DeviceConfig::memory_limit`], in bytes.

@@ -11,8 +11,8 @@ pub(super) const fn memory_of(kind: ObjectKind) -> u64 {
     match kind {
         ObjectKind::Uar | ObjectKind::Pd | ObjectKind::Xrcd | ObjectKind::TransportDomain | ObjectKind::CounterSet => 256,
         ObjectKind::Eq | ObjectKind::Cq | ObjectKind::Srq => 1024,
-        // Answers to as many reads as a peer may have outstanding, and a request of the greatest size.
-        ObjectKind::Qp => 8192,
+        // A request of the greatest size, 15 small ones, and answers to as many reads as a peer may have outstanding.
+        ObjectKind::Qp => 12 << 10,
         ObjectKind::Mkey | ObjectKind::Umem => 640,
         ObjectKind::DeviceMemory | ObjectKind::UserContext => 512,
     }

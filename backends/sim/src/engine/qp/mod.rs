@@ -8,9 +8,6 @@ use crate::engine::qp::context::{QpContext, QpPlan};
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
 
-/// Bytes of this process that a waiting response takes.
-const REPLY_MEMORY: u64 = 128;
-
 /// A queue pair.
 #[derive(Debug)]
 pub(in crate::engine) struct Qp {
@@ -25,8 +22,9 @@ impl Qp {
         Self { context, requester: Requester::default(), responder: Responder::default() }
     }
 
-    /// Returns the bytes of this process that its lists take: pages, and requests in progress.
+    /// Returns the bytes of this process that its lists take beyond what every queue pair is counted with: pages, requests in
+    /// progress and responses that wait.
     pub(in crate::engine) fn memory(&self) -> u64 {
-        self.context.list_memory + self.requester.memory + self.responder.replies.len() as u64 * REPLY_MEMORY
+        self.context.list_memory + self.requester.memory() + self.responder.memory()
     }
 }

@@ -6,8 +6,8 @@ use crate::audit::Finding;
 use crate::engine::event::EngineEvent;
 use crate::engine::psn;
 use crate::engine::qp::context::{QpContext, Service};
+use crate::engine::requester::MAX_UNDER_WAY;
 use crate::engine::requester::state::{Kind, Requester, SendOp};
-use crate::engine::requester::{MAX_OP_MEMORY, MAX_UNDER_WAY};
 use crate::engine::resources::QpStep;
 use crate::packet::SUBNET_QPN;
 use crate::trace::Record;
@@ -24,7 +24,7 @@ impl Requester {
         }
         // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
         let under_way = self.ops.len();
-        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !step.shared.registry.has_memory(MAX_OP_MEMORY)) {
+        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !step.shared.registry.has_memory(self.memory_of_next())) {
             return false;
         }
         let index = self.fetched;
@@ -44,7 +44,7 @@ impl Requester {
             received: 0,
             failed: None,
             // Segments take more room decoded than in the ring.
-            memory: (size_of::<SendOp>() + 4 * bytes.len()) as u64,
+            segments: 4 * bytes.len() as u64,
         };
         match SendWqe::decode(&bytes, qp.service.wqe()) {
             Err(error) => {
@@ -80,7 +80,7 @@ impl Requester {
         self.count = op.count;
         self.fetched = index.wrapping_add(size);
         self.next_psn = psn::add(self.next_psn, op.psns);
-        self.memory += op.memory;
+        self.segments += op.segments;
         self.ops.push_back(op);
         true
     }

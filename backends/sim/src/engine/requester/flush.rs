@@ -26,7 +26,7 @@ impl Requester {
         if !self.ops.is_empty() {
             return true;
         }
-        self.memory = 0;
+        self.segments = 0;
         // Its room is not charged any more.
         self.ops = VecDeque::new();
         while qp.sq.is_some() && self.fetched != self.posted() {

@@ -31,8 +31,6 @@ const REQUESTS_PER_STEP: u64 = 32;
 const BUDGET: u32 = 64;
 /// Requests in progress, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
-/// Bytes of this process that a request takes at most: a WQE of 64 blocks of 16 bytes, decoded.
-pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
 
 impl Requester {
     /// Sends what may be sent. Returns `true` if more could be sent now.

@@ -9,8 +9,12 @@ use bareverbs_mlx5_spec::CqeSyndrome;
 use crate::engine::psn;
 use crate::wqe_decode::{DataSegment, SendBody, SendWqe};
 
-/// Requests in progress for which there is always room.
-const KEPT_ROOM: usize = 128;
+/// Requests in progress whose places are counted with the queue pair. It keeps these when it has none.
+const KEPT_PLACES: usize = 16;
+
+/// Bytes of this process that the segments of a request take at most: a WQE of 64 units of 16 bytes, decoded. They are counted
+/// with the queue pair for one.
+const MAX_SEGMENTS_MEMORY: u64 = 4096;
 
 /// How many messages there were, modulo 2 to the 24th as the peer counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +41,8 @@ pub(in crate::engine) struct SendOp {
     pub(in crate::engine) received: u32,
     /// It has failed; this is reported when it is the oldest.
     pub(in crate::engine) failed: Option<CqeSyndrome>,
-    /// Bytes of this process that it takes.
-    pub(in crate::engine) memory: u64,
+    /// Bytes of this process that its segments take.
+    pub(in crate::engine) segments: u64,
 }
 
 /// How a request is carried out.
@@ -152,8 +156,8 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) retransmitting: bool,
     /// Report an event when nothing is in progress (SQD).
     pub(in crate::engine) notify_drained: bool,
-    /// Bytes of this process that the requests in progress take.
-    pub(in crate::engine) memory: u64,
+    /// Bytes of this process that the segments of the requests in progress take.
+    pub(in crate::engine) segments: u64,
 }
 
 impl Requester {
@@ -171,6 +175,18 @@ impl Requester {
         self.next_psn
     }
 
+    /// Returns the bytes of this process that the requests in progress take beyond what is counted with the queue pair.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        self.segments.saturating_sub(MAX_SEGMENTS_MEMORY)
+            + (self.ops.capacity().saturating_sub(KEPT_PLACES) * size_of::<SendOp>()) as u64
+    }
+
+    /// Returns the bytes that one more request takes at most.
+    pub(in crate::engine) fn memory_of_next(&self) -> u64 {
+        let places = if self.ops.len() == self.ops.capacity() { self.ops.capacity() } else { 0 };
+        MAX_SEGMENTS_MEMORY + (places * size_of::<SendOp>()) as u64
+    }
+
     /// Returns whether the packet at `psn` was sent and is not acknowledged.
     pub(in crate::engine) fn is_outstanding(&self, psn: u32) -> bool {
         psn::ahead(psn, self.unacked) >= 0 && psn::ahead(psn, self.sent_end) < 0
@@ -184,10 +200,9 @@ impl Requester {
     /// Removes the oldest request, which is complete.
     pub(in crate::engine) fn pop(&mut self) -> Option<SendOp> {
         let op = self.ops.pop_front()?;
-        self.memory = self.memory.saturating_sub(op.memory);
-        if self.ops.is_empty() && self.ops.capacity() > KEPT_ROOM {
-            // Room that no request is charged for.
-            self.ops = VecDeque::new();
+        self.segments = self.segments.saturating_sub(op.segments);
+        if self.ops.is_empty() {
+            self.ops.shrink_to(KEPT_PLACES);
         }
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
         self.done = op.count;

@@ -40,7 +40,7 @@ impl Responder {
                 self.nak_sent = true;
                 step.ctx.note(|| format!("QP {:#x}: PSN {psn:#x} with a gap before it", qp.qpn));
                 let expected = self.expected_psn;
-                self.acknowledge(expected, Syndrome::SequenceError);
+                self.acknowledge(&step.shared.registry, expected, Syndrome::SequenceError);
             }
             return;
         }
@@ -59,7 +59,7 @@ impl Responder {
                 qp.counts(step).out_of_buffer += 1;
                 self.nak_sent = true;
                 let timer = qp.get(Qpc::MIN_RNR_NAK) as u8;
-                self.acknowledge(psn, Syndrome::RnrNak(timer));
+                self.acknowledge(&step.shared.registry, psn, Syndrome::RnrNak(timer));
             }
             Err(Stop::Refused(refusal)) => self.refuse_request(step, psn, &refusal),
         }
@@ -102,7 +102,7 @@ impl Responder {
             }
             _ => {
                 let newest = psn::add(self.expected_psn, psn::HALF * 2 - 1);
-                self.acknowledge(newest, ACKNOWLEDGED);
+                self.acknowledge(&step.shared.registry, newest, ACKNOWLEDGED);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Responder {
             self.msn = psn::add(self.msn, 1);
         }
         if packet.bth.ack_req && qp.service.is_reliable() {
-            self.acknowledge(packet.bth.psn, ACKNOWLEDGED);
+            self.acknowledge(&step.shared.registry, packet.bth.psn, ACKNOWLEDGED);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ impl Responder {
             if !step.shared.has_room() || step.ctx.meter.is_spent() {
                 break;
             }
-            let Some(reply) = self.replies.pop_front() else { return false };
+            let Some(reply) = self.next_reply() else { return false };
             match reply {
                 Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(qp, step, psn, syndrome, msn),
                 Reply::Atomic { psn, original, msn, .. } => {

@@ -10,10 +10,16 @@ use crate::engine::psn;
 use crate::engine::responder::aeth_credit::NO_COUNT;
 use crate::engine::srq::SrqName;
 use crate::packet::{Reth, Syndrome};
+use crate::registry::Registry;
 use crate::wqe_decode::DataPointer;
 
-/// Maximum responses that wait. Reads and atomics are far fewer.
+/// Maximum responses that wait when another acknowledgement comes.
 const MAX_REPLIES: usize = 1024;
+/// The same when memory is short. With 16 reads and atomics, as many repeated, and a last error they are within
+/// [`KEPT_PLACES`].
+const ASSURED_REPLIES: usize = 31;
+/// Responses whose places are counted with the queue pair. It keeps these when none waits.
+const KEPT_PLACES: usize = 64;
 
 /// Acknowledged. How many receives are posted is filled in when it is sent.
 pub(in crate::engine) const ACKNOWLEDGED: Syndrome = Syndrome::Ack(NO_COUNT);
@@ -105,6 +111,7 @@ impl Responder {
     pub(in crate::engine) fn abandon(&mut self) {
         self.message = None;
         self.replies.clear();
+        self.replies.shrink_to(KEPT_PLACES);
     }
 
     /// Leaves the receive of the present message, which is forgotten, to the next one.
@@ -134,7 +141,7 @@ impl Responder {
 
     /// Queues an acknowledgement; one takes the place of the one before it. A NAK that still waits to be sent is not followed
     /// by the same one, nor by an acknowledgement of what is before its packet, which it acknowledges itself.
-    pub(in crate::engine) fn acknowledge(&mut self, psn: u32, syndrome: Syndrome) {
+    pub(in crate::engine) fn acknowledge(&mut self, registry: &Registry, psn: u32, syndrome: Syndrome) {
         let msn = self.msn;
         if let (Syndrome::Ack(_), Some(Reply::Acknowledge { psn: last, syndrome: Syndrome::Ack(_), msn: counted })) =
             (syndrome, self.replies.back_mut())
@@ -151,9 +158,31 @@ impl Responder {
             return;
         }
         // A peer that keeps requesting while nothing can be sent repeats the request later.
-        if self.replies.len() < MAX_REPLIES {
+        if self.replies.len() < ASSURED_REPLIES
+            || (self.replies.len() < MAX_REPLIES && registry.has_memory(self.memory_of_next()))
+        {
             self.replies.push_back(Reply::Acknowledge { psn, syndrome, msn });
         }
+    }
+
+    /// Takes the response that is sent next.
+    pub(in crate::engine) fn next_reply(&mut self) -> Option<Reply> {
+        let reply = self.replies.pop_front();
+        if self.replies.is_empty() {
+            self.replies.shrink_to(KEPT_PLACES);
+        }
+        reply
+    }
+
+    /// Returns the bytes of this process that responses take beyond what is counted with the queue pair.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        (self.replies.capacity().saturating_sub(KEPT_PLACES) * size_of::<Reply>()) as u64
+    }
+
+    /// Returns the bytes that one more response takes.
+    fn memory_of_next(&self) -> u64 {
+        let places = if self.replies.len() == self.replies.capacity() { self.replies.capacity() } else { 0 };
+        (places * size_of::<Reply>()) as u64
     }
 }
 

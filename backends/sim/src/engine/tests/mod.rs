@@ -13,6 +13,7 @@ mod hostile;
 mod indirect_key;
 mod key;
 mod management_datagram;
+mod memory_limit;
 mod moderation;
 mod partition;
 mod recovery;
