@@ -6,7 +6,12 @@
 //!
 //! Devices exchange frames through the [`Fabric`], whose locks are held briefly. A thread that has sent frames to a sleeping device
 //! runs that device itself if its lock is free, so that two devices exchange frames without waking a thread. No thread holds the
-//! locks of two devices. No client can block a thread: only memory files are mapped, and interrupts are signalled without a write.
+//! locks of two devices.
+//!
+//! A client can delay a thread that runs its device, as long as an access to its memory takes: the kernel makes it wait while the
+//! client punches holes of gigabytes into a memory file. So a device that took long is left to its runner for a hundred times as
+//! long. Nothing else that clients offer makes a thread wait: only memory files are mapped, and interrupts are signalled without a
+//! write.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +33,10 @@ use crate::runner::{RETRY_INTERVAL, Runner, RunnerState, State, lock};
 /// Maximum number of turns that a requesting thread runs a device before it leaves the rest to the runner. A short request takes this
 /// many from its doorbell to the wire.
 const TURNS: usize = 4;
+/// Time that these turns take at most on a machine that is not overloaded, unless accesses to memory wait.
+const LONG_RUN: Duration = Duration::from_millis(20);
+/// How many times as long a device is left to its runner then.
+const ALONE_FACTOR: u32 = 100;
 /// Maximum number of devices that a sending thread runs: eight round trips between two devices. The runners do the rest.
 const PASSES: usize = 16;
 /// Timeout of [`Running::wait`] for the runners to end.
@@ -231,16 +240,18 @@ impl Shared {
     /// Runs a sleeping device on this thread for a few turns, to receive its frames. Waking its runner would cost more, and would move
     /// the frames to the cache of another processor.
     ///
-    /// Returns `false` without running it if another thread has its lock, it has other work, or its lines may have to wait.
+    /// Returns `false` without running it if another thread has its lock, it has other work, its lines may have to wait, or it took
+    /// long lately.
     fn take_frames(&self, served: &Runner, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
         let Some(state) = guard.as_mut() else { return false };
         let now = self.now();
         let sleeps = matches!(state.runner, RunnerState::Asleep(_)) && state.slot.device.next_due().is_none_or(|due| due > now);
-        // Only its own runner may wait for a file.
-        if !sleeps || !state.slot.outputs.have_room() {
+        // Only its own runner may wait for a file, and for memory again and again.
+        if !sleeps || now < state.alone_until || !state.slot.outputs.have_room() {
             return false;
         }
+        let start = now;
         served.being_served.store(true, Ordering::SeqCst);
         let mut due = None;
         for _ in 0..TURNS {
@@ -250,6 +261,11 @@ impl Shared {
             if due.is_none_or(|due| due > now) || !state.slot.outputs.have_room() {
                 break;
             }
+        }
+        let end = self.now();
+        let took = end.since(start);
+        if took >= LONG_RUN {
+            state.alone_until = end.after(took.saturating_mul(ALONE_FACTOR));
         }
         Self::leave_in_time(served, guard, due);
         true
@@ -335,7 +351,7 @@ impl Devices {
         let mut fabric = Fabric::new(wire, uplink);
         let served = |(slot, vectors): (DeviceSlot, Vectors)| {
             let lid = slot.device.config().lid;
-            let state = State { port: fabric.add_port(), slot, runner: RunnerState::Awake };
+            let state = State { port: fabric.add_port(), slot, runner: RunnerState::Awake, alone_until: Instant::default() };
             Runner {
                 name: format!("lid{lid}"),
                 log: log.clone(),
@@ -422,6 +438,7 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::identity;
     use std::fs::File;
     use std::io::Read as _;
     use std::process;
@@ -488,19 +505,19 @@ mod tests {
         (handle, timeouts, devices.start().unwrap())
     }
 
-    /// Creates two devices on a perfect wire.
-    fn subnet_of_two() -> Devices {
+    /// Creates two devices on a perfect wire, or on one made of it.
+    fn subnet_of_two<W: Wire + Send + 'static>(wire_of: impl FnOnce(PerfectWire) -> W) -> Devices {
         let mut wire = PerfectWire::new(Duration::ZERO);
         let devices = vec![device(1), device(2)];
         for (slot, _) in &devices {
             wire.attach(slot.device.identity());
         }
-        Devices::new(devices, Box::new(wire), None, &Log::discard())
+        Devices::new(devices, Box::new(wire_of(wire)), None, &Log::discard())
     }
 
     /// Runs two devices on a perfect wire.
     fn pair() -> (DeviceHandle, DeviceHandle, Running) {
-        let devices = subnet_of_two();
+        let devices = subnet_of_two(identity);
         (devices.handle(0), devices.handle(1), devices.start().unwrap())
     }
 
@@ -508,7 +525,7 @@ mod tests {
     #[test]
     fn a_thread_that_takes_a_lock_repeatedly_lets_others_in() {
         const ROUNDS: usize = 25;
-        let subnet = subnet_of_two();
+        let subnet = subnet_of_two(identity);
         let served = subnet.shared.devices.first().unwrap();
         let others = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -580,32 +597,84 @@ mod tests {
         runner.wait();
     }
 
-    /// A sending thread runs a sleeping device, but not one whose lines may have to wait for a file: its runner does that.
-    #[test]
-    fn senders_do_not_wait_for_the_file_of_a_device() {
-        // Without runners, which could receive the frames first.
-        let devices = subnet_of_two();
+    /// Returns whether a thread that has a frame for device 1, which sleeps, makes it receive the frame.
+    fn is_taken_by_sender(devices: &Devices) -> bool {
         let (shared, to) = (&devices.shared, PortId(1));
-        let is_taken = || {
-            lock(&shared.devices[1].state).as_mut().unwrap().runner = RunnerState::Asleep(None);
+        lock(&shared.devices[1].state).as_mut().unwrap().runner = RunnerState::Asleep(None);
+        if !shared.fabric.has_frames(to) {
             // For LID 2.
             let mut frame = vec![0; 64];
             frame[3] = 2;
             shared.fabric.arrive(frame, shared.now(), |_| {}).unwrap();
-            shared.pass_on([to].into());
-            !shared.fabric.has_frames(to)
-        };
-        assert!(is_taken());
+        }
+        shared.pass_on([to].into());
+        !shared.fabric.has_frames(to)
+    }
+
+    /// A sending thread runs a sleeping device, but not one whose lines may have to wait for a file: its runner does that.
+    #[test]
+    fn senders_do_not_wait_for_the_file_of_a_device() {
+        // Without runners, which could receive the frames first.
+        let devices = subnet_of_two(identity);
+        assert!(is_taken_by_sender(&devices));
         let (file, recording) = SlowFile::record();
         devices.handle(1).inspect(|slot| record_in_full(slot, &recording)).unwrap();
-        assert!(!is_taken());
+        assert!(!is_taken_by_sender(&devices));
         file.read_on();
         let start = time::Instant::now();
         let has_room = || devices.handle(1).inspect(|slot| slot.outputs.have_room());
         while has_room() == Ok(false) && start.elapsed() < Duration::from_secs(30) {
             thread::sleep(RETRY_INTERVAL);
         }
-        assert!(is_taken(), "it takes lines again");
+        assert!(is_taken_by_sender(&devices), "it takes lines again");
+    }
+
+    /// A wire on which each turn of a device takes long, as if an access to memory waited.
+    struct Slow(PerfectWire);
+
+    impl Wire for Slow {
+        fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+            self.0.send(now, from, frame);
+        }
+
+        fn deliver(&mut self, now: Instant) -> Option<Delivery> {
+            thread::sleep(LONG_RUN);
+            self.0.deliver(now)
+        }
+
+        fn next_due(&self) -> Option<Instant> {
+            Some(Instant::default())
+        }
+
+        fn identity(&self, port: PortId) -> Option<&PortIdentity> {
+            self.0.identity(port)
+        }
+
+        fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+            self.0.destination(from, frame)
+        }
+
+        fn in_flight(&self, from: PortId) -> usize {
+            self.0.in_flight(from)
+        }
+    }
+
+    #[test]
+    fn senders_do_not_wait_for_a_slow_device_again_and_again() {
+        let devices = subnet_of_two(Slow);
+        // It is ready, so there is no work but the frames.
+        devices.handle(1).inspect(|slot| slot.device.set_time(Instant::from_nanos(u64::MAX / 2))).unwrap();
+        let (mut taken, mut waits) = (0, Duration::ZERO);
+        let start = time::Instant::now();
+        while taken < 2 && start.elapsed() < Duration::from_secs(60) {
+            let before = time::Instant::now();
+            if is_taken_by_sender(&devices) {
+                (taken, waits) = (taken + 1, waits + before.elapsed());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(taken, 2, "in time it is as any other");
+        assert!(waits >= LONG_RUN * 2 && start.elapsed() > LONG_RUN * ALONE_FACTOR, "{waits:?} in {:?}", start.elapsed());
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) slot: DeviceSlot,
     pub(crate) port: Port,
     pub(crate) runner: RunnerState,
+    /// Until when only its runner runs it, since another thread waited long for its memory.
+    pub(crate) alone_until: Instant,
 }
 
 /// A device, its interrupts and its runner.
