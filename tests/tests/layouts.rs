@@ -28,6 +28,17 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("ib_mad_notice_attr", MANAGEMENT),
     ("ib_notice_256", MANAGEMENT),
     ("ib_notice_257_258", MANAGEMENT),
+    ("lrh", PACKET),
+    ("grh", PACKET),
+    ("bth", PACKET),
+    ("xrceth", PACKET),
+    ("deth", PACKET),
+    ("rxe_reth", PACKET),
+    ("rxe_atmeth", PACKET),
+    ("rxe_aeth", PACKET),
+    ("rxe_atmack", PACKET),
+    ("rxe_immdt", PACKET),
+    ("rxe_ieth", PACKET),
     ("mlx5_wqe_ctrl_seg", WORK_QUEUE),
     ("mlx5_wqe_raddr_seg", WORK_QUEUE),
     ("mlx5_wqe_atomic_seg", WORK_QUEUE),
@@ -51,6 +62,7 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("create_mkey_in_user_memory", PROGRAMS),
 ];
 const MANAGEMENT: &str = "an attribute of subnet management is defined by the IBTA";
+const PACKET: &str = "a header of a packet is defined by the IBTA";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
 const DOORBELL: &str = "doorbells are words that code builds by shifts";

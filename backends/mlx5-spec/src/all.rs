@@ -70,6 +70,17 @@ const INNER: &[LayoutInfo] = &[
     Notice::INFO,
     MKeyViolationNotice::INFO,
     KeyViolationNotice::INFO,
+    LocalRouteHeader::INFO,
+    GlobalRouteHeader::INFO,
+    BaseTransportHeader::INFO,
+    XrcHeader::INFO,
+    DatagramHeader::INFO,
+    RdmaHeader::INFO,
+    AtomicHeader::INFO,
+    AcknowledgeHeader::INFO,
+    AtomicAcknowledgeHeader::INFO,
+    ImmediateHeader::INFO,
+    InvalidateHeader::INFO,
 ];
 
 /// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.

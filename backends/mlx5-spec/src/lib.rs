@@ -1,4 +1,4 @@
-//! The layout of every structure of an mlx5 (ConnectX) device, each defined once.
+//! The layout of every structure of an mlx5 (ConnectX) device and of its packets, each defined once.
 //!
 //! Driver, simulated device, tests and tools read and write through these definitions. A test compares each with the published
 //! offsets. The package has no behaviour, and no dependency but that of the feature `defmt`.
@@ -16,6 +16,7 @@ mod doorbell;
 mod event;
 mod init_segment;
 mod layout;
+mod packet_headers;
 mod subnet_management;
 mod view;
 mod wqe;
@@ -32,6 +33,7 @@ pub use layout::define;
 pub use layout::{
     Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, be_word, check_fields, from_be_word,
 };
+pub use packet_headers::*;
 pub use subnet_management::*;
 pub use view::{Buffer, View, ViewMut};
 pub use wqe::*;

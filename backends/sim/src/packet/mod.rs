@@ -4,12 +4,18 @@
 //! can be built can be encoded; decoding is total.
 
 mod field;
+mod header;
 mod opcode;
 
 use std::borrow::Cow;
 use std::fmt;
 
+use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, GlobalRouteHeader, Layout, LocalRouteHeader, lnh};
+
+use header::Reader;
+
 pub use field::PacketFields;
+pub use header::{Aeth, AtomicEth, Bth, Deth, Grh, Lrh, Reth, Syndrome};
 pub use opcode::{Headers, Opcode, Operation, Place, Transport};
 
 /// Not a local identifier: what a port has before it is given one.
@@ -31,175 +37,15 @@ pub const GENERAL_QPN: u32 = 1;
 /// Virtual lane of subnet management.
 pub const SUBNET_LANE: u8 = 15;
 
-const LRH: usize = 8;
+const LRH: usize = LocalRouteHeader::SIZE;
 /// Bytes of a global route header.
-pub const GRH: usize = 40;
-const BTH: usize = 12;
+pub const GRH: usize = GlobalRouteHeader::SIZE;
+const BTH: usize = BaseTransportHeader::SIZE;
 const ICRC: usize = 4;
-const LNH_LOCAL: u8 = 2;
-const LNH_GLOBAL: u8 = 3;
-const NEXT_HEADER_IBA: u8 = 0x1b;
-
-/// Local route header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lrh {
-    /// Virtual lane.
-    pub vl: u8,
-    /// Service level.
-    pub sl: u8,
-    /// Destination local identifier.
-    pub dlid: u16,
-    /// Source local identifier.
-    pub slid: u16,
-}
-
-impl Lrh {
-    /// Returns whether the destination is a multicast group.
-    pub const fn is_multicast(&self) -> bool {
-        is_multicast_lid(self.dlid)
-    }
-}
 
 /// Returns whether a local identifier is that of a multicast group.
 pub const fn is_multicast_lid(lid: u16) -> bool {
     lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
-}
-
-/// Global route header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grh {
-    /// Traffic class.
-    pub tclass: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Source GID in wire order.
-    pub sgid: [u8; 16],
-    /// Destination GID in wire order.
-    pub dgid: [u8; 16],
-}
-
-impl Grh {
-    /// Its bytes before `transport` bytes of BTH to ICRC.
-    pub fn encode(&self, transport: usize) -> [u8; GRH] {
-        let mut bytes = [0; GRH];
-        let first = 6u32 << 28 | u32::from(self.tclass) << 20 | self.flow_label & 0xf_ffff;
-        let [l0, l1] = (transport as u16).to_be_bytes();
-        let head = first.to_be_bytes().into_iter().chain([l0, l1, NEXT_HEADER_IBA, self.hop_limit]);
-        for (to, from) in bytes.iter_mut().zip(head.chain(self.sgid).chain(self.dgid)) {
-            *to = from;
-        }
-        bytes
-    }
-}
-
-/// Base transport header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bth {
-    /// Opcode.
-    pub opcode: Opcode,
-    /// Solicited event.
-    pub solicited: bool,
-    /// Migration state.
-    pub migreq: bool,
-    /// Partition key.
-    pub pkey: u16,
-    /// Destination queue pair.
-    pub dest_qpn: u32,
-    /// An acknowledgement is wanted.
-    pub ack_req: bool,
-    /// Packet sequence number.
-    pub psn: u32,
-}
-
-/// Datagram extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deth {
-    /// Q_Key.
-    pub qkey: u32,
-    /// Source queue pair.
-    pub source_qpn: u32,
-}
-
-/// RDMA extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reth {
-    /// Address in the key's address space.
-    pub addr: u64,
-    /// Key.
-    pub rkey: u32,
-    /// Length of the whole message in bytes.
-    pub len: u32,
-}
-
-/// Atomic extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicEth {
-    /// Address in the key's address space.
-    pub addr: u64,
-    /// Key.
-    pub rkey: u32,
-    /// Value to store or to add.
-    pub swap_add: u64,
-    /// Value expected.
-    pub compare: u64,
-}
-
-/// Acknowledge extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aeth {
-    /// What is said.
-    pub syndrome: Syndrome,
-    /// Message sequence number.
-    pub msn: u32,
-}
-
-/// Syndrome of an [`Aeth`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Syndrome {
-    /// Acknowledged; credit count as it stands in the header (31: unlimited).
-    Ack(u8),
-    /// No receive posted; try again after the time that the timer field names.
-    RnrNak(u8),
-    /// Packet sequence error.
-    SequenceError,
-    /// Invalid request.
-    InvalidRequest,
-    /// Remote access error.
-    RemoteAccess,
-    /// Remote operational error.
-    RemoteOperational,
-    /// A code that means nothing on these services.
-    Other(u8),
-}
-
-impl Syndrome {
-    /// Its byte in the header.
-    pub const fn to_bits(self) -> u8 {
-        match self {
-            Self::Ack(credits) => credits & 0x1f,
-            Self::RnrNak(timer) => 0x20 | timer & 0x1f,
-            Self::SequenceError => 0x60,
-            Self::InvalidRequest => 0x61,
-            Self::RemoteAccess => 0x62,
-            Self::RemoteOperational => 0x63,
-            Self::Other(bits) => bits,
-        }
-    }
-
-    /// Returns the syndrome that a byte encodes.
-    pub const fn from_bits(bits: u8) -> Self {
-        match bits {
-            0x00..=0x1f => Self::Ack(bits),
-            0x20..=0x3f => Self::RnrNak(bits & 0x1f),
-            0x60 => Self::SequenceError,
-            0x61 => Self::InvalidRequest,
-            0x62 => Self::RemoteAccess,
-            0x63 => Self::RemoteOperational,
-            _ => Self::Other(bits),
-        }
-    }
 }
 
 /// A packet. The extension headers that its opcode names are encoded, zeros for one that is absent; others are not.
@@ -293,29 +139,34 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
+/// Returns a field of the header that bytes begin with. `None` if they are too few.
+fn read<L>(bytes: &[u8], field: Field<L>) -> Option<u32> {
+    field.bits().read(bytes)
+}
+
 /// Returns the destination of a frame by its first bytes, for a switch. `None` if it is too short.
 pub fn destination(frame: &[u8]) -> Option<u16> {
-    Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
+    read(frame, LocalRouteHeader::DESTINATION_LID).map(|lid| lid as u16)
 }
 
 /// Source of a frame by its first bytes. `None` if it is too short.
 pub fn source(frame: &[u8]) -> Option<u16> {
-    Some(u16::from_be_bytes(*frame.get(6..)?.first_chunk()?))
+    read(frame, LocalRouteHeader::SOURCE_LID).map(|lid| lid as u16)
 }
 
 /// Returns the bytes of a frame from its base transport header on. `None` if it is no transport packet.
 fn transport(frame: &[u8]) -> Option<&[u8]> {
-    match frame.get(1)? & 3 {
-        LNH_LOCAL => frame.get(LRH..),
-        LNH_GLOBAL => frame.get(LRH + GRH..),
+    match read(frame, LocalRouteHeader::LINK_NEXT_HEADER)? {
+        lnh::LOCAL => frame.get(LRH..),
+        lnh::GLOBAL => frame.get(LRH + GRH..),
         _ => None,
     }
 }
 
 /// Partition key of a frame. `None` for subnet management, which is in no partition, and for what is no transport packet.
 pub fn partition_key(frame: &[u8]) -> Option<u16> {
-    let &[_, _, high, low] = transport(frame)?.first_chunk()?;
-    (!is_subnet_management(frame)).then_some(u16::from_be_bytes([high, low]))
+    let pkey = read(transport(frame)?, BaseTransportHeader::P_KEY)?;
+    (!is_subnet_management(frame)).then_some(pkey as u16)
 }
 
 /// Returns whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one
@@ -338,38 +189,16 @@ pub struct Addressing {
 impl Addressing {
     /// Reads the fields of a frame (LRH to ICRC). `None` if it is too short or no transport packet.
     pub fn of(frame: &[u8]) -> Option<Self> {
-        let &[first, second, d0, d1, _, _, s0, s1] = frame.first_chunk()?;
-        let &[opcode, _, _, _, _, q0, q1, q2] = transport(frame)?.first_chunk()?;
-        let lrh =
-            Lrh { vl: first >> 4, sl: second >> 4, dlid: u16::from_be_bytes([d0, d1]), slid: u16::from_be_bytes([s0, s1]) };
-        let transport = Opcode::from_bits(opcode).map(|opcode| opcode.transport);
-        Some(Self { lrh, transport, dest_qpn: u32::from_be_bytes([0, q0, q1, q2]) })
+        let lrh = Lrh::decode(&Reader::new(frame).header("LRH").ok()?);
+        let bth = transport(frame)?;
+        let transport = Opcode::from_bits(read(bth, BaseTransportHeader::OPCODE)? as u8).map(|opcode| opcode.transport);
+        Some(Self { lrh, transport, dest_qpn: read(bth, BaseTransportHeader::DESTINATION_QPN)? })
     }
 }
 
-/// Returns whether a frame is on the virtual lane of subnet management, by its first byte.
+/// Returns whether a frame is on the virtual lane of subnet management, by its first bytes.
 pub fn is_subnet_management(frame: &[u8]) -> bool {
-    frame.first().is_some_and(|first| first >> 4 == SUBNET_LANE)
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self, header: &'static str) -> Result<[u8; N], PacketError> {
-        let (head, rest) = self.bytes.split_first_chunk().ok_or(PacketError::Short { header, have: self.bytes.len() })?;
-        self.bytes = rest;
-        Ok(*head)
-    }
-
-    fn u32(&mut self, header: &'static str) -> Result<u32, PacketError> {
-        Ok(u32::from_be_bytes(self.take(header)?))
-    }
-
-    fn u64(&mut self, header: &'static str) -> Result<u64, PacketError> {
-        Ok(u64::from_be_bytes(self.take(header)?))
-    }
+    read(frame, LocalRouteHeader::VIRTUAL_LANE) == Some(SUBNET_LANE.into())
 }
 
 /// CRC-32 of the parts of a packet that do not change on its way: `frame` is all before the ICRC, LRH included.
@@ -381,23 +210,20 @@ fn icrc(frame: &[u8], global: bool) -> u32 {
     for (to, from) in start.iter_mut().zip(head) {
         *to = *from;
     }
-    let mut mask = |at: usize, bits: u8| {
-        if let Some(byte) = start.get_mut(at) {
-            *byte |= bits;
-        }
+    let mut mask = |header: usize, field: Bits| {
+        let bytes = start.iter_mut().skip(header + field.dword);
+        bytes.zip(field.mask().to_be_bytes()).for_each(|(byte, bits)| *byte |= bits);
     };
+    // The whole LRH changes between subnets, within one its virtual lane.
     if global {
-        (0..LRH).for_each(|at| mask(at, 0xff));
-        // Traffic class and flow label, then the hop limit.
-        mask(LRH, 0x0f);
-        (LRH + 1..LRH + 4).for_each(|at| mask(at, 0xff));
-        mask(LRH + 7, 0xff);
+        (0..LRH / 4).for_each(|dword| mask(0, Bits { dword: dword * 4, hi: 31, lo: 0 }));
+        mask(LRH, GlobalRouteHeader::TRAFFIC_CLASS.bits());
+        mask(LRH, GlobalRouteHeader::FLOW_LABEL.bits());
+        mask(LRH, GlobalRouteHeader::HOP_LIMIT.bits());
     } else {
-        // The virtual lane.
-        mask(0, 0xf0);
+        mask(0, LocalRouteHeader::VIRTUAL_LANE.bits());
     }
-    // FECN, BECN and the reserved bits beside them.
-    mask(masked - BTH + 4, 0xff);
+    mask(masked - BTH, BaseTransportHeader::VARIANT.bits());
     hash.update(start.get(..masked).unwrap_or_default());
     hash.update(rest);
     hash.finalize()
@@ -462,28 +288,17 @@ impl<'a> Packet<'a> {
 
     /// Same as [`Packet::encode`], into a buffer whose content is replaced.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
-        let headers = self.bth.opcode.headers();
         let transport = self.transport_len();
         let pad = self.payload.len().wrapping_neg() & 3;
         let total = LRH + if self.grh.is_some() { GRH } else { 0 } + transport;
         out.clear();
         out.reserve(total);
-        let lnh = if self.grh.is_some() { LNH_GLOBAL } else { LNH_LOCAL };
-        out.push(self.lrh.vl << 4);
-        out.push(self.lrh.sl << 4 | lnh);
-        out.extend(self.lrh.dlid.to_be_bytes());
-        out.extend(((total / 4) as u16 & 0x7ff).to_be_bytes());
-        out.extend(self.lrh.slid.to_be_bytes());
+        self.lrh.encode(total, self.grh.is_some(), out);
         if let Some(grh) = &self.grh {
             out.extend(grh.encode(transport));
         }
-        let bth = &self.bth;
-        out.push(bth.opcode.to_bits());
-        out.push(u8::from(bth.solicited) << 7 | u8::from(bth.migreq) << 6 | (pad as u8) << 4);
-        out.extend(bth.pkey.to_be_bytes());
-        out.extend((bth.dest_qpn & 0xff_ffff).to_be_bytes());
-        out.extend((u32::from(bth.ack_req) << 31 | bth.psn & 0xff_ffff).to_be_bytes());
-        self.encode_extensions(headers, out);
+        self.bth.encode(pad, out);
+        self.encode_extensions(out);
         out.extend_from_slice(&self.payload);
         out.extend(std::iter::repeat_n(0, pad));
         let crc = icrc(out, self.grh.is_some());
@@ -495,148 +310,47 @@ impl<'a> Packet<'a> {
         Packet { payload: Cow::Owned(self.payload.into_owned()), ..self }
     }
 
-    fn encode_extensions(&self, headers: Headers, out: &mut Vec<u8>) {
-        if headers.xrc {
-            out.extend((self.xrc_srqn.unwrap_or(0) & 0xff_ffff).to_be_bytes());
-        }
-        if headers.deth {
-            let deth = self.deth.unwrap_or(Deth { qkey: 0, source_qpn: 0 });
-            out.extend(deth.qkey.to_be_bytes());
-            out.extend((deth.source_qpn & 0xff_ffff).to_be_bytes());
-        }
-        if headers.reth {
-            let reth = self.reth.unwrap_or(Reth { addr: 0, rkey: 0, len: 0 });
-            out.extend(reth.addr.to_be_bytes());
-            out.extend(reth.rkey.to_be_bytes());
-            out.extend(reth.len.to_be_bytes());
-        }
-        if headers.atomic {
-            let atomic = self.atomic.unwrap_or(AtomicEth { addr: 0, rkey: 0, swap_add: 0, compare: 0 });
-            out.extend(atomic.addr.to_be_bytes());
-            out.extend(atomic.rkey.to_be_bytes());
-            out.extend(atomic.swap_add.to_be_bytes());
-            out.extend(atomic.compare.to_be_bytes());
-        }
-        if headers.aeth {
-            let aeth = self.aeth.unwrap_or(Aeth { syndrome: Syndrome::Ack(31), msn: 0 });
-            out.extend((u32::from(aeth.syndrome.to_bits()) << 24 | aeth.msn & 0xff_ffff).to_be_bytes());
-        }
-        if headers.atomic_ack {
-            out.extend(self.atomic_ack.unwrap_or(0).to_be_bytes());
-        }
-        if headers.immediate {
-            out.extend(self.immediate.unwrap_or(0).to_be_bytes());
-        }
-        if headers.invalidate {
-            out.extend(self.invalidate.unwrap_or(0).to_be_bytes());
-        }
-    }
-
     /// Decodes a frame from LRH to ICRC, in wire order.
     ///
     /// # Errors
     /// The first rule of the InfiniBand Architecture that the frame breaks: lengths, opcode, headers, ICRC.
     pub fn decode(frame: &'a [u8]) -> Result<Self, PacketError> {
-        let mut reader = Reader { bytes: frame };
-        let [vl_version, sl_lnh, d0, d1, l0, l1, s0, s1] = reader.take::<LRH>("LRH")?;
-        if vl_version & 0xf != 0 {
-            return Err(PacketError::Version { version: vl_version & 0xf });
+        let local = Reader::new(frame).header("LRH")?;
+        let version = local.get(LocalRouteHeader::LINK_VERSION) as u8;
+        if version != 0 {
+            return Err(PacketError::Version { version });
         }
-        let lrh = Lrh {
-            vl: vl_version >> 4,
-            sl: sl_lnh >> 4,
-            dlid: u16::from_be_bytes([d0, d1]),
-            slid: u16::from_be_bytes([s0, s1]),
-        };
-        let says = usize::from(u16::from_be_bytes([l0, l1]) & 0x7ff) * 4;
+        let says = local.get(LocalRouteHeader::PACKET_LENGTH) as usize * 4;
         if says != frame.len() {
             return Err(PacketError::Length { says, have: frame.len() });
         }
-        let global = match sl_lnh & 3 {
-            LNH_LOCAL => false,
-            LNH_GLOBAL => true,
-            next_header => return Err(PacketError::NotTransport { next_header }),
+        let global = match local.get(LocalRouteHeader::LINK_NEXT_HEADER) {
+            lnh::LOCAL => false,
+            lnh::GLOBAL => true,
+            next_header => return Err(PacketError::NotTransport { next_header: next_header as u8 }),
         };
         let (body, crc) = frame.split_last_chunk::<ICRC>().ok_or(PacketError::Short { header: "ICRC", have: frame.len() })?;
-        reader.bytes = body.get(LRH..).unwrap_or_default();
-        let grh = global.then(|| Self::decode_grh(&mut reader)).transpose()?;
-        let [opcode, flags, p0, p1, _, q0, q1, q2, ack, s0, s1, s2] = reader.take::<BTH>("BTH")?;
+        let mut reader = Reader::new(body.get(LRH..).unwrap_or_default());
+        let grh = global.then(|| Grh::decode(&mut reader)).transpose()?;
+        let base = reader.header("BTH")?;
         let (computed, found) = (icrc(body, global), u32::from_le_bytes(*crc));
         if computed != found {
             return Err(PacketError::Icrc { computed, found });
         }
-        if flags & 0xf != 0 {
-            return Err(PacketError::Version { version: flags & 0xf });
+        let version = base.get(BaseTransportHeader::TRANSPORT_HEADER_VERSION) as u8;
+        if version != 0 {
+            return Err(PacketError::Version { version });
         }
-        let bth = Bth {
-            opcode: Opcode::from_bits(opcode).ok_or(PacketError::Opcode { opcode })?,
-            solicited: flags & 0x80 != 0,
-            migreq: flags & 0x40 != 0,
-            pkey: u16::from_be_bytes([p0, p1]),
-            dest_qpn: u32::from_be_bytes([0, q0, q1, q2]),
-            ack_req: ack & 0x80 != 0,
-            psn: u32::from_be_bytes([0, s0, s1, s2]),
-        };
-        let mut packet = Self::new(lrh, bth);
+        let mut packet = Self::new(Lrh::decode(&local), Bth::decode(&base)?);
         packet.grh = grh;
         packet.decode_extensions(&mut reader)?;
-        let pad = usize::from(flags >> 4 & 3);
-        let len = reader.bytes.len();
-        let payload = len.checked_sub(pad).filter(|&payload| payload <= MAX_PAYLOAD);
-        let payload = payload.and_then(|payload| reader.bytes.get(..payload)).ok_or(PacketError::Payload { len })?;
+        let padded = reader.rest();
+        let len = padded.len();
+        let payload = len.checked_sub(base.get(BaseTransportHeader::PAD_COUNT) as usize);
+        let payload = payload.filter(|&payload| payload <= MAX_PAYLOAD);
+        let payload = payload.and_then(|payload| padded.get(..payload)).ok_or(PacketError::Payload { len })?;
         packet.payload = Cow::Borrowed(payload);
         Ok(packet)
-    }
-
-    fn decode_grh(reader: &mut Reader<'_>) -> Result<Grh, PacketError> {
-        let first = reader.u32("GRH")?;
-        if first >> 28 != 6 {
-            return Err(PacketError::Version { version: (first >> 28) as u8 });
-        }
-        let [l0, l1, next_header, hop_limit] = reader.take("GRH")?;
-        if next_header != NEXT_HEADER_IBA {
-            return Err(PacketError::NotTransport { next_header });
-        }
-        let (sgid, dgid) = (reader.take("GRH")?, reader.take("GRH")?);
-        let says = usize::from(u16::from_be_bytes([l0, l1]));
-        let have = reader.bytes.len() + ICRC;
-        if says != have {
-            return Err(PacketError::Length { says, have });
-        }
-        Ok(Grh { tclass: (first >> 20) as u8, flow_label: first & 0xf_ffff, hop_limit, sgid, dgid })
-    }
-
-    fn decode_extensions(&mut self, reader: &mut Reader<'_>) -> Result<(), PacketError> {
-        let headers = self.bth.opcode.headers();
-        if headers.xrc {
-            self.xrc_srqn = Some(reader.u32("XRCETH")? & 0xff_ffff);
-        }
-        if headers.deth {
-            let qkey = reader.u32("DETH")?;
-            self.deth = Some(Deth { qkey, source_qpn: reader.u32("DETH")? & 0xff_ffff });
-        }
-        if headers.reth {
-            self.reth = Some(Reth { addr: reader.u64("RETH")?, rkey: reader.u32("RETH")?, len: reader.u32("RETH")? });
-        }
-        if headers.atomic {
-            let (addr, rkey) = (reader.u64("AtomicETH")?, reader.u32("AtomicETH")?);
-            let (swap_add, compare) = (reader.u64("AtomicETH")?, reader.u64("AtomicETH")?);
-            self.atomic = Some(AtomicEth { addr, rkey, swap_add, compare });
-        }
-        if headers.aeth {
-            let word = reader.u32("AETH")?;
-            self.aeth = Some(Aeth { syndrome: Syndrome::from_bits((word >> 24) as u8), msn: word & 0xff_ffff });
-        }
-        if headers.atomic_ack {
-            self.atomic_ack = Some(reader.u64("AtomicAckETH")?);
-        }
-        if headers.immediate {
-            self.immediate = Some(reader.u32("ImmDt")?);
-        }
-        if headers.invalidate {
-            self.invalidate = Some(reader.u32("IETH")?);
-        }
-        Ok(())
     }
 }
 

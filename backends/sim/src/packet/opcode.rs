@@ -1,5 +1,10 @@
 //! Transport opcodes: service and operation in one byte, and the headers that follow from it.
 
+use bareverbs_mlx5_spec::{
+    AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, DatagramHeader, ImmediateHeader, InvalidateHeader, Layout,
+    RdmaHeader, XrcHeader,
+};
+
 /// Service of a packet, the upper three bits of its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -113,36 +118,38 @@ pub struct Opcode {
 /// Extension headers that follow the base header, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// XRC header, 4 bytes.
+    /// XRC header.
     pub xrc: bool,
-    /// Datagram header, 8 bytes.
+    /// Datagram header.
     pub deth: bool,
-    /// RDMA header, 16 bytes.
+    /// RDMA header.
     pub reth: bool,
-    /// Atomic header, 28 bytes.
+    /// Atomic header.
     pub atomic: bool,
-    /// Acknowledge header, 4 bytes.
+    /// Acknowledge header.
     pub aeth: bool,
-    /// Atomic acknowledge header, 8 bytes.
+    /// Atomic acknowledge header.
     pub atomic_ack: bool,
-    /// Immediate data, 4 bytes.
+    /// Immediate data.
     pub immediate: bool,
-    /// Key to invalidate, 4 bytes.
+    /// Key to invalidate.
     pub invalidate: bool,
 }
 
 impl Headers {
     /// Returns the bytes of all of them.
     pub const fn len(self) -> usize {
-        let mut len = 0;
-        len += if self.xrc { 4 } else { 0 };
-        len += if self.deth { 8 } else { 0 };
-        len += if self.reth { 16 } else { 0 };
-        len += if self.atomic { 28 } else { 0 };
-        len += if self.aeth { 4 } else { 0 };
-        len += if self.atomic_ack { 8 } else { 0 };
-        len += if self.immediate { 4 } else { 0 };
-        len + if self.invalidate { 4 } else { 0 }
+        const fn len<L: Layout>(present: bool) -> usize {
+            if present { L::SIZE } else { 0 }
+        }
+        len::<XrcHeader>(self.xrc)
+            + len::<DatagramHeader>(self.deth)
+            + len::<RdmaHeader>(self.reth)
+            + len::<AtomicHeader>(self.atomic)
+            + len::<AcknowledgeHeader>(self.aeth)
+            + len::<AtomicAcknowledgeHeader>(self.atomic_ack)
+            + len::<ImmediateHeader>(self.immediate)
+            + len::<InvalidateHeader>(self.invalidate)
     }
 
     /// Returns whether there are none.
