@@ -99,7 +99,7 @@ impl<P: Provider> Verbs<'_, P> {
     }
 
     /// Does what is due for the device: gives it the memory that it requests, and checks its health. Returns when to call it
-    /// again at the latest.
+    /// again at the latest. Takes no asynchronous events: [`Verbs::poll_event`].
     ///
     /// # Errors
     /// The device is gone or broken; polling any completion queue says so from here on.

@@ -302,7 +302,7 @@ impl core::fmt::Display for TypedQpError {
 
 impl core::error::Error for TypedQpError {}
 
-/// A batch that takes requests of one transport only.
+/// A batch that takes requests of one transport only, from [`Verbs::typed_send_batch`]. The doorbell rings when it is dropped.
 pub struct TypedSendBatch<'a, P: Provider, T> {
     batch: SendBatch<'a, P>,
     transport: PhantomData<fn() -> T>,

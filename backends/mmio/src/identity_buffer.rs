@@ -6,8 +6,7 @@ use crate::MappedMemory;
 
 /// [`MappedMemory`] as the buffer of a memory region. Requests name its bytes by their device addresses.
 ///
-/// This is the usual buffer on a machine without an address translation between CPU and device. The region owns the memory
-/// until `dereg_mr` returns it.
+/// This is the usual buffer of firmware. The region owns the memory until `dereg_mr` returns it.
 ///
 /// ```
 /// # use core::ptr::NonNull;

@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (_, cq, qp_a, address_a) = create(&mut a)?;
     let (pd, _, qp_b, address_b) = create(&mut b)?;
+    // LID and QPN are the peer's, access and timers its own: the same on both sides here.
     a.connect(qp_a, &address_b)?;
     b.connect(qp_b, &address_a)?;
 

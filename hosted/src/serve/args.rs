@@ -96,7 +96,7 @@ pub struct PortArgs {
     #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = option_values::guid)]
     pub gid_prefix: u64,
     /// Ports start without a LID and wait for a subnet manager, for example opensm in a guest. Commands of --control still use
-    /// the LIDs of --lid. Without this option, no guest can change the port of another
+    /// the LIDs of --lid. Without this option, no guest can configure the port of another
     #[arg(long)]
     pub managed: bool,
     /// Initial M_Key of managed ports, without which no guest can configure them. The subnet manager needs the same key (m_key
@@ -120,8 +120,8 @@ pub struct OfferArgs {
     /// their limit only with --no-umr
     #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = option_values::limit)]
     pub limits: Vec<LimitTo>,
-    /// Maximum memory of this process for all devices, in bytes, k, M or G; requests of guests beyond it fail. The memory of
-    /// guests does not count [default: 1G for each device]
+    /// Maximum memory that all devices hold for guests, divided evenly (32M each at least), in bytes, k, M or G; requests
+    /// beyond it fail. The process may take twice that. The memory of guests does not count [default: 1G for each device]
     #[arg(long, value_name = "SIZE", value_parser = parse_number::<u64>)]
     pub memory_limit: Option<u64>,
     /// Maximum memory that the client of each device may share, as the sum of its file sizes, in bytes, k, M or G. Linux

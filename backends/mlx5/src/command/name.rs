@@ -4,7 +4,7 @@ use core::fmt;
 
 use bareverbs_mlx5_spec::CmdOpcode;
 
-/// The opcode of a firmware command. Prints as its published name.
+/// The opcode of a firmware command. Prints as its published name, or `unknown command`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CmdName(pub u16);
 

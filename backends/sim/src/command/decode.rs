@@ -1,4 +1,5 @@
-//! Decodes a firmware command: opcode, state of the function, lengths, owner. Then runs its function, or answers why not.
+//! Decodes a firmware command: its opcode, the owner of the objects that it names, the state of the HCA, the lengths. Then calls its
+//! handler, or answers why not.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ use crate::step::StepContext;
 /// Outputs up to this length must fit whole into what the driver has room for; of longer ones it gets the start.
 const WHOLE_OUTPUT: usize = 272;
 
-/// What a command's function works on.
+/// What the handler of a command works on.
 struct Call<'a, 'e> {
     firmware: &'a mut Firmware,
     ctx: &'a mut StepContext<'e>,
@@ -28,7 +29,7 @@ struct Call<'a, 'e> {
     room: usize,
 }
 
-/// How far the function must be for a command.
+/// How far the HCA must be brought up for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -39,7 +40,7 @@ enum Needs {
 }
 
 impl Call<'_, '_> {
-    /// Runs the function of command `C`, in a state that allows it.
+    /// Calls the handler of command `C`, in a state that allows it.
     fn run<C: Command>(
         self,
         needs: Needs,
@@ -55,7 +56,7 @@ impl Call<'_, '_> {
             Needs::Running => state == HcaState::Running,
         };
         if !ready {
-            return Err(Refusal::new(CmdStatus::BadSysState, "not in this state of the function"));
+            return Err(Refusal::new(CmdStatus::BadSysState, "not in this state of the HCA"));
         }
         let input = pad_legacy_input::<C>(self.input);
         let input = View::<C::In>::new(&input).ok_or(CmdStatus::BadInputLen)?;
@@ -157,16 +158,16 @@ fn execute(
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
     user_context::admit(firmware.engine.registry(), op, input)?;
-    run(Call { firmware: &mut *firmware, ctx, input, output: &mut *output, room }, op)?;
+    call_handler(Call { firmware: &mut *firmware, ctx, input, output: &mut *output, room }, op)?;
     user_context::record_owner(firmware.engine.registry_mut(), op, input, output);
     Ok(())
 }
 
-/// Runs the function of a command: `Command in State => function;` for each that the device has, and those that it has `not`.
-macro_rules! run {
-    ($call:ident, $op:ident, { $($command:ident in $needs:ident => $function:expr;)+ }, not: $($unsupported:ident)|+) => {
+/// Calls the handler of a command: `Command in State => handler;` for each that the device has, and those that it has `not`.
+macro_rules! handlers {
+    ($call:ident, $op:ident, { $($command:ident in $needs:ident => $handler:expr;)+ }, not: $($unsupported:ident)|+) => {
         match $op {
-            $(CmdOpcode::$command => $call.run::<cmd::$command>(Needs::$needs, $function),)+
+            $(CmdOpcode::$command => $call.run::<cmd::$command>(Needs::$needs, $handler),)+
             $(CmdOpcode::$unsupported)|+ => {
                 $call.firmware.unsupported.report(Unsupported::Command($op.code()));
                 Err(Refusal::new(CmdStatus::BadOp, "not supported"))
@@ -175,9 +176,9 @@ macro_rules! run {
     };
 }
 
-fn run(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
+fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
     let room = call.room;
-    run!(call, op, {
+    handlers!(call, op, {
         EnableHca in Nothing => boot::enable_hca;
         DisableHca in Enabled => boot::disable_hca;
         QueryIssi in Enabled => boot::query_issi;

@@ -298,7 +298,7 @@ pub struct SimBuffer {
 }
 
 impl SimMemory {
-    /// `len` bytes from byte `at`, which the program sees at `addr`; `None` if they are not all there.
+    /// Returns a buffer over `len` bytes from byte `at`; requests name its first byte as `addr`. `None` if they are not all there.
     pub fn buffer(&self, at: usize, len: usize, addr: u64) -> Option<SimBuffer> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
         inside.then(|| SimBuffer { memory: self.clone(), at, len, addr, idle: IdleReads::new(self.world.clone()) })

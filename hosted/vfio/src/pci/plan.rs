@@ -88,9 +88,9 @@ pub enum Effect {
 /// The former binding of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
-    /// Its driver.
+    /// Its driver; `None` if it was bound to none.
     pub driver: Option<String>,
-    /// Its `driver_override`.
+    /// Its `driver_override`; `None` if none was set.
     pub driver_override: Option<String>,
 }
 

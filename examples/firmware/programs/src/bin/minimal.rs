@@ -1,6 +1,6 @@
 //! The driver's side of a program in one file: a card is brought up and writes to itself. The machine's side is the package `board`.
 //!
-//! A program for another board replaces `main`, [`Timer`] and the page tables behind it; the other programs of this folder show
+//! A program for another board replaces `main`, [`Timer`] and, in the package `board`, the page tables; the other programs of this folder show
 //! a peer, interrupts and errors.
 #![no_std]
 #![no_main]
@@ -37,7 +37,8 @@ impl Platform for Board {
     type Clock = Timer;
 }
 
-/// The driver, with an arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware requests.
+/// The driver, with an arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware requests. That
+/// suffices for the simulated card; begin with 16,384 on a real one.
 type Card = Mlx5<Board, 512>;
 /// 1 protection domain, 1 region, no window, 1 completion queue, 1 queue pair.
 type Tables = Storage<'static, Card, 1, 1, 0, 1, 1>;
