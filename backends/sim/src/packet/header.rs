@@ -3,11 +3,20 @@
 use std::marker::PhantomData;
 
 use bareverbs_mlx5_spec::{
-    AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, BaseTransportHeader, DatagramHeader, Field, Field64,
-    GlobalRouteHeader, ImmediateHeader, InvalidateHeader, Layout, LocalRouteHeader, RdmaHeader, View, ViewMut, XrcHeader, lnh,
+    BaseTransportHeader, Field, Field64, GlobalRouteHeader, Layout, LocalRouteHeader, View, ViewMut, lnh,
 };
 
-use super::{GRH, ICRC, Opcode, Packet, PacketError, is_multicast_lid};
+use super::error::PacketError;
+use super::opcode::Opcode;
+
+/// Local identifier that every port accepts.
+pub const PERMISSIVE_LID: u16 = 0xffff;
+/// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
+pub const FIRST_MULTICAST_LID: u16 = 0xc000;
+/// Bytes of a global route header.
+pub const GRH: usize = GlobalRouteHeader::SIZE;
+/// Bytes of the invariant CRC, which ends a packet.
+pub(super) const ICRC: usize = 4;
 
 /// A header as `N` dwords in host byte order. Its fields are constants, so code for them is a shift and a mask.
 pub(super) struct Dwords<L, const N: usize> {
@@ -16,15 +25,16 @@ pub(super) struct Dwords<L, const N: usize> {
 }
 
 impl<L: Layout, const N: usize> Dwords<L, N> {
+    /// Creates a header of zeros.
     #[inline(always)]
-    fn zeroed() -> Self {
+    pub(super) fn zeroed() -> Self {
         const { assert!(N * 4 == L::SIZE, "not as many dwords as the layout has") };
         Self { dwords: [0; N], layout: PhantomData }
     }
 
     /// Sets a field that is zero.
     #[inline(always)]
-    fn with(mut self, field: Field<L>, value: u32) -> Self {
+    pub(super) fn with(mut self, field: Field<L>, value: u32) -> Self {
         if let Some(dword) = self.dwords.get_mut(field.dword() / 4) {
             *dword |= field.place(value);
         }
@@ -33,7 +43,7 @@ impl<L: Layout, const N: usize> Dwords<L, N> {
 
     /// Sets a field of 64 bits.
     #[inline(always)]
-    fn with64(mut self, field: Field64<L>, value: u64) -> Self {
+    pub(super) fn with64(mut self, field: Field64<L>, value: u64) -> Self {
         for (dword, value) in self.dwords.iter_mut().skip(field.offset() / 4).zip([(value >> 32) as u32, value as u32]) {
             *dword = value;
         }
@@ -53,13 +63,14 @@ impl<L: Layout, const N: usize> Dwords<L, N> {
 
     /// Returns the value of a field of 64 bits.
     #[inline(always)]
-    fn get64(&self, field: Field64<L>) -> u64 {
+    pub(super) fn get64(&self, field: Field64<L>) -> u64 {
         let index = field.offset() / 4;
         u64::from(self.dword(index)) << 32 | u64::from(self.dword(index + 1))
     }
 
+    /// Appends the header.
     #[inline(always)]
-    fn put(self, out: &mut Vec<u8>) {
+    pub(super) fn put(self, out: &mut Vec<u8>) {
         self.dwords.iter().for_each(|dword| out.extend(dword.to_be_bytes()));
     }
 }
@@ -93,6 +104,11 @@ impl<'a> Reader<'a> {
         header.dwords.iter_mut().zip(bytes).for_each(|(dword, bytes)| *dword = u32::from_be_bytes(*bytes));
         Ok(header)
     }
+}
+
+/// Returns whether a local identifier is that of a multicast group.
+pub const fn is_multicast_lid(lid: u16) -> bool {
+    lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
 }
 
 /// Local route header.
@@ -331,102 +347,5 @@ impl Syndrome {
             0x63 => Self::RemoteOperational,
             _ => Self::Other(bits),
         }
-    }
-}
-
-impl Packet<'_> {
-    /// Appends the extension headers that the opcode names.
-    pub(super) fn encode_extensions(&self, out: &mut Vec<u8>) {
-        let headers = self.bth.opcode.headers();
-        if headers.xrc {
-            Dwords::<XrcHeader, 1>::zeroed().with(XrcHeader::SRQN, self.xrc_srqn.unwrap_or(0)).put(out);
-        }
-        if headers.deth {
-            let deth = self.deth.unwrap_or_default();
-            Dwords::<DatagramHeader, 2>::zeroed()
-                .with(DatagramHeader::Q_KEY, deth.qkey)
-                .with(DatagramHeader::SOURCE_QPN, deth.source_qpn)
-                .put(out);
-        }
-        if headers.reth {
-            let reth = self.reth.unwrap_or_default();
-            Dwords::<RdmaHeader, 4>::zeroed()
-                .with64(RdmaHeader::VIRTUAL_ADDRESS, reth.addr)
-                .with(RdmaHeader::R_KEY, reth.rkey)
-                .with(RdmaHeader::DMA_LENGTH, reth.len)
-                .put(out);
-        }
-        if headers.atomic {
-            let atomic = self.atomic.unwrap_or_default();
-            Dwords::<AtomicHeader, 7>::zeroed()
-                .with64(AtomicHeader::VIRTUAL_ADDRESS, atomic.addr)
-                .with(AtomicHeader::R_KEY, atomic.rkey)
-                .with64(AtomicHeader::SWAP_ADD, atomic.swap_add)
-                .with64(AtomicHeader::COMPARE, atomic.compare)
-                .put(out);
-        }
-        if headers.aeth {
-            let aeth = self.aeth.unwrap_or(Aeth { syndrome: Syndrome::Ack(31), msn: 0 });
-            Dwords::<AcknowledgeHeader, 1>::zeroed()
-                .with(AcknowledgeHeader::SYNDROME, aeth.syndrome.to_bits().into())
-                .with(AcknowledgeHeader::MSN, aeth.msn)
-                .put(out);
-        }
-        if headers.atomic_ack {
-            Dwords::<AtomicAcknowledgeHeader, 2>::zeroed()
-                .with64(AtomicAcknowledgeHeader::ORIGINAL, self.atomic_ack.unwrap_or(0))
-                .put(out);
-        }
-        if headers.immediate {
-            Dwords::<ImmediateHeader, 1>::zeroed().with(ImmediateHeader::IMMEDIATE, self.immediate.unwrap_or(0)).put(out);
-        }
-        if headers.invalidate {
-            Dwords::<InvalidateHeader, 1>::zeroed().with(InvalidateHeader::R_KEY, self.invalidate.unwrap_or(0)).put(out);
-        }
-    }
-
-    pub(super) fn decode_extensions(&mut self, reader: &mut Reader<'_>) -> Result<(), PacketError> {
-        let headers = self.bth.opcode.headers();
-        if headers.xrc {
-            let header: Dwords<XrcHeader, 1> = reader.header("XRCETH")?;
-            self.xrc_srqn = Some(header.get(XrcHeader::SRQN));
-        }
-        if headers.deth {
-            let header: Dwords<DatagramHeader, 2> = reader.header("DETH")?;
-            let (qkey, source_qpn) = (header.get(DatagramHeader::Q_KEY), header.get(DatagramHeader::SOURCE_QPN));
-            self.deth = Some(Deth { qkey, source_qpn });
-        }
-        if headers.reth {
-            let header: Dwords<RdmaHeader, 4> = reader.header("RETH")?;
-            let addr = header.get64(RdmaHeader::VIRTUAL_ADDRESS);
-            self.reth = Some(Reth { addr, rkey: header.get(RdmaHeader::R_KEY), len: header.get(RdmaHeader::DMA_LENGTH) });
-        }
-        if headers.atomic {
-            let header: Dwords<AtomicHeader, 7> = reader.header("AtomicETH")?;
-            self.atomic = Some(AtomicEth {
-                addr: header.get64(AtomicHeader::VIRTUAL_ADDRESS),
-                rkey: header.get(AtomicHeader::R_KEY),
-                swap_add: header.get64(AtomicHeader::SWAP_ADD),
-                compare: header.get64(AtomicHeader::COMPARE),
-            });
-        }
-        if headers.aeth {
-            let header: Dwords<AcknowledgeHeader, 1> = reader.header("AETH")?;
-            let syndrome = Syndrome::from_bits(header.get(AcknowledgeHeader::SYNDROME) as u8);
-            self.aeth = Some(Aeth { syndrome, msn: header.get(AcknowledgeHeader::MSN) });
-        }
-        if headers.atomic_ack {
-            let header: Dwords<AtomicAcknowledgeHeader, 2> = reader.header("AtomicAckETH")?;
-            self.atomic_ack = Some(header.get64(AtomicAcknowledgeHeader::ORIGINAL));
-        }
-        if headers.immediate {
-            let header: Dwords<ImmediateHeader, 1> = reader.header("ImmDt")?;
-            self.immediate = Some(header.get(ImmediateHeader::IMMEDIATE));
-        }
-        if headers.invalidate {
-            let header: Dwords<InvalidateHeader, 1> = reader.header("IETH")?;
-            self.invalidate = Some(header.get(InvalidateHeader::R_KEY));
-        }
-        Ok(())
     }
 }

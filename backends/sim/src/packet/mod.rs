@@ -3,29 +3,29 @@
 //! InfiniBand Architecture chapters 5, 7, 8 and 9. The trailing VCRC belongs to the link and is not here. A packet that
 //! can be built can be encoded; decoding is total.
 
+mod error;
+mod extensions;
 mod field;
 mod header;
 mod opcode;
 
 use std::borrow::Cow;
-use std::fmt;
 
 use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, GlobalRouteHeader, Layout, LocalRouteHeader, lnh};
 
-use header::Reader;
+use header::{ICRC, Reader};
 
+pub use error::PacketError;
 pub use field::PacketFields;
-pub use header::{Aeth, AtomicEth, Bth, Deth, Grh, Lrh, Reth, Syndrome};
+pub use header::{
+    Aeth, AtomicEth, Bth, Deth, FIRST_MULTICAST_LID, GRH, Grh, Lrh, PERMISSIVE_LID, Reth, Syndrome, is_multicast_lid,
+};
 pub use opcode::{Headers, Opcode, Operation, Place, Transport};
 
 /// Not a local identifier: what a port has before it is given one.
 pub const NO_LID: u16 = 0;
-/// Local identifier that every port accepts.
-pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Queue pair of packets for a multicast group.
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
-/// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
-pub const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Maximum payload of a packet in bytes (path MTU 4096).
 pub const MAX_PAYLOAD: usize = 4096;
 
@@ -38,15 +38,7 @@ pub const GENERAL_QPN: u32 = 1;
 pub const SUBNET_LANE: u8 = 15;
 
 const LRH: usize = LocalRouteHeader::SIZE;
-/// Bytes of a global route header.
-pub const GRH: usize = GlobalRouteHeader::SIZE;
 const BTH: usize = BaseTransportHeader::SIZE;
-const ICRC: usize = 4;
-
-/// Returns whether a local identifier is that of a multicast group.
-pub const fn is_multicast_lid(lid: u16) -> bool {
-    lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
-}
 
 /// A packet. The extension headers that its opcode names are encoded, zeros for one that is absent; others are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,68 +68,6 @@ pub struct Packet<'a> {
     /// Payload without padding: that of a received frame lies in the frame.
     pub payload: Cow<'a, [u8]>,
 }
-
-/// Why bytes are no packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PacketError {
-    /// Too few bytes for a header.
-    Short {
-        /// The header.
-        header: &'static str,
-        /// Bytes there are.
-        have: usize,
-    },
-    /// Not a transport packet of this architecture (link next header, or next header of the global route).
-    NotTransport {
-        /// Value found.
-        next_header: u8,
-    },
-    /// The length in the local route header is not that of the frame.
-    Length {
-        /// Bytes that it says.
-        says: usize,
-        /// Bytes there are.
-        have: usize,
-    },
-    /// The invariant CRC is wrong.
-    Icrc {
-        /// As computed.
-        computed: u32,
-        /// As found.
-        found: u32,
-    },
-    /// Unknown opcode.
-    Opcode {
-        /// Its number.
-        opcode: u8,
-    },
-    /// A version that this device does not speak.
-    Version {
-        /// Value found.
-        version: u8,
-    },
-    /// More payload than any path carries, or more padding than payload.
-    Payload {
-        /// Bytes of payload and padding.
-        len: usize,
-    },
-}
-
-impl fmt::Display for PacketError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Short { header, have } => write!(f, "too short for {header}: {have} bytes left"),
-            Self::NotTransport { next_header } => write!(f, "next header {next_header:#x} is no transport"),
-            Self::Length { says, have } => write!(f, "length says {says} bytes, there are {have}"),
-            Self::Icrc { computed, found } => write!(f, "ICRC {found:#010x}, should be {computed:#010x}"),
-            Self::Opcode { opcode } => write!(f, "unknown opcode {opcode:#04x}"),
-            Self::Version { version } => write!(f, "version {version}"),
-            Self::Payload { len } => write!(f, "{len} bytes of payload and padding"),
-        }
-    }
-}
-
-impl std::error::Error for PacketError {}
 
 /// Returns a field of the header that bytes begin with. `None` if they are too few.
 fn read<L>(bytes: &[u8], field: Field<L>) -> Option<u32> {
