@@ -107,6 +107,14 @@ pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bo
         return None;
     }
     let subnet = class != class::PERFORMANCE;
+    if subnet && question[at::METHOD] == method::TRAP_REPRESS {
+        // opensm copies the trap, whose key is 0.
+        let from_manager = agents.port.trap_receiver() == Some(agents.asker);
+        if from_manager || admit(&mut agents, question, check_key) == Admission::Full {
+            agents.port.traps.repress(question);
+        }
+        return None;
+    }
     let admission = if subnet { admit(&mut agents, question, check_key) } else { Admission::Full };
     let show_key = match admission {
         Admission::Full => true,
@@ -114,10 +122,6 @@ pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bo
         Admission::None => return None,
     };
     let attribute = word(question, at::ATTRIBUTE);
-    if subnet && question[at::METHOD] == method::TRAP_REPRESS {
-        agents.port.traps.repress(question);
-        return None;
-    }
     let modifier = double_word(question, at::MODIFIER);
     let mut answer = *question;
     let mut put = |data: &[u8]| answer.iter_mut().skip(at::DATA).zip(data).for_each(|(to, from)| *to = *from);

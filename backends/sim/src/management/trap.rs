@@ -96,8 +96,9 @@ impl Violation {
                     .set(MKeyViolationNotice::LID, (*from).into())
                     .set(MKeyViolationNotice::METHOD, mad[at::METHOD].into())
                     .set(MKeyViolationNotice::ATTRIBUTE, word(mad, at::ATTRIBUTE).into())
-                    .set(MKeyViolationNotice::MODIFIER, double_word(mad, at::MODIFIER))
-                    .set64(MKeyViolationNotice::M_KEY, long(mad, at::M_KEY));
+                    .set(MKeyViolationNotice::MODIFIER, double_word(mad, at::MODIFIER));
+                // M_KEY stays 0. It would be the key of the subnet's manager, if a host has made itself the manager of its port
+                // and so gets the trap.
                 if mad[at::CLASS] == class::DIRECTED_ROUTE {
                     let hops = usize::from(mad[at::HOP_COUNT]);
                     let shown = hops.min(MAX_REPORTED_HOPS);
