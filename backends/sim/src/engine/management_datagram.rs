@@ -38,7 +38,7 @@ impl Engine {
 
     /// Returns the next request to an agent, if there is room for its answer.
     pub(crate) fn next_management_request(&mut self) -> Option<Packet<'static>> {
-        if self.has_room_for_datagram() { self.shared.management_requests.pop_front() } else { None }
+        if self.has_room_for_datagram() { self.shared.management_requests.pop() } else { None }
     }
 
     /// Returns whether there is something for [`Engine::take_violations`].

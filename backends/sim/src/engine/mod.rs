@@ -8,6 +8,7 @@ mod config;
 mod cq;
 mod event;
 mod management_datagram;
+mod management_requests;
 pub(crate) mod memory;
 mod multicast;
 mod objects;

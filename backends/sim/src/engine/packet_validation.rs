@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{Ads, Qpc};
 use super::Engine;
 use super::qp::Qp;
 use super::qp::context::Service;
-use super::resources::{MAX_FRAMES, QpResources, QpStep};
+use super::resources::{QpResources, QpStep};
 use crate::management::{self, Violation};
 use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_LANE, SUBNET_QPN, same_partition};
 use crate::registry::FIRST_QPN;
@@ -48,14 +48,14 @@ impl Engine {
             return self.drop_frame(ctx, "its route ends at another GID");
         }
         if self.is_management_request(&packet) {
-            if self.shared.management_requests.len() >= MAX_FRAMES {
+            let subnet = packet.bth.dest_qpn == SUBNET_QPN;
+            if self.shared.management_requests.push(packet) {
+                self.shared.stats.received.count(frame.len());
+            } else {
                 ctx.note(|| "datagram for an agent dropped: too many wait".to_owned());
                 self.shared.stats.dropped += 1;
-                self.shared.stats.subnet_management_dropped += u64::from(packet.bth.dest_qpn == SUBNET_QPN);
-                return;
+                self.shared.stats.subnet_management_dropped += u64::from(subnet);
             }
-            self.shared.stats.received.count(frame.len());
-            self.shared.management_requests.push_back(packet.into_owned());
             return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);

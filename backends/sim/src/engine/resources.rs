@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::config::EngineConfig;
 use super::cq::CqTable;
 use super::event::EngineEvent;
+use super::management_requests::ManagementRequests;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN};
@@ -35,7 +36,7 @@ pub(in crate::engine) struct QpResources {
     /// Frames for the wire, and those for this device itself.
     pub(in crate::engine) frames: VecDeque<Vec<u8>>,
     /// Requests to the management agents of the port.
-    pub(in crate::engine) management_requests: VecDeque<Packet<'static>>,
+    pub(in crate::engine) management_requests: ManagementRequests,
     pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
     /// Packets with wrong keys that the subnet manager was not told of yet: the first of each kind.
     pub(in crate::engine) violations: Vec<Violation>,
@@ -59,7 +60,7 @@ impl QpResources {
             srqs: SrqTable::default(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
-            management_requests: VecDeque::new(),
+            management_requests: ManagementRequests::default(),
             loopback: VecDeque::new(),
             violations: Vec::new(),
             payload: Vec::new(),

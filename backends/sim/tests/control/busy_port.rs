@@ -1,7 +1,9 @@
 //! A port whose queue pairs use up each turn is managed nevertheless.
 
 use bareverbs::{DmaMemory, Instant};
-use bareverbs_sim::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport};
+use bareverbs_sim::packet::{
+    Bth, Deth, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport, destination,
+};
 
 use crate::host::*;
 
@@ -60,11 +62,11 @@ fn completions(host: &Host) -> usize {
     host.bytes(CQ as usize, 64 * 64).chunks(64).filter(|entry| be32(entry, 56) & 0xff_ffff != 0).count()
 }
 
-/// SubnGet(NodeInfo).
-fn question() -> Vec<u8> {
+/// SubnGet(NodeInfo) from a port with this LID.
+fn question(slid: u16) -> Vec<u8> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: SUBNET_QPN, ack_req: false, psn: 0 };
-    let mut packet = Packet::new(Lrh { vl: SUBNET_LANE, sl: 0, dlid: LID, slid: 1 }, bth);
+    let mut packet = Packet::new(Lrh { vl: SUBNET_LANE, sl: 0, dlid: LID, slid }, bth);
     packet.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, 1, 1, 1]);
@@ -87,7 +89,7 @@ fn agents_answer_while_queue_pairs_use_up_the_turn() {
         turn(&mut host);
     }
     for _ in 0..8 {
-        host.device.receive(&question());
+        host.device.receive(&question(1));
         assert_eq!(turn(&mut host), 1);
     }
     assert!(host.device.next_due().is_some_and(|due| due <= Instant::from_nanos(host.now)), "the port is still busy");
@@ -97,7 +99,7 @@ fn agents_answer_while_queue_pairs_use_up_the_turn() {
 fn questions_without_end_leave_a_part_of_the_turn_to_queue_pairs() {
     let mut host = Host::running(plain());
     write_to_themselves(&mut host);
-    let question = question();
+    let question = question(1);
     let mut turns = 0;
     while completions(&host) < 64 {
         while host.device.may_receive() {
@@ -108,4 +110,32 @@ fn questions_without_end_leave_a_part_of_the_turn_to_queue_pairs() {
         // An eighth of a megabyte in each.
         assert!(turns < 64 * 9, "queue pairs make no progress");
     }
+}
+
+#[test]
+fn questions_without_end_leave_room_for_another_source() {
+    let mut host = Host::running(plain());
+    let answered = |host: &mut Host, slid: u16| {
+        host.run(1000);
+        std::iter::from_fn(|| host.device.transmit()).any(|frame| destination(&frame) == Some(slid))
+    };
+    let mut waits = Vec::new();
+    for _ in 0..50 {
+        let flood = |host: &mut Host, from_manager: Option<usize>| {
+            let mut sent = 0;
+            while host.device.may_receive() {
+                host.device.receive(&question(if from_manager == Some(sent) { 3 } else { 1 }));
+                sent += 1;
+            }
+        };
+        // Its request comes in the middle of the others.
+        flood(&mut host, Some(500));
+        let mut wait = 0;
+        while wait < 100 && !answered(&mut host, 3) {
+            flood(&mut host, None);
+            wait += 1;
+        }
+        waits.push(wait);
+    }
+    assert!(waits.iter().all(|&wait| wait < 5), "{waits:?}");
 }
