@@ -44,7 +44,7 @@ impl StepContext<'_> {
 
 /// A bound on the work of one turn of a device: [`Device::advance`](crate::Device::advance) with the frames and doorbells that
 /// came since the one before. A turn ends with the step that reaches either number: a packet, a work request, a firmware command.
-/// Each kind of work that waits gets one step even then.
+/// Each kind of work that waits gets one step even then, and queue pairs get an eighth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes read from and written to memory, the host's and the device's.
@@ -61,11 +61,18 @@ impl Budget {
 /// Entries of a key's list that are examined in about the time of an access to memory.
 const ENTRIES_PER_STEP: usize = 16;
 
-/// What a turn has taken so far.
-#[derive(Debug, Default)]
+/// What a turn has taken so far, and where it ends.
+#[derive(Debug)]
 pub(crate) struct Meter {
     bytes: Cell<u64>,
     steps: Cell<u64>,
+    end: Cell<Part>,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self { bytes: Cell::new(0), steps: Cell::new(0), end: Cell::new(Part::TURN) }
+    }
 }
 
 impl Meter {
@@ -73,6 +80,7 @@ impl Meter {
     pub(crate) fn restart(&self) {
         self.bytes.set(0);
         self.steps.set(0);
+        self.end.set(Part::TURN);
     }
 
     /// Counts steps that access no memory.
@@ -97,7 +105,8 @@ impl Meter {
 
     /// Returns whether the turn is over.
     pub(crate) fn is_spent(&self) -> bool {
-        self.has_reached(Budget::TURN.bytes, Budget::TURN.steps)
+        let Part { bytes, steps } = self.end.get();
+        self.has_reached(bytes, steps)
     }
 
     /// Returns whether half of the turn is over: what comes from outside takes no more, so that the device's own work gets the
@@ -112,6 +121,13 @@ impl Meter {
         Part { bytes: self.bytes.get().saturating_add(bytes), steps: self.steps.get().saturating_add(steps) }
     }
 
+    /// Begins the work of queue pairs, which is the last: if less than an eighth of the turn is left, the turn ends later.
+    pub(crate) fn begin_last_part(&self) {
+        let part = self.begin_part();
+        let Part { bytes, steps } = Part::TURN;
+        self.end.set(Part { bytes: part.bytes.max(bytes), steps: part.steps.max(steps) });
+    }
+
     /// Returns whether this kind of work has used its part, and half of the turn is over as well, or all of it.
     pub(crate) fn is_part_spent(&self, part: &Part) -> bool {
         self.is_spent() || self.is_half_spent() && self.has_reached(part.bytes, part.steps)
@@ -123,6 +139,10 @@ impl Meter {
 pub(crate) struct Part {
     bytes: u64,
     steps: u64,
+}
+
+impl Part {
+    const TURN: Self = Self { bytes: Budget::TURN.bytes, steps: Budget::TURN.steps };
 }
 
 /// Host memory whose accesses are counted.

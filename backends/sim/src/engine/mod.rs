@@ -164,6 +164,7 @@ impl Engine {
             self.busy.insert(qpn);
         }
         self.poll_failed_queues(ctx);
+        ctx.meter.begin_last_part();
         for _ in 0..self.busy.len() {
             let next = self.busy.range(self.next_busy..).next().or_else(|| self.busy.first());
             let Some(&qpn) = next else { break };

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::budget::{ACCESSES, BYTES};
 use super::harness::*;
+use crate::engine::{Engine, PageSource};
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
-use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Qpc, QpcSt, View, ViewMut};
+use crate::step::StepContext;
+use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Mkc, Qpc, QpcSt, View, ViewMut};
 
 const QKEY: u32 = 0x1111_2222;
 const WRITE: u8 = 0x08;
@@ -114,5 +116,49 @@ fn events_held_back_by_moderation_are_raised() {
         assert_eq!(flooded.host.events().len(), 1);
         while flooded.host.poll(&mut qp.send).is_some() {}
         writers.iter_mut().for_each(|writer| while flooded.host.poll(&mut writer.send).is_some() {});
+    }
+}
+
+/// A packet may cost as much as a turn: its bytes go to as many places.
+#[test]
+fn costly_packets_to_the_own_port_do_not_keep_others_from_sending() {
+    let mut host = Host::new(1);
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    // Keys of one byte each, so that no two are neighbours.
+    let list = |byte: u64| words(&[1, key, (at >> 32) as u32, (at + (byte * 2 + 1) % 4096) as u32]);
+    let list: Vec<u8> = (0..4096).flat_map(list).collect();
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::of(&mut mkc);
+    set_rights(&mut view, 0x1f);
+    view.set(Mkc::ACCESS_MODE_1_0, 2)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::LEN, 4096)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4096);
+    let create =
+        |engine: &mut Engine, ctx: &mut StepContext<'_>| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&list));
+    let scattered = host.with(create).unwrap() << 8;
+    let write = [raddr(0, scattered), data(at, 4096, key)].concat();
+    for _ in 0..16 {
+        let mut qp = host.qp(2, 7, 8);
+        host.connect(qp.qpn, 1, qp.qpn, Link { mtu: 5, timeout: 0, ..Link::default() });
+        (0..100).for_each(|_| host.post_send(&mut qp, WRITE, 0, 0, &write));
+    }
+    let turn = |host: &mut Host| {
+        let (accesses, bytes) = host.cost(|engine, ctx| engine.advance(ctx));
+        // And one such packet.
+        assert!(accesses <= ACCESSES + 4096 && bytes <= BYTES, "{accesses} {bytes}");
+        host.now = host.now.after(Duration::from_micros(1));
+    };
+    (0..5).for_each(|_| turn(&mut host));
+    let mut qp = host.qp(2, 4, 6);
+    host.connect(qp.qpn, 9, 9, Link { timeout: 0, ..Link::default() });
+    host.post_send(&mut qp, 0x0a, 0, 0, &inline(b"hello"));
+    let mut turns = 0;
+    while host.engine.transmit().is_none() {
+        turn(&mut host);
+        turns += 1;
+        assert!(turns <= 20, "the others keep it from its turn");
     }
 }
