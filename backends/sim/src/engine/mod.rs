@@ -208,10 +208,10 @@ impl Engine {
 
     /// Updates the timer of a queue pair, and whether it is polled for receives posted in the error state.
     fn reschedule(&mut self, qpn: u32, now: Instant) {
-        let qp = self.qps.get(&qpn);
-        if let Some(qp) = qp {
-            self.shared.registry.set_memory(Resource::qp(qpn), qp.memory());
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            self.shared.registry.set_memory(Resource::qp(qpn), qp.count_memory());
         }
+        let qp = self.qps.get(&qpn);
         if qp.is_some_and(|qp| qp.context.state == QpcState::Err && qp.context.rq.is_some()) {
             self.failed.insert(qpn, now);
         } else {

@@ -27,6 +27,7 @@ pub(crate) use memory_budget::FIXED;
 pub(crate) use owner::Owner;
 pub(crate) use resource::Resource;
 use resource::memory_of;
+pub(crate) use resource::{RESPONSE_MEMORY, response_places};
 
 /// User contexts, and user memory objects, at most, as powers of two.
 pub(crate) const LOG_MAX_CONTEXTS: u32 = 10;
@@ -62,6 +63,8 @@ pub(crate) struct Registry {
     /// How often the lists of bound windows name a key. They name it by number, whether it exists or not.
     named: BTreeMap<Resource, u32>,
     budget: MemoryBudget,
+    /// Reads and atomics that a queue pair takes at a time.
+    reads: usize,
 }
 
 /// Returns the numbers of a kind, by what QUERY_HCA_CAP says.
@@ -122,7 +125,12 @@ impl Registry {
             numbers: kinds.map(|kind| numbers(kind, limits)),
             named: BTreeMap::new(),
             budget: MemoryBudget::new(memory_limit),
+            reads: 1 << limits.log_max_reads.min(7),
         }
+    }
+
+    fn memory_of(&self, kind: ObjectKind) -> u64 {
+        memory_of(kind, self.reads)
     }
 
     /// Forgets all objects.
@@ -165,7 +173,7 @@ impl Registry {
     /// Lets an object be there that a test only names.
     #[cfg(test)]
     pub(crate) fn insert_named(&mut self, id: Resource) {
-        self.objects.insert(id, Entry { memory: memory_of(id.kind), ..Entry::default() });
+        self.objects.insert(id, Entry { memory: self.memory_of(id.kind), ..Entry::default() });
     }
 
     /// Registers an object of the kernel that keeps `memory` bytes of lists and refers to `uses`; its number. Refused if one of
@@ -204,11 +212,11 @@ impl Registry {
         if uses.iter().any(|used| !self.contains(*used)) {
             return Err(CmdStatus::BadRes);
         }
-        if self.budget.has_room(memory_of(kind).saturating_add(memory)) { Ok(()) } else { Err(CmdStatus::NoResources) }
+        if self.budget.has_room(self.memory_of(kind).saturating_add(memory)) { Ok(()) } else { Err(CmdStatus::NoResources) }
     }
 
     fn insert(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
-        let memory = memory_of(id.kind).saturating_add(memory);
+        let memory = self.memory_of(id.kind).saturating_add(memory);
         self.budget.take(memory)?;
         for used in &uses {
             self.refer(*used);
@@ -319,8 +327,8 @@ impl Registry {
 
     /// Notes what the lists of an object take now, whether there is room or not.
     pub(crate) fn set_memory(&mut self, id: Resource, bytes: u64) {
+        let now = self.memory_of(id.kind).saturating_add(bytes);
         if let Some(entry) = self.objects.get_mut(&id) {
-            let now = memory_of(id.kind).saturating_add(bytes);
             self.budget.change(entry.memory, now);
             entry.memory = now;
         }

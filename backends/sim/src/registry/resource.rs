@@ -5,14 +5,23 @@ use bareverbs_mlx5_spec::ObjectKind;
 use crate::limits::LOG_MIN_ALLOCATION;
 use crate::registers::bar0::DEVICE_MEMORY_START;
 
+/// Bytes of this process that a waiting response of a queue pair takes.
+pub(crate) const RESPONSE_MEMORY: usize = 64;
+
+/// Returns the waiting responses for which [`memory_of`] counts places with a queue pair that takes as many reads and atomics at
+/// a time: their responses, as many repeated, and acknowledgements.
+pub(crate) const fn response_places(reads: usize) -> usize {
+    if reads > 16 { 4 * reads } else { 64 }
+}
+
 /// Returns the bytes of this process that an object takes beside its lists: entries of tables, their slack, and the state of an
-/// idle queue. Generous.
-pub(super) const fn memory_of(kind: ObjectKind) -> u64 {
+/// idle queue, where a queue pair takes as many reads at a time. Generous.
+pub(super) const fn memory_of(kind: ObjectKind, reads: usize) -> u64 {
     match kind {
         ObjectKind::Uar | ObjectKind::Pd | ObjectKind::Xrcd | ObjectKind::TransportDomain | ObjectKind::CounterSet => 256,
         ObjectKind::Eq | ObjectKind::Cq | ObjectKind::Srq => 1024,
-        // A request of the greatest size, 15 small ones, and answers to as many reads as a peer may have outstanding.
-        ObjectKind::Qp => 12 << 10,
+        // A request of the greatest size, 15 small ones, and responses.
+        ObjectKind::Qp => 8192 + (response_places(reads) * RESPONSE_MEMORY) as u64,
         ObjectKind::Mkey | ObjectKind::Umem => 640,
         ObjectKind::DeviceMemory | ObjectKind::UserContext => 512,
     }

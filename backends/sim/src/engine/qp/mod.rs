@@ -4,6 +4,8 @@ pub(super) mod context;
 pub(super) mod modify;
 pub(super) mod turn;
 
+use bareverbs_mlx5_spec::Qpc;
+
 use crate::engine::qp::context::{QpContext, QpPlan};
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
@@ -24,7 +26,8 @@ impl Qp {
 
     /// Returns the bytes of this process that its lists take beyond what every queue pair is counted with: pages, requests in
     /// progress and responses that wait.
-    pub(in crate::engine) fn memory(&self) -> u64 {
-        self.context.list_memory + self.requester.memory() + self.responder.memory()
+    pub(in crate::engine) fn count_memory(&mut self) -> u64 {
+        self.requester.counted = self.requester.memory();
+        self.context.list_memory + self.requester.counted + self.responder.memory(self.context.depth(Qpc::LOG_RRA_MAX))
     }
 }

@@ -24,7 +24,7 @@ impl Requester {
         }
         // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
         let under_way = self.ops.len();
-        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !step.shared.registry.has_memory(self.memory_of_next())) {
+        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !step.shared.registry.has_memory(self.memory_with_next())) {
             return false;
         }
         let index = self.fetched;

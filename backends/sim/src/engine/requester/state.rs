@@ -158,6 +158,8 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) notify_drained: bool,
     /// Bytes of this process that the segments of the requests in progress take.
     pub(in crate::engine) segments: u64,
+    /// [`Requester::memory`] that the device has counted.
+    pub(in crate::engine) counted: u64,
 }
 
 impl Requester {
@@ -181,10 +183,11 @@ impl Requester {
             + (self.ops.capacity().saturating_sub(KEPT_PLACES) * size_of::<SendOp>()) as u64
     }
 
-    /// Returns the bytes that one more request takes at most.
-    pub(in crate::engine) fn memory_of_next(&self) -> u64 {
+    /// Returns the bytes that one more request takes at most, and those that are not counted yet.
+    pub(in crate::engine) fn memory_with_next(&self) -> u64 {
         let places = if self.ops.len() == self.ops.capacity() { self.ops.capacity() } else { 0 };
-        MAX_SEGMENTS_MEMORY + (places * size_of::<SendOp>()) as u64
+        let next = MAX_SEGMENTS_MEMORY + (places * size_of::<SendOp>()) as u64;
+        self.memory().saturating_sub(self.counted) + next
     }
 
     /// Returns whether the packet at `psn` was sent and is not acknowledged.

@@ -10,15 +10,15 @@ use crate::engine::psn;
 use crate::engine::responder::aeth_credit::NO_COUNT;
 use crate::engine::srq::SrqName;
 use crate::packet::{Reth, Syndrome};
-use crate::registry::Registry;
+use crate::registry::{RESPONSE_MEMORY, Registry, response_places};
 use crate::wqe_decode::DataPointer;
 
 /// Maximum responses that wait when another acknowledgement comes.
 const MAX_REPLIES: usize = 1024;
-/// The same when memory is short. With 16 reads and atomics, as many repeated, and a last error they are within
-/// [`KEPT_PLACES`].
+/// The same when memory is short. With the reads and atomics, as many repeated, and a last error they have room in the places
+/// that are counted with the queue pair.
 const ASSURED_REPLIES: usize = 31;
-/// Responses whose places are counted with the queue pair. It keeps these when none waits.
+/// Places that a queue pair keeps when no response waits.
 const KEPT_PLACES: usize = 64;
 
 /// Acknowledged. How many receives are posted is filled in when it is sent.
@@ -174,15 +174,17 @@ impl Responder {
         reply
     }
 
-    /// Returns the bytes of this process that responses take beyond what is counted with the queue pair.
-    pub(in crate::engine) fn memory(&self) -> u64 {
-        (self.replies.capacity().saturating_sub(KEPT_PLACES) * size_of::<Reply>()) as u64
+    /// Returns the bytes of this process that responses take beyond what is counted with a queue pair that takes as many reads
+    /// and atomics at a time.
+    pub(in crate::engine) fn memory(&self, reads: usize) -> u64 {
+        const { assert!(size_of::<Reply>() <= RESPONSE_MEMORY, "a response takes more than is counted") };
+        (self.replies.capacity().saturating_sub(response_places(reads)) * RESPONSE_MEMORY) as u64
     }
 
     /// Returns the bytes that one more response takes.
     fn memory_of_next(&self) -> u64 {
         let places = if self.replies.len() == self.replies.capacity() { self.replies.capacity() } else { 0 };
-        (places * size_of::<Reply>()) as u64
+        (places * RESPONSE_MEMORY) as u64
     }
 }
 

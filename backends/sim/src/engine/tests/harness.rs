@@ -188,9 +188,13 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(lid: u16) -> Self {
+        Self::with_config(lid, EngineConfig::default())
+    }
+
+    pub(super) fn with_config(lid: u16, engine: EngineConfig) -> Self {
         // Its GID ends in its LID.
         let config = DeviceConfig { lid, port_guid: lid.into(), ..DeviceConfig::default() };
-        let mut engine = Engine::new(EngineConfig::default(), Arc::new(PortIdentity::new(&config)));
+        let mut engine = Engine::new(engine, Arc::new(PortIdentity::new(&config)));
         // What commands of the other half would have made.
         let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
         numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));

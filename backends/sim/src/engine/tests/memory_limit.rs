@@ -1,7 +1,9 @@
 //! What queue pairs take of the process beyond what each is counted with, and give back.
 
 use super::harness::*;
+use crate::engine::EngineConfig;
 use crate::engine::resources::MAX_FRAMES;
+use crate::limits::Limits;
 use crate::packet::{Aeth, Bth, Lrh, Opcode, Operation, Packet, Place, Reth, Syndrome, Transport};
 
 const WRITE: u8 = 0x08;
@@ -78,12 +80,14 @@ fn requests_in_progress_stay_within_the_limit() {
         let mut host = Host::new(1);
         let at = host.alloc(4096);
         let key = host.mkey(at, 4096, 0x1f);
-        let mut qp = connected(&mut host, 8);
+        let mut qp = connected(&mut host, 10);
         let before = host.engine.registry().memory_used();
         host.engine.registry_mut().set_memory_limit(before + room);
         host.post_send(&mut qp, WRITE, 0, 0, &[raddr(0, 1), data(at, 8, key)].concat());
-        for _ in 0..100 {
-            host.post_send(&mut qp, NOP, 0, 0, &[]);
+        // As large as requests can be, then small.
+        for index in 0..100 {
+            let segments = if index < 20 { data(at, 0, key).repeat(60) } else { Vec::new() };
+            host.post_send(&mut qp, NOP, 0, 0, &segments);
         }
         host.post_send(&mut qp, NOP, SIGNALED, 0, &[]);
         for _ in 0..20 {
@@ -99,7 +103,29 @@ fn requests_in_progress_stay_within_the_limit() {
         for _ in 0..200 {
             host.with(|engine, ctx| engine.advance(ctx));
         }
-        assert_eq!(host.poll(&mut qp.send).map(|done| done.counter()), Some(101));
+        assert_eq!(host.poll(&mut qp.send).map(|done| done.counter()), Some(1 + 20 * 16 + 80));
         assert_eq!(host.engine.registry().memory_used(), before);
     }
+}
+
+#[test]
+fn responses_to_as_many_reads_as_a_device_may_take_need_no_room() {
+    let limits = Limits { log_max_reads: 7, ..Limits::default() };
+    let mut host = Host::with_config(1, EngineConfig { limits, log_max_reads: 7, ..EngineConfig::default() });
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    let qp = host.qp(2, 4, 8);
+    host.connect(qp.qpn, 9, 0x99, Link { mtu: 5, timeout: 0, log_depth: 7, ..Link::default() });
+    let before = host.engine.registry().memory_used();
+    host.engine.registry_mut().set_memory_limit(before);
+    host.engine.shared.frames.extend((0..MAX_FRAMES).map(|_| Vec::new()));
+    for _ in 0..2 {
+        for number in 0..128 {
+            let mut read = packet(qp.qpn, Operation::ReadRequest, 0xff_fffe + number, false);
+            read.reth = Some(Reth { addr: at, rkey: key, len: 8 });
+            give(&mut host, &read);
+        }
+    }
+    assert_eq!(host.engine.qps[&qp.qpn].responder.pending_responses(true), 128);
+    assert_eq!(host.engine.registry().memory_used(), before);
 }
