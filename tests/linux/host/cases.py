@@ -266,6 +266,13 @@ CASES = [
         typical_seconds=20,
     ),
     Case(
+        "m-key",
+        "ports with an M_Key: opensm configures them, others neither read them nor learn the key",
+        devices=2,
+        serve=("--managed", "--m-key", "0x1234567890abcdef"),
+        typical_seconds=40,
+    ),
+    Case(
         "reboot",
         "a guest whose IOMMU remaps interrupts reboots, and has its device again",
         iommu=True,
