@@ -19,6 +19,7 @@
 
 mod code_names;
 pub mod command;
+pub mod command_table;
 pub mod completion;
 mod decoded;
 pub mod event;
