@@ -1,5 +1,7 @@
 //! What the whole-stack scenarios share: hosts with a driven device, buffers, connected queue pairs, and waiting.
 
+pub mod command_fields;
+mod lone_device;
 mod refused;
 mod registration;
 mod resource_snapshot;
@@ -15,6 +17,7 @@ use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
 
+pub use lone_device::LoneDevice;
 pub use registration::{SamePage, register, register_mapped};
 pub use resource_snapshot::ResourceSnapshot;
 

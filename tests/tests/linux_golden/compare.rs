@@ -2,58 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_decode::field_printer::{self, FieldValue, Value};
+use bareverbs_decode::field_printer;
 use bareverbs_decode::send::Transport;
 use bareverbs_decode::{Decoded, command, receive, send};
-use bareverbs_mlx5_spec::{
-    AccessRegisterIn, CmdOpcode, CqArm, CreateEqIn, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE,
-    View, WqeCtrlSeg,
-};
+use bareverbs_mlx5_spec::{CqArm, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, WqeCtrlSeg};
 use bareverbs_serve::record::{Entry, Kind, Line};
+use bareverbs_tests::command_fields::{Fields, by_name, command_name, is_zero, last_name};
 
 use crate::differences::{COUNTERS, DIFFERENCES, Kernel, LINUX_ONLY, NAMES, OURS_ONLY};
 use crate::{NEW, OLD, lines, ours};
 
-/// Fields of one thing by name, as text.
-type Fields = BTreeMap<String, String>;
 /// What was sent under each mark.
 type Sent = BTreeMap<(String, String), Fields>;
-
-/// Returns the name of a command: its opcode, and what it is about where one opcode serves several things.
-fn command_name(input: &[u8]) -> String {
-    let opcode = command::opcode(input).unwrap();
-    let name = command::name(opcode);
-    let modifier = u16::from_be_bytes([input[6], input[7]]);
-    match CmdOpcode::from_code(opcode) {
-        Some(CmdOpcode::AccessReg) => {
-            let register = View::<AccessRegisterIn>::new(input).unwrap().get(AccessRegisterIn::REGISTER_ID);
-            format!("{name} {register:#x} {}", if modifier == 1 { "read" } else { "write" })
-        }
-        Some(CmdOpcode::QueryHcaCap | CmdOpcode::SetHcaCap | CmdOpcode::ManagePages | CmdOpcode::QueryPages) => {
-            format!("{name} {modifier:#x}")
-        }
-        Some(CmdOpcode::CreateEq) => {
-            let mask = CreateEqIn::EVENT_BITMASK.offset();
-            let events = u64::from_be_bytes(*input[mask..].first_chunk().unwrap());
-            let what = match events {
-                0 => "completions",
-                0x400 => "commands",
-                0x800 => "pages",
-                _ => "others",
-            };
-            format!("{name} of {what}")
-        }
-        _ => name,
-    }
-}
-
-fn text(value: &Value) -> String {
-    value.to_string()
-}
-
-fn by_name(fields: Vec<FieldValue>) -> Fields {
-    fields.into_iter().map(|field| (field.name, text(&field.value))).collect()
-}
 
 /// Returns the fields of the segments of a WQE; of several segments of one kind, with their numbers.
 fn segments(decoded: &Decoded) -> Fields {
@@ -62,7 +22,7 @@ fn segments(decoded: &Decoded) -> Fields {
     for section in decoded.sections.iter().filter(|section| !section.layout.is_empty()) {
         let number = seen.entry(section.layout).and_modify(|number| *number += 1).or_insert(0);
         let place = if *number == 0 { section.layout.to_string() } else { format!("{}[{number}]", section.layout) };
-        all.extend(section.fields.iter().map(|field| (format!("{place}.{}", field.name), text(&field.value))));
+        all.extend(section.fields.iter().map(|field| (format!("{place}.{}", field.name), field.value.to_string())));
     }
     all
 }
@@ -126,22 +86,14 @@ struct Found {
     linux: String,
 }
 
-fn is_zero(value: &str) -> bool {
-    value.trim_start_matches("0x").bytes().all(|digit| matches!(digit, b'0' | b'[' | b']' | b','))
-}
-
-fn last(field: &str) -> &str {
-    field.rsplit('.').next().unwrap_or(field)
-}
-
 /// Returns the differences, and the marks under which they were found.
 fn differences(ours: &Sent, linux: &Sent) -> BTreeMap<Found, Vec<String>> {
     let mut all: BTreeMap<Found, Vec<String>> = BTreeMap::new();
     for (key, mine) in ours {
         let Some(theirs) = linux.get(key) else { continue };
         let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
-        for field in names.into_iter().filter(|field| !COUNTERS.contains(&last(field))) {
-            let named = NAMES.contains(&last(field));
+        for field in names.into_iter().filter(|field| !COUNTERS.contains(&last_name(field))) {
+            let named = NAMES.contains(&last_name(field));
             let value = |fields: &Fields| match fields.get(field) {
                 Some(value) if named && !is_zero(value) => "given".to_string(),
                 Some(value) => value.clone(),
