@@ -258,12 +258,67 @@ pub enum PortState {
     Active,
 }
 
+/// Physical state of a port (`phys_state` of `ibv_port_attr`; IBTA 14.2.5.6, PortInfo:PortPhysicalState).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PhysState {
+    /// Asleep (1).
+    Sleep,
+    /// It looks for another end (2): there is no cable, the other end is switched off, or it was found just now.
+    #[default]
+    Polling,
+    /// Switched off (3).
+    Disabled,
+    /// The two ends train the link (4, `PortConfigurationTraining`).
+    Training,
+    /// The link is up (5).
+    LinkUp,
+    /// The link is trained again after errors (6).
+    LinkErrorRecovery,
+    /// A test of the physical layer (7).
+    PhyTest,
+    /// A number without a name.
+    Unknown(u8),
+}
+
+impl PhysState {
+    /// Returns the state of a code.
+    pub const fn from_encoding(code: u8) -> Self {
+        match code {
+            1 => Self::Sleep,
+            2 => Self::Polling,
+            3 => Self::Disabled,
+            4 => Self::Training,
+            5 => Self::LinkUp,
+            6 => Self::LinkErrorRecovery,
+            7 => Self::PhyTest,
+            other => Self::Unknown(other),
+        }
+    }
+
+    /// Returns the code.
+    pub const fn encoding(self) -> u8 {
+        match self {
+            Self::Sleep => 1,
+            Self::Polling => 2,
+            Self::Disabled => 3,
+            Self::Training => 4,
+            Self::LinkUp => 5,
+            Self::LinkErrorRecovery => 6,
+            Self::PhyTest => 7,
+            Self::Unknown(code) => code,
+        }
+    }
+}
+
 /// What a port has (`ibv_port_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PortAttr {
     /// State.
     pub state: PortState,
+    /// Physical state.
+    pub phys_state: PhysState,
     /// Greatest MTU.
     pub max_mtu: Mtu,
     /// MTU in use.

@@ -7,6 +7,8 @@
 pub enum Errno {
     /// Not in the same protection domain.
     Eperm = 1,
+    /// Stopped by the caller.
+    Eintr = 4,
     /// The device failed.
     Eio = 5,
     /// Try again later.
@@ -33,7 +35,7 @@ pub enum Errno {
     Eopnotsupp = 95,
     /// Queue pair in the wrong state.
     Enotconn = 107,
-    /// The device did not answer in time.
+    /// The device did not answer, or the port was not usable, in time.
     Etimedout = 110,
 }
 
@@ -47,6 +49,7 @@ impl Errno {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Eperm => "EPERM",
+            Self::Eintr => "EINTR",
             Self::Eio => "EIO",
             Self::Eagain => "EAGAIN",
             Self::Enomem => "ENOMEM",

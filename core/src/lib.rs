@@ -25,6 +25,7 @@ mod interleavings;
 mod interrupt;
 mod log;
 mod platform;
+mod port;
 mod provider;
 mod queue_pair;
 mod recv_queue;
@@ -50,7 +51,8 @@ mod work;
 const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use attr::{
-    AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, ack_timeout,
+    AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType,
+    ack_timeout,
 };
 pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo};
@@ -58,7 +60,7 @@ pub use errno::Errno;
 pub use error::{
     AllocMwError, AllocPdError, BadWr, BindMwError, BindRefused, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
     DeregMrError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, RegMrError, SendBatchError, SgeFault, StaleHandle, TakeError,
+    PostSendError, QueryError, QueryQpError, RegMrError, SendBatchError, SgeFault, StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};

@@ -251,6 +251,8 @@ pub trait Provider {
 
     /// Returns the present moment of the backend's clock.
     fn now(&self) -> Instant;
+    /// Pauses by that clock ([`Clock::relax`](crate::Clock::relax)), in a wait that ends at `deadline` at the latest.
+    fn relax(&self, deadline: Instant);
     /// Takes the next asynchronous event, if one is waiting; never waits.
     ///
     /// # Errors
@@ -371,6 +373,10 @@ impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn now(&self) -> Instant {
         (**self).now()
+    }
+
+    fn relax(&self, deadline: Instant) {
+        (**self).relax(deadline)
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error> {

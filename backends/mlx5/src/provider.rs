@@ -115,6 +115,10 @@ where
         self.driver.commands.machine.clock.now()
     }
 
+    fn relax(&self, deadline: Instant) {
+        self.driver.commands.machine.clock.relax(deadline);
+    }
+
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         logged("poll_event", self.view().next_event())
     }

@@ -9,7 +9,7 @@ pub use memory::{
 };
 pub use queue::{
     CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollEventError, QueryError,
-    QueryQpError, TakeError,
+    QueryQpError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SendBatchError, SgeFault};
 

@@ -1,9 +1,10 @@
 //! Errors of completion queues, queue pairs and queries: the control path.
 
 use core::fmt;
+use core::time::Duration;
 
 use super::operation_error;
-use crate::{Errno, QpAttrMask, QpCap, QpState};
+use crate::{Errno, PhysState, PortState, QpAttrMask, QpCap, QpState};
 
 operation_error! {
     /// Why a query was not answered.
@@ -17,6 +18,87 @@ operation_error! {
     device {
         /// The device refuses.
         Device, "the device does not answer the query";
+    }
+}
+
+operation_error! {
+    /// What a port lacked at the end of the wait for it; `waited` is the time since its start.
+    pub enum WaitActiveError<E> {
+        /// The device has no such port.
+        Port {
+            /// The requested port.
+            port: u8
+        } => Einval, "the device has no port {port}";
+        /// The port is switched off.
+        Disabled {
+            /// The port.
+            port: u8,
+            /// `Disabled` or `Sleep`.
+            phys_state: PhysState,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "port {port} is switched off ({phys_state:?}) after {waited} s: enable it (ibportstate, mlxlink)",
+            waited = waited.as_secs();
+        /// Nothing answers at the other end of the cable, or there is no cable.
+        NoLink {
+            /// The port.
+            port: u8,
+            /// `Polling`, or a state without a name.
+            phys_state: PhysState,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "port {port} has no link ({phys_state:?}) after {waited} s: check the cable, and that its other end is switched on",
+            waited = waited.as_secs();
+        /// The two ends of the cable see each other, and have agreed on no link.
+        Training {
+            /// The port.
+            port: u8,
+            /// `Training`, `LinkErrorRecovery`, or `LinkUp` of a link that is not reported yet.
+            phys_state: PhysState,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "the link of port {port} is still training ({phys_state:?}) after {waited} s: wait longer, or check the cable and the \
+            speeds of both ends", waited = waited.as_secs();
+        /// There is a link, and no subnet manager has configured the port (`Init`).
+        NoSubnetManager {
+            /// The port.
+            port: u8,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "port {port} has a link, and no subnet manager has configured it (Init) after {waited} s: start one (opensm) on this \
+            fabric, or check that it runs", waited = waited.as_secs();
+        /// The subnet manager has configured the port and not activated it (`Armed`).
+        NotActivated {
+            /// The port.
+            port: u8,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "the subnet manager has configured port {port} and not activated it (Armed) after {waited} s: check the subnet manager \
+            (opensm)", waited = waited.as_secs();
+        /// The port is active without a LID.
+        NoLid {
+            /// The port.
+            port: u8,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "port {port} is active without a LID after {waited} s: check the subnet manager (opensm)",
+            waited = waited.as_secs();
+        /// The caller ended the wait.
+        Stopped {
+            /// The port.
+            port: u8,
+            /// Its state.
+            state: PortState,
+            /// Its physical state.
+            phys_state: PhysState,
+            /// Time waited.
+            waited: Duration
+        } => Eintr, "the wait for port {port} was stopped after {waited} s; it is {state:?} ({phys_state:?})",
+            waited = waited.as_secs();
+    }
+    device {
+        /// The device does not answer, or is broken.
+        Device, "the device failed during the wait for its port";
     }
 }
 

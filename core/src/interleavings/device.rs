@@ -226,6 +226,8 @@ impl Provider for Device {
         Instant::default()
     }
 
+    fn relax(&self, _: Instant) {}
+
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Broken> {
         Ok(None)
     }

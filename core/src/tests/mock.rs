@@ -1,5 +1,6 @@
 //! A device in plain memory: it records its calls, and does what the test says.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -10,6 +11,9 @@ use crate::{
     MwType, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
     RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
+
+/// How long a pause takes.
+const RELAX: Duration = Duration::from_millis(7);
 
 /// The errors of the mock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,13 @@ pub(super) struct Entry {
 pub(super) struct Device {
     /// Fails the operation after this many more, with this error.
     pub(super) fail_after: Option<u32>,
+    /// Its time, which only pauses move.
+    pub(super) now: Instant,
+    /// What the port is, and from when on; ascending.
+    pub(super) ports: Vec<(Instant, PortAttr)>,
+    pub(super) port_queries: u32,
+    /// Calls of `maintain`.
+    pub(super) maintained: u32,
     pub(super) error: MockError,
     /// Keys of the next regions, if not its own choice.
     pub(super) keys: VecDeque<u32>,
@@ -163,6 +174,10 @@ impl Device {
     fn new() -> Self {
         Self {
             fail_after: None,
+            now: Instant::default(),
+            ports: Vec::new(),
+            port_queries: 0,
+            maintained: 0,
             error: MockError::Refused,
             keys: VecDeque::new(),
             is_without_cookies: false,
@@ -423,8 +438,10 @@ impl Provider for Mock {
     }
 
     fn query_port(&mut self, _port: u8) -> Result<PortAttr, MockError> {
-        drop(self.step()?);
-        Ok(PortAttr::default())
+        let mut device = self.step()?;
+        device.port_queries += 1;
+        let now = device.now;
+        Ok(device.ports.iter().rev().find(|(from, _)| *from <= now).map_or_else(PortAttr::default, |(_, attr)| *attr))
     }
 
     fn query_gid(&mut self, _port: u8, _index: u16) -> Result<Gid, MockError> {
@@ -572,7 +589,12 @@ impl Provider for Mock {
     }
 
     fn now(&self) -> Instant {
-        Instant::default()
+        self.lock().now
+    }
+
+    fn relax(&self, deadline: Instant) {
+        let mut device = self.lock();
+        device.now = device.now.after(RELAX).min(deadline);
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, MockError> {
@@ -580,6 +602,7 @@ impl Provider for Mock {
     }
 
     fn maintain(&mut self) -> Result<Instant, MockError> {
+        self.lock().maintained += 1;
         if self.lock().is_broken { Err(MockError::NoAnswer) } else { Ok(Instant::from_nanos(1)) }
     }
 

@@ -7,6 +7,7 @@ mod mock;
 mod model;
 mod objects;
 mod poll;
+mod port;
 mod post;
 mod region;
 mod states;

@@ -1,6 +1,7 @@
 //! Bring-up, every object, events, health and teardown, each as a function that a linker can see.
 
 use core::mem::MaybeUninit;
+use core::time::Duration;
 
 use bareverbs::{
     Access, CqHandle, Errno, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle,
@@ -85,6 +86,11 @@ pub extern "C" fn probe_poll_event(verbs: &mut ProbeVerbs, event: &mut MaybeUnin
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_query_port(verbs: &mut ProbeVerbs, port: &mut MaybeUninit<PortAttr>) -> i32 {
     give(port, verbs.query_port(1), |error| error.errno())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_wait_active(verbs: &mut ProbeVerbs, port: &mut MaybeUninit<PortAttr>) -> i32 {
+    give(port, verbs.wait_active(1, Duration::from_secs(60)), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]

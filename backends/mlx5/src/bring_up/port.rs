@@ -1,6 +1,6 @@
 //! The InfiniBand port: context, GIDs, P_Keys, link.
 
-use bareverbs::{Gid, Guid, Lid, Mtu, Platform, PortAttr, PortState};
+use bareverbs::{Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
@@ -77,6 +77,7 @@ impl<P: Platform> Driver<P> {
                 4 => PortState::Active,
                 _ => PortState::Down,
             },
+            phys_state: PhysState::from_encoding(context.get(HcaVportContext::PORT_PHYSICAL_STATE) as u8),
             max_mtu: mtu_of(mtu.get(PmtuReg::MAX_MTU))?,
             active_mtu: mtu_of(mtu.get(PmtuReg::OPER_MTU))?,
             gid_tbl_len: self.caps.gids,
