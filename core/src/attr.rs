@@ -321,7 +321,7 @@ pub struct PortAttr {
     pub phys_state: PhysState,
     /// Greatest MTU.
     pub max_mtu: Mtu,
-    /// MTU in use.
+    /// MTU in use; the least one if the port is down and has none.
     pub active_mtu: Mtu,
     /// Number of GIDs.
     pub gid_tbl_len: u16,

@@ -78,8 +78,8 @@ impl<P: Platform> Driver<P> {
                 _ => PortState::Down,
             },
             phys_state: PhysState::from_encoding(context.get(HcaVportContext::PORT_PHYSICAL_STATE) as u8),
-            max_mtu: mtu_of(mtu.get(PmtuReg::MAX_MTU))?,
-            active_mtu: mtu_of(mtu.get(PmtuReg::OPER_MTU))?,
+            max_mtu: mtu_of(mtu.get(PmtuReg::MAX_MTU)),
+            active_mtu: mtu_of(mtu.get(PmtuReg::OPER_MTU)),
             gid_tbl_len: self.caps.gids,
             pkey_tbl_len: self.caps.pkeys,
             lid: Lid::new(context.get(HcaVportContext::LID) as u16),
@@ -133,7 +133,24 @@ fn pick<T: Copy + Default>(table: &[T], bits: u32) -> T {
     table.get(bits.trailing_zeros() as usize).copied().unwrap_or_default()
 }
 
-fn mtu_of(bytes: u32) -> Result<Mtu, PackedError> {
-    let mtu = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096].into_iter().find(|mtu| mtu.bytes() == bytes);
-    mtu.ok_or(Error::BadAnswer { opcode: CmdOpcode::AccessReg.code() as u16, value: bytes }.pack())
+/// Returns the greatest MTU of at most `bytes`, and the least one for fewer: PMTU of a port that is down may be 0. Linux too
+/// takes any value (`mlx5_query_hca_port` of its `mlx5_ib`).
+fn mtu_of(bytes: u32) -> Mtu {
+    let mtus = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
+    mtus.into_iter().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Mtu::Mtu256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_mtu_that_infiniband_lacks_is_the_next_lower_one() {
+        // 0: of a port that is down. 1500 and 10240: of Ethernet.
+        let sizes =
+            [(0, 256), (255, 256), (256, 256), (1500, 1024), (2048, 2048), (4096, 4096), (10_240, 4096), (0xffff, 4096)];
+        for (bytes, mtu) in sizes {
+            assert_eq!(mtu_of(bytes).bytes(), mtu, "{bytes}");
+        }
+    }
 }
