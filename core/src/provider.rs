@@ -13,9 +13,9 @@ use crate::{
 pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
     /// Returns the errno that the verbs give for it.
     fn errno(&self) -> Errno;
-    /// Returns whether the device, which did not answer, may still execute the command, or still use memory that it was to
-    /// release.
-    fn may_still_complete(&self) -> bool;
+    /// Returns whether the device may still use the memory that the failed call was about: it did not answer, or said what cannot
+    /// be.
+    fn may_use_memory(&self) -> bool;
 }
 
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code

@@ -1,5 +1,7 @@
 //! Protection domains and memory regions.
 
+use core::mem::ManuallyDrop;
+
 use crate::log::log_event;
 use crate::shared::RegionFacts;
 use crate::verbs::Verbs;
@@ -39,6 +41,19 @@ pub(crate) struct Mr<P: Provider> {
     inner: P::Mr,
 }
 
+/// Why a region was not registered.
+struct Unregistered<E> {
+    error: RegMrError<E>,
+    /// Whether the device may use its memory.
+    in_use: bool,
+}
+
+impl<E> From<RegMrError<E>> for Unregistered<E> {
+    fn from(error: RegMrError<E>) -> Self {
+        Self { error, in_use: false }
+    }
+}
+
 impl<P: Provider> Verbs<'_, P> {
     /// Makes a protection domain.
     ///
@@ -76,23 +91,19 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Errors
     /// Rights, range or domain are invalid, the table is full, or the device refuses. The buffer is returned, unless the device
-    /// did not answer and may still use it.
+    /// may use it: it did not answer, or keeps a key that it should have destroyed.
     pub fn reg_mr<B: DmaBuffer + 'static>(
         &mut self,
         pd: PdHandle,
         buffer: B,
         access: Access,
     ) -> Result<Region<B>, Refused<B, RegMrError<P::Error>>> {
-        match self.register(pd, buffer.addr(), buffer.len(), access, &buffer) {
-            Ok((handle, info)) => Ok(Region::new(buffer, handle, &info, self.owner())),
-            Err(error) => {
-                let kept = matches!(error, RegMrError::Device(device) if device.may_still_complete());
-                let returned = if kept {
-                    core::mem::forget(buffer);
-                    None
-                } else {
-                    Some(buffer)
-                };
+        // Not dropped by unwinding: the device may have executed the command by then.
+        let buffer = ManuallyDrop::new(buffer);
+        match self.register(pd, buffer.addr(), buffer.len(), access, &*buffer) {
+            Ok((handle, info)) => Ok(Region::new(ManuallyDrop::into_inner(buffer), handle, &info, self.owner())),
+            Err(Unregistered { error, in_use }) => {
+                let returned = if in_use { None } else { Some(ManuallyDrop::into_inner(buffer)) };
                 Err(Refused { error, returned })
             }
         }
@@ -115,7 +126,7 @@ impl<P: Provider> Verbs<'_, P> {
         access: Access,
         map: &dyn AddressMap,
     ) -> Result<MrHandle, RegMrError<P::Error>> {
-        self.register(pd, addr, length, access, map).map(|(handle, _)| handle)
+        self.register(pd, addr, length, access, map).map(|(handle, _)| handle).map_err(|refused| refused.error)
     }
 
     /// Distinguishes the regions of these verbs from those of others.
@@ -130,8 +141,40 @@ impl<P: Provider> Verbs<'_, P> {
         length: u64,
         access: Access,
         map: &dyn AddressMap,
-    ) -> Result<(MrHandle, MrInfo), RegMrError<P::Error>> {
+    ) -> Result<(MrHandle, MrInfo), Unregistered<P::Error>> {
+        self.check_region(pd, addr, length, access)?;
         let domain = self.pds.get_mut(pd).ok_or(RegMrError::StalePd)?;
+        let request = MrRequest { addr, length, access, map };
+        let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
+        let (mut inner, lkey, rkey) =
+            created.map_err(|error| Unregistered { error: RegMrError::Device(error), in_use: error.may_use_memory() })?;
+        // The slot where a search for the key begins, or the first vacant one after it that has generations left.
+        let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
+        let vacant = self
+            .shared
+            .regions
+            .in_order(lkey)
+            .filter(|(_, slot)| slot.is_vacant())
+            .find_map(|(index, _)| self.mrs.vacancy_at(index, self.first_generation));
+        let handle = match vacant {
+            Some(handle) if lkey.get() != 0 && !known => handle,
+            _ => {
+                let destroyed = self.provider.destroy_mr(CoreToken::NEW, &mut inner);
+                destroyed.map_err(|error| Unregistered { error: RegMrError::Device(error), in_use: true })?;
+                return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full }.into());
+            }
+        };
+        domain.users = domain.users.saturating_add(1);
+        let info = MrInfo { pd, addr, length, access, lkey, rkey };
+        self.mrs.occupy(handle, Mr { info, inner });
+        self.publish(handle, Some(&info));
+        log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
+        Ok((handle, info))
+    }
+
+    /// Checks what is to be registered.
+    fn check_region(&self, pd: PdHandle, addr: u64, length: u64, access: Access) -> Result<(), RegMrError<P::Error>> {
+        self.pds.get(pd).ok_or(RegMrError::StalePd)?;
         let unknown = access.difference(Access::KNOWN);
         if !unknown.is_empty() {
             return Err(RegMrError::UnknownFlags { bits: unknown.bits() });
@@ -156,30 +199,7 @@ impl<P: Provider> Verbs<'_, P> {
         if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
             return Err(RegMrError::Full);
         }
-        let request = MrRequest { addr, length, access, map };
-        let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
-        let (mut inner, lkey, rkey) = created.map_err(RegMrError::Device)?;
-        // The slot where a search for the key begins, or the first vacant one after it that has generations left.
-        let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
-        let vacant = self
-            .shared
-            .regions
-            .in_order(lkey)
-            .filter(|(_, slot)| slot.is_vacant())
-            .find_map(|(index, _)| self.mrs.vacancy_at(index, self.first_generation));
-        let handle = match vacant {
-            Some(handle) if lkey.get() != 0 && !known => handle,
-            _ => {
-                self.provider.destroy_mr(CoreToken::NEW, &mut inner).map_err(RegMrError::Device)?;
-                return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full });
-            }
-        };
-        domain.users = domain.users.saturating_add(1);
-        let info = MrInfo { pd, addr, length, access, lkey, rkey };
-        self.mrs.occupy(handle, Mr { info, inner });
-        self.publish(handle, Some(&info));
-        log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
-        Ok((handle, info))
+        Ok(())
     }
 
     /// Lets requests see a region, or that it is gone.

@@ -11,8 +11,6 @@ pub struct ResourceSnapshot {
     pub device: DeviceCounts,
     /// Pages that the driver uses.
     pub pages_used: u32,
-    /// Pages that the driver has given up.
-    pub pages_lost: u32,
 }
 
 impl Node {
@@ -20,10 +18,6 @@ impl Node {
     pub fn snapshot(&self) -> ResourceSnapshot {
         let counts = self.host.with_device(|device| device.counts());
         let statistics = self.verbs.provider().statistics();
-        ResourceSnapshot {
-            device: DeviceCounts { pages_held: 0, ..counts },
-            pages_used: statistics.pages_used,
-            pages_lost: statistics.pages_lost,
-        }
+        ResourceSnapshot { device: DeviceCounts { pages_held: 0, ..counts }, pages_used: statistics.pages_used }
     }
 }

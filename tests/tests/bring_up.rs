@@ -57,9 +57,9 @@ fn comes_up_goes_down_and_every_page_is_back() {
         let stats = driver.statistics();
         assert_eq!(stats.pages_held, stats.pages_given);
         assert!(stats.pages_held >= PageDemand::USUAL.boot + PageDemand::USUAL.init);
-        assert!(stats.command_events > 0 && stats.timeouts == 0 && stats.pages_lost == 0);
+        assert!(stats.command_events > 0);
         let report = down(driver);
-        assert_eq!((report.pages_kept, report.slots_lost, report.cqs_left), (0, 0, 0));
+        assert_eq!((report.pages_kept, report.needs_reset, report.cqs_left), (0, false, 0));
         assert_eq!(report.pages_given, report.pages_back);
     }
     no_findings(&host);
@@ -117,7 +117,7 @@ fn a_caller_may_stop_before_any_step_and_start_again() {
         match Driver::bring_up_with(machine(&host), &Config::DEFAULT, hook) {
             Ok(_) => panic!("not stopped at {stop}"),
             Err((error, _)) => {
-                assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, slots_lost: 0 })
+                assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, needs_reset: false })
             }
         }
     }
@@ -148,7 +148,7 @@ fn a_refused_command_names_its_step_and_nothing_stays_behind() {
         host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0x1234 }));
         let error = refused(&host, &Config::DEFAULT);
         let cause = Error::CommandStatus { opcode, status, syndrome: 0x1234 };
-        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, slots_lost: 0 });
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert_eq!(cause.errno(), Errno::Enomem);
         host.with_device(|device| device.faults_mut().arm(Fault::DeliveryStatus { opcode, status: 6 }));
         let error = refused(&host, &Config::DEFAULT);
@@ -168,24 +168,9 @@ fn a_command_without_answer_ends_at_its_deadline() {
         let start = host.clock().now();
         let error = refused(&host, &config);
         assert_eq!(error.cause, Error::CommandTimeout { opcode });
-        assert_eq!((error.pages_kept, error.slots_lost), (0, 1), "the teardown goes on in the slots that are left");
+        assert!(error.needs_reset, "the device may still execute it");
         assert!(host.clock().now().since(start) < Duration::from_secs(2));
     }
-}
-
-#[test]
-fn in_operation_a_stuck_command_costs_its_slot_and_nothing_else() {
-    let host = host(DeviceConfig::with_lid(1));
-    let config = Config { command_timeout: Duration::from_millis(100), ..Config::DEFAULT };
-    let Ok(mut driver) = Driver::bring_up(machine(&host), &config) else { panic!("bring-up") };
-    for _ in 0..3 {
-        let opcode = CmdOpcode::QueryHcaVportContext.code() as u16;
-        host.with_device(|device| device.faults_mut().arm(Fault::StuckCommand { opcode }));
-        assert_eq!(driver.query_port(1), Err(Error::CommandTimeout { opcode }));
-        assert!(driver.query_port(1).is_ok());
-    }
-    assert!(driver.statistics().timeouts == 3 && driver.statistics().pages_lost > 0);
-    assert_eq!(down(driver).slots_lost, 3);
 }
 
 #[test]
@@ -244,7 +229,7 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
                 step: Step::InitPages,
                 cause: Error::ArenaFull { pages: PageDemand::USUAL.init },
                 pages_kept: 0,
-                slots_lost: 0
+                needs_reset: false
             }
         ),
     }

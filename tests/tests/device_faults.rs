@@ -6,8 +6,9 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AllocPdError, Clock, Completion, CreateCqError, CreateQpError, DeviceError, Errno, Event, Instant, MwType, Payload,
-    Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags, SendOp, SendWr, WcStatus,
+    Access, AllocPdError, Clock, Completion, CreateCqError, DeviceError, Errno, Event, Instant, MwType, Payload,
+    PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags, SendOp,
+    SendWr, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -116,20 +117,28 @@ fn assert_clean(host: &Host, what: &str) {
     });
 }
 
+/// Resets a device, which lets go of the memory.
+fn reset(host: &Host) {
+    host.with_device(|device| {
+        device.reset();
+        device.enable_function();
+    });
+}
+
 #[test]
 fn every_command_of_the_bring_up_refused() {
     for (step, opcode) in commands_of_steps() {
         let host = host();
         let (fault, cause) = status_of(opcode, CmdStatus::IntErr);
         let error = bring_up_with_fault(&host, step, fault);
-        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, slots_lost: 0 });
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert!(error.to_string().contains(&format!("{opcode:#x}")), "{error}");
         assert_clean(&host, &error.to_string());
         let delivery = Fault::DeliveryStatus { opcode, status: 5 };
         let error = bring_up_with_fault(&host, step, delivery);
         assert_eq!(
             error,
-            BringUpError { step, cause: Error::CommandDelivery { opcode, status: 5 }, pages_kept: 0, slots_lost: 0 }
+            BringUpError { step, cause: Error::CommandDelivery { opcode, status: 5 }, pages_kept: 0, needs_reset: false }
         );
         assert_clean(&host, &error.to_string());
         // The device is as good as new.
@@ -145,9 +154,12 @@ fn every_command_of_the_bring_up_without_answer() {
         let host = host();
         let error = bring_up_with_fault(&host, step, Fault::StuckCommand { opcode });
         assert_eq!((error.step, error.cause), (step, Error::CommandTimeout { opcode }));
-        assert_eq!((error.cause.errno(), error.slots_lost), (Errno::Etimedout, 1), "the memory is not to be touched");
-        let lost = host.with_device(|device| device.counts().pages_lost);
-        assert_eq!((error.pages_kept, lost), (0, 0), "{error}: the teardown used the other slots, for pages too");
+        assert_eq!((error.cause.errno(), error.needs_reset), (Errno::Etimedout, true), "the memory is not to be touched");
+        let held = host.with_device(|device| device.counts().pages_held);
+        assert!(error.pages_kept as usize >= held, "{error}: {} of {held}", error.pages_kept);
+        reset(&host);
+        let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+        assert!(driver.teardown().is_ok());
         assert_clean(&host, &error.to_string());
     }
 }
@@ -263,155 +275,85 @@ fn every_command_of_operation_refused_and_undelivered() {
     fixture.node.assert_no_findings();
     let driver = fixture.node.into_driver();
     let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
-    assert_eq!((report.pages_kept, report.slots_lost), (0, 0));
+    assert_eq!((report.pages_kept, report.needs_reset), (0, false));
 }
 
+/// The device is lost with the first command that it does not answer in time, whether it answers after that or never.
 #[test]
 fn every_command_of_operation_without_answer() {
     for (n, opcode) in opcodes().into_iter().enumerate() {
-        let mut fixture = Fixture::new();
         let opcode = opcode.code() as u16;
-        let before = fixture.node.snapshot();
-        let start = fixture.node.host.clock().now();
-        // What a destroy needs gone.
-        for earlier in 12..n {
-            fixture.operation(earlier).unwrap().1.unwrap();
+        for fault in [Fault::StuckCommand { opcode }, Fault::LateCommand { opcode, delay: Duration::from_millis(30) }] {
+            let mut fixture = Fixture::new();
+            let host = fixture.node.host.clone();
+            // What a destroy needs gone.
+            for earlier in 12..n {
+                fixture.operation(earlier).unwrap().1.unwrap();
+            }
+            let start = host.clock().now();
+            arm(&host, fault);
+            let reason = Err(Some(Error::CommandTimeout { opcode }));
+            assert_eq!(fixture.operation(n).unwrap().1, reason, "operation {n}");
+            assert!(host.clock().now().since(start) < Duration::from_millis(100));
+            assert!(all_struck(&host));
+            assert_lost(fixture, n, opcode);
         }
-        arm(&fixture.node.host, Fault::StuckCommand { opcode });
-        assert_eq!(fixture.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
-        assert!(fixture.node.host.clock().now().since(start) < Duration::from_millis(100));
-        // Whatever the device might still write to is given up, not used again; everything else goes on.
-        let after = fixture.node.snapshot();
-        if n < 12 {
-            assert_eq!(after.device, before.device, "operation {n}");
-        }
-        assert_eq!(fixture.node.verbs.provider().statistics().timeouts, 1);
-        assert!(fixture.node.verbs.query_port(1).is_ok());
-        let again = fixture.node.verbs.alloc_pd().unwrap();
-        fixture.node.verbs.dealloc_pd(again).unwrap();
-        fixture.node.assert_no_findings();
-        let host = fixture.node.host.clone();
-        let (_, report) = fixture.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
-        assert_eq!((report.pages_kept, report.slots_lost), (0, 1), "operation {n}");
-        assert_clean(&host, "after teardown");
     }
 }
 
-#[test]
-fn every_command_of_operation_answered_late() {
-    for (n, opcode) in opcodes().into_iter().enumerate() {
-        let mut fixture = Fixture::new();
-        let opcode = opcode.code() as u16;
-        for earlier in 12..n {
-            fixture.operation(earlier).unwrap().1.unwrap();
-        }
-        let before = fixture.node.snapshot();
-        arm(&fixture.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
-        assert_eq!(fixture.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
-        assert!(all_struck(&fixture.node.host));
-        fixture.node.host.world().advance(Duration::from_millis(20));
-        fixture.node.verbs.query_port(1).unwrap();
-        if n < 12 {
-            assert_eq!(fixture.node.snapshot(), before, "operation {n}: nothing is left of it");
-        } else {
-            // The object is gone, and the caller still has its handle.
-            assert_ne!(fixture.node.snapshot().device, before.device, "operation {n}");
-            assert_eq!(fixture.operation(n).unwrap().1, Ok(()), "operation {n}, again");
-            assert!(fixture.operation(n).unwrap().1.is_err(), "operation {n}: the handle is stale");
-        }
-        // Whatever is left is destroyed as ever.
-        for later in 12.max(n + usize::from(n >= 12))..17 {
-            if n >= 5 {
-                assert_eq!(fixture.operation(later).unwrap().1, Ok(()), "operation {later} after {n}");
+/// Asserts that every verb fails at once with the reason and sends nothing, and that the device works again after a reset.
+fn assert_lost(mut fixture: Fixture, n: usize, opcode: u16) {
+    let reason = Error::CommandTimeout { opcode };
+    let host = fixture.node.host.clone();
+    let statistics = fixture.node.verbs.provider().statistics();
+    let opcodes = Opcodes::on(&host);
+    let start = host.clock().now();
+    for wait in [0, 50] {
+        host.world().advance(Duration::from_millis(wait));
+        let now = host.clock().now();
+        for again in 0..17 {
+            match fixture.operation(again).unwrap().1 {
+                Err(Some(error)) => assert_eq!(error, reason, "operation {again} after {n}"),
+                // What the core refuses before it asks the device: the domain is in use; what it names is gone.
+                Err(None) => assert!(again >= 12 || (4..8).contains(&again) && n > 14, "operation {again} after {n}"),
+                Ok(()) => panic!("operation {again} after {n}"),
             }
         }
-        fixture.node.assert_no_findings();
-        let host = fixture.node.host.clone();
-        let (_, report) = fixture.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
-        assert_eq!((report.pages_kept, report.slots_lost), (0, 0), "operation {n}");
-        assert_clean(&host, "after teardown");
+        let verbs = &mut fixture.node.verbs;
+        assert_eq!(verbs.poll_event(), Err(PollEventError::Device(reason)), "operation {n}");
+        assert_eq!(verbs.maintain(), Err(reason), "operation {n}");
+        assert!(host.clock().now().since(now) < Duration::from_millis(1), "operation {n}: none of them waits");
     }
+    assert_eq!(opcodes.take(), [], "operation {n}");
+    assert_eq!(fixture.node.verbs.provider().statistics(), statistics, "operation {n}: no page is used or free again");
+    fixture.node.assert_no_findings();
+
+    let Err((error, back)) = fixture.node.into_driver().teardown() else { panic!("operation {n}: it was torn down") };
+    assert_eq!((error.cause, error.report.needs_reset), (reason, true), "operation {n}");
+    assert_eq!(error.report.pages_kept, statistics.pages_held, "operation {n}");
+    assert!(host.clock().now().since(start) < Duration::from_millis(60), "operation {n}");
+    assert_eq!(opcodes.take(), [], "operation {n}");
+    reset(&host);
+    let driver = Driver::bring_up(back, &IMPATIENT).map_err(|(error, _)| error).unwrap();
+    let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
+    assert_eq!((report.pages_kept, report.needs_reset), (0, false), "operation {n}");
+    assert_clean(&host, "after the reset");
 }
 
+/// A buffer that stays out of use while a command about it may still be executed.
 #[test]
-fn an_object_that_is_destroyed_late_is_waited_for_and_not_its_successor() {
-    let mut config = DeviceConfig::with_lid(1);
-    config.limits.log_max_cq = 3;
-    let host = World::new(WorldConfig::default()).add(config).unwrap();
-    let mut node = Node::with_config(host, &IMPATIENT);
-    let opcode = CmdOpcode::DestroyCq.code() as u16;
-    let old = node.verbs.create_cq(16).unwrap();
-    let number = node.verbs.cq(old).unwrap().cqn;
-    arm(&node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(50) });
-    for _ in 0..2 {
-        refused!(node.verbs.destroy_cq(old), Etimedout, bareverbs::DestroyCqError::Device(_));
-    }
-    // The device gives the number again, to another queue.
-    let others: Vec<_> = (0..8).map_while(|_| node.verbs.create_cq(16).ok()).collect();
-    let successor = others.iter().find(|cq| node.verbs.cq(**cq).unwrap().cqn == number).copied();
-    let successor = successor.expect("the number comes again");
-    node.host.world().advance(Duration::from_millis(20));
-    node.verbs.destroy_cq(old).unwrap();
-    let cqs = node.host.with_device(|device| device.counts().engine.cqs);
-    assert_eq!(cqs, others.len(), "the other queues are left alone");
-    node.verbs.req_notify_cq(successor, false).unwrap();
-    for cq in others {
-        node.verbs.destroy_cq(cq).unwrap();
-    }
-    assert_eq!(node.verbs.provider().statistics().pages_lost, 0);
-    node.assert_no_findings();
-}
-
-/// A change without an answer may still be executed, when another queue pair may have the number. So the queue pair is
-/// destroyed only after the answer.
-#[test]
-fn a_queue_pair_is_destroyed_after_its_late_changes() {
-    let mut node = Node::with_config(host(), &IMPATIENT);
-    let opcodes = Opcodes::on(&node.host);
-    let made = end(&mut node, true);
-    let [(attr, mask), ..] = rc_steps(&Connection::default(), node.verbs.query_port(1).unwrap().lid, made.qpn, 1, 1);
-    for (state, delay) in [(QpState::Init, 90), (QpState::Reset, 60)] {
-        let (attr, mask, opcode) = match state {
-            QpState::Init => (attr, mask, CmdOpcode::Rst2InitQp),
-            _ => (to_state(state), QpAttrMask::STATE, CmdOpcode::Qp2Rst),
-        };
-        let opcode = opcode.code() as u16;
-        arm(&node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(delay) });
-        refused!(node.verbs.modify_qp(made.qp, &attr, mask), Etimedout, bareverbs::ModifyQpError::Device(_));
-    }
-    let before = opcodes.0.lock().unwrap().len();
-    for _ in 0..2 {
-        refused!(node.verbs.destroy_qp(made.qp), Etimedout, bareverbs::DestroyQpError::Device(_));
-    }
-    assert_eq!(opcodes.0.lock().unwrap()[before..], [], "no further command goes to the device");
-    node.host.world().advance(Duration::from_millis(20));
-    node.verbs.destroy_qp(made.qp).unwrap();
-    assert_eq!(node.host.with_device(|device| device.counts().engine.qps), 0);
-    assert_eq!(node.verbs.provider().statistics().pages_lost, 0);
-    node.assert_no_findings();
-}
-
-#[test]
-fn a_device_that_answers_no_command_any_more() {
+fn the_buffer_of_a_region_without_answer_is_not_returned() {
     let mut fixture = Fixture::new();
-    // 31 slots for ordinary commands: each timeout costs one, and then there is none.
-    let opcode = CmdOpcode::AllocPd.code() as u16;
-    for n in 0..31 {
-        arm(&fixture.node.host, Fault::StuckCommand { opcode });
-        let error = refused!(fixture.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(_));
-        assert_eq!(error, AllocPdError::Device(Error::CommandTimeout { opcode }), "{n}");
-    }
-    refused!(fixture.node.verbs.alloc_pd(), Eagain, AllocPdError::Device(Error::NoCommandSlot));
-    refused!(fixture.node.verbs.create_cq(10), Eagain, CreateCqError::Device(Error::NoCommandSlot));
-    let init = fixture.init();
-    refused!(fixture.node.verbs.create_qp(&init), Eagain, CreateQpError::Device(Error::NoCommandSlot));
-    // The teardown cannot do anything either, and says what the device has kept.
-    let held = fixture.node.host.with_device(|device| device.counts().pages_held);
-    let host = fixture.node.host.clone();
-    let Err((error, _)) = fixture.node.into_driver().teardown() else { panic!("no slot, but torn down") };
-    assert_eq!((error.cause, error.report.slots_lost), (Error::NoCommandSlot, 31));
-    let kept = host.with_device(|device| device.counts().pages_held);
-    assert_eq!(error.report.pages_kept as usize, kept, "of {held}");
+    let opcode = CmdOpcode::CreateMkey.code() as u16;
+    let memory = || fixture.node.host.memory(4096).whole();
+    let (first, second) = (memory(), memory());
+    let kept = fixture.node.verbs.reg_mr(fixture.end.pd, first, Access::LOCAL_WRITE).unwrap();
+    arm(&fixture.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
+    let refused = fixture.node.verbs.reg_mr(fixture.end.pd, second, Access::LOCAL_WRITE).unwrap_err();
+    assert_eq!(refused.error, RegMrError::Device(Error::CommandTimeout { opcode }));
+    assert!(refused.returned.is_none());
+    let refused = fixture.node.verbs.dereg_mr(kept).unwrap_err();
+    assert!(refused.returned.is_some(), "the region, with the buffer in it");
 }
 
 #[test]
@@ -586,11 +528,8 @@ fn a_device_that_was_reset_is_as_good_as_new() {
         let Err((error, back)) = fixture.node.into_driver().teardown() else { panic!("the teardown succeeded") };
         assert!(error.report.pages_kept > 0);
         // Only a reset makes the device let go of the memory; after it the memory can be used again.
-        host.with_device(|device| {
-            device.set_removed(false);
-            device.reset();
-            device.enable_function();
-        });
+        host.with_device(|device| device.set_removed(false));
+        reset(&host);
         let driver = Driver::bring_up(back, &IMPATIENT).map_err(|(error, _)| error).unwrap();
         let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!(report.pages_kept, 0);
@@ -630,8 +569,8 @@ fn whatever_the_device_does_the_driver_comes_to_an_end() {
         let region = node.region(near.pd, 4096, ALL_ACCESS);
         let cqn = node.verbs.cq(near.cq).unwrap().cqn.get();
         let start = host.clock().now();
-        let (mut stuck, mut done) = (0, 0);
-        for _ in 0..300 {
+        let mut done = 0;
+        for step in 0..300 {
             let opcodes = [0x200, 0x202, 0x400, 0x401, 0x500, 0x501, 0x502, 0x503, 0x504, 0x50a, 0x50b, 0x762, 0x800, 0x801];
             let opcode = opcodes[dice.below(opcodes.len() as u64) as usize];
             let fault = match dice.below(24) {
@@ -645,10 +584,8 @@ fn whatever_the_device_does_the_driver_comes_to_an_end() {
                 6 => Fault::LostInterrupt { vector: dice.below(3) as u16 },
                 7 => Fault::CommandStatus { opcode, status: 1 + dice.below(255) as u8, syndrome: 1 },
                 8 => Fault::DeliveryStatus { opcode, status: 1 + dice.below(127) as u8 },
-                9 if stuck < 20 => {
-                    stuck += 1;
-                    Fault::StuckCommand { opcode }
-                }
+                // After that the device is lost: not at the beginning.
+                9 if step > 250 => Fault::StuckCommand { opcode },
                 _ => Fault::LostInterrupt { vector: 40 },
             };
             arm(&host, fault);

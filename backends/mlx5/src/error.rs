@@ -57,19 +57,17 @@ pub enum Error {
         /// Delivery status ([`CmdDeliveryStatus`]).
         status: u8,
     },
-    /// The signature of the output is wrong.
+    /// The signature of the output is wrong: whether the command was executed is not known. The device is lost until a reset.
     CommandSignature {
         /// Opcode.
         opcode: u16,
     },
-    /// A command timed out. Its slot and memory stay with the device until it completes after all. An object that it then
-    /// created is destroyed again; an object that it then destroyed counts as destroyed.
+    /// A command timed out. The device is lost until a reset: it may still execute the command, so that no other is sent, and
+    /// keeps its memory. Every later call fails with this error too.
     CommandTimeout {
         /// Opcode.
         opcode: u16,
     },
-    /// Every slot of the command queue belongs to a command that timed out.
-    NoCommandSlot,
     /// Registers read as all ones: the device is gone.
     DeviceGone,
     /// The firmware reported a failure after which nothing works until a reset.
@@ -146,8 +144,8 @@ pub enum Feature {
 }
 
 impl Error {
-    /// Returns whether the device may still execute the command, so that its memory must not be reused.
-    pub(crate) const fn may_still_complete(&self) -> bool {
+    /// Returns whether the device may still use the memory that a failed call was about.
+    pub(crate) const fn may_use_memory(&self) -> bool {
         matches!(
             self,
             Self::CommandTimeout { .. }
@@ -194,20 +192,19 @@ impl Error {
             Self::CommandDelivery { opcode, status } => (8, status, opcode, 0),
             Self::CommandSignature { opcode } => (9, 0, opcode, 0),
             Self::CommandTimeout { opcode } => (10, 0, opcode, 0),
-            Self::NoCommandSlot => (11, 0, 0, 0),
-            Self::DeviceGone => (12, 0, 0, 0),
-            Self::DeviceFatal { syndrome } => (13, syndrome, 0, 0),
-            Self::Issi { supported } => (14, 0, 0, supported as usize),
-            Self::PortType { port_type } => (15, port_type, 0, 0),
-            Self::NoPort { port } => (16, port, 0, 0),
-            Self::BadAnswer { opcode, value } => (17, 0, opcode, value as usize),
-            Self::Unmapped { page } => (18, 0, 0, page as usize),
-            Self::Misaligned => (19, 0, 0, 0),
-            Self::LimitExceeded { limit } => (20, 0, 0, limit as usize),
-            Self::Unsupported(feature) => (21, feature as u8, 0, 0),
-            Self::Transition { from, to } => (22, from as u8, to as u16, 0),
-            Self::Stopped => (23, 0, 0, 0),
-            Self::PagesKept { pages } => (24, 0, 0, pages as usize),
+            Self::DeviceGone => (11, 0, 0, 0),
+            Self::DeviceFatal { syndrome } => (12, syndrome, 0, 0),
+            Self::Issi { supported } => (13, 0, 0, supported as usize),
+            Self::PortType { port_type } => (14, port_type, 0, 0),
+            Self::NoPort { port } => (15, port, 0, 0),
+            Self::BadAnswer { opcode, value } => (16, 0, opcode, value as usize),
+            Self::Unmapped { page } => (17, 0, 0, page as usize),
+            Self::Misaligned => (18, 0, 0, 0),
+            Self::LimitExceeded { limit } => (19, 0, 0, limit as usize),
+            Self::Unsupported(feature) => (20, feature as u8, 0, 0),
+            Self::Transition { from, to } => (21, from as u8, to as u16, 0),
+            Self::Stopped => (22, 0, 0, 0),
+            Self::PagesKept { pages } => (23, 0, 0, pages as usize),
         };
         // One more than the number, so that none is 0.
         PackedError { head: NonZeroU32::MIN.saturating_add(kind | (small as u32) << 8 | (opcode as u32) << 16), fact }
@@ -231,44 +228,33 @@ impl From<PackedError> for Error {
             8 => Self::CommandDelivery { opcode, status: small },
             9 => Self::CommandSignature { opcode },
             10 => Self::CommandTimeout { opcode },
-            11 => Self::NoCommandSlot,
-            12 => Self::DeviceGone,
-            13 => Self::DeviceFatal { syndrome: small },
-            14 => Self::Issi { supported: number },
-            15 => Self::PortType { port_type: small },
-            16 => Self::NoPort { port: small },
-            17 => Self::BadAnswer { opcode, value: number },
-            18 => Self::Unmapped { page: number },
-            19 => Self::Misaligned,
-            20 => Self::LimitExceeded { limit: number },
-            21 => Self::Unsupported(FEATURES.get(usize::from(small)).copied().unwrap_or(Feature::AccessFlag)),
-            22 => {
+            11 => Self::DeviceGone,
+            12 => Self::DeviceFatal { syndrome: small },
+            13 => Self::Issi { supported: number },
+            14 => Self::PortType { port_type: small },
+            15 => Self::NoPort { port: small },
+            16 => Self::BadAnswer { opcode, value: number },
+            17 => Self::Unmapped { page: number },
+            18 => Self::Misaligned,
+            19 => Self::LimitExceeded { limit: number },
+            20 => Self::Unsupported(FEATURES.get(usize::from(small)).copied().unwrap_or(Feature::AccessFlag)),
+            21 => {
                 let state = |code: u8| STATES.get(usize::from(code)).copied().unwrap_or_default();
                 Self::Transition { from: state(small), to: state(opcode as u8) }
             }
-            24 => Self::PagesKept { pages: number },
+            23 => Self::PagesKept { pages: number },
             _ => Self::Stopped,
         }
     }
 }
 
 impl PackedError {
-    /// Implements [`Error::may_still_complete`].
-    pub(crate) fn may_still_complete(self) -> bool {
-        Error::from(self).may_still_complete()
-    }
-
     /// Returns the status of a command that the device refused.
     pub(crate) fn command_status(self) -> Option<u32> {
         match self.into() {
             Error::CommandStatus { status, .. } => Some(u32::from(status)),
             _ => None,
         }
-    }
-
-    /// Returns whether a command timed out.
-    pub(crate) fn is_timeout(self) -> bool {
-        matches!(self.into(), Error::CommandTimeout { .. })
     }
 }
 
@@ -317,9 +303,13 @@ impl fmt::Display for Error {
                 let name = CmdDeliveryStatus::from_code(u32::from(status)).map_or("unknown status", CmdDeliveryStatus::name);
                 write!(f, "{} ({opcode:#x}) not delivered: {name} ({status:#x})", opcode_name(opcode))
             }
-            Self::CommandSignature { opcode } => write!(f, "{} ({opcode:#x}): wrong signature", opcode_name(opcode)),
-            Self::CommandTimeout { opcode } => write!(f, "{} ({opcode:#x}) timed out", opcode_name(opcode)),
-            Self::NoCommandSlot => f.write_str("every command slot belongs to a timed-out command"),
+            Self::CommandSignature { opcode } => {
+                let name = opcode_name(opcode);
+                write!(f, "{name} ({opcode:#x}): wrong signature; the device is lost until a reset")
+            }
+            Self::CommandTimeout { opcode } => {
+                write!(f, "{} ({opcode:#x}) timed out; the device is lost until a reset", opcode_name(opcode))
+            }
             Self::DeviceGone => f.write_str("the device is gone"),
             Self::DeviceFatal { syndrome } => {
                 write!(f, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset")
@@ -344,8 +334,8 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 impl DeviceError for Error {
-    fn may_still_complete(&self) -> bool {
-        Self::may_still_complete(self)
+    fn may_use_memory(&self) -> bool {
+        Self::may_use_memory(self)
     }
 
     fn errno(&self) -> Errno {
@@ -358,7 +348,7 @@ impl DeviceError for Error {
             | Self::Transition { .. } => Errno::Einval,
             Self::CommandStatus { status, .. } => status_errno(status),
             Self::CommandTimeout { .. } | Self::NotInitialized => Errno::Etimedout,
-            Self::NoCommandSlot | Self::Stopped => Errno::Eagain,
+            Self::Stopped => Errno::Eagain,
             Self::DeviceGone => Errno::Enodev,
             Self::DeviceFatal { .. } => Errno::Eio,
             Self::Issi { .. } | Self::PortType { .. } | Self::Unsupported(_) | Self::CommandInterface { .. } => {
@@ -412,7 +402,6 @@ mod tests {
             Error::CommandDelivery { opcode: u16::MAX, status: u8::MAX },
             Error::CommandSignature { opcode: u16::MAX },
             Error::CommandTimeout { opcode: u16::MAX },
-            Error::NoCommandSlot,
             Error::DeviceGone,
             Error::DeviceFatal { syndrome: u8::MAX },
             Error::Issi { supported: u32::MAX },
@@ -429,7 +418,6 @@ mod tests {
         errors.extend(STATES.into_iter().flat_map(|from| STATES.map(|to| Error::Transition { from, to })));
         for error in errors {
             assert_eq!(Error::from(error.pack()), error);
-            assert_eq!(error.pack().may_still_complete(), error.may_still_complete());
         }
     }
 }

@@ -99,8 +99,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Brings a device up.
     ///
     /// # Errors
-    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] say whether
-    /// the machine's memory may be reused.
+    /// The failed step, its cause, and the machine. [`BringUpError::needs_reset`] says whether the machine's memory may be
+    /// used for something else.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
@@ -140,10 +140,10 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     fn start(&mut self, hook: Hook<'_>) -> Result<(), BringUpError> {
         let view = self.view();
         view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
-            // The caller needs the first cause. Failures of the teardown show in pages and slots.
+            // The caller needs the first cause.
             let _ = view.tear_down();
-            let (pages_kept, slots_lost) = (view.commands.arena.firmware_pages(), view.commands.lost_slots());
-            BringUpError { step, cause: cause.into(), pages_kept, slots_lost }
+            let pages_kept = view.commands.arena.firmware_pages();
+            BringUpError { step, cause: cause.into(), pages_kept, needs_reset: view.needs_reset() }
         })
     }
 
@@ -186,8 +186,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         let arena: &arena::Arena = &self.driver.commands.arena;
         Statistics {
             pages_held: arena.firmware_pages(),
-            pages_used: arena.count(PageUse::DRIVER),
-            pages_lost: arena.leaked_pages(),
+            pages_used: arena.used_pages(),
             pages_free: arena.free_pages(),
             ..self.driver.commands.stats
         }

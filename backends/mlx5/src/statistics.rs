@@ -6,8 +6,6 @@
 pub struct Statistics {
     /// Firmware commands issued.
     pub commands: u32,
-    /// Commands that timed out.
-    pub timeouts: u32,
     /// Command completions reported by events.
     pub command_events: u32,
     /// Asynchronous events.
@@ -22,8 +20,6 @@ pub struct Statistics {
     pub pages_held: u32,
     /// Pages that the driver uses.
     pub pages_used: u32,
-    /// Pages that a timed-out command may still use. They become free when it completes after all.
-    pub pages_lost: u32,
     /// Free pages.
     pub pages_free: u32,
 }

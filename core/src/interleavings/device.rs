@@ -33,7 +33,7 @@ impl DeviceError for Broken {
         Errno::Eio
     }
 
-    fn may_still_complete(&self) -> bool {
+    fn may_use_memory(&self) -> bool {
         false
     }
 }

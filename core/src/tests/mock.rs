@@ -36,7 +36,7 @@ impl DeviceError for MockError {
         Errno::Eio
     }
 
-    fn may_still_complete(&self) -> bool {
+    fn may_use_memory(&self) -> bool {
         *self == Self::NoAnswer
     }
 }

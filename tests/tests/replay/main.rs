@@ -89,7 +89,7 @@ fn the_recorded_card_comes_up_and_goes_down_and_every_page_is_back() {
     assert_eq!((run.steps.as_slice(), run.firmware), (Step::ALL, [14, 12, 1220]));
     assert_eq!(run.pages_given, 6 + 12_868, "what this card demands");
     assert_eq!((report.pages_given, report.pages_back), (6 + 12_868, 6 + 12_868));
-    assert_eq!((report.pages_kept, report.slots_lost, run.pages_left), (0, 0, 0));
+    assert_eq!((report.pages_kept, report.needs_reset, run.pages_left), (0, false, 0));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_ethernet_port_is_refused_and_every_page_is_back() {
     let run = run(recording(), Setting { port_type: None, ..SETTING });
     let error = run.result.unwrap_err();
     assert_eq!((error.step, error.cause), (Step::ReadCapabilities, Error::PortType { port_type: 1 }));
-    assert_eq!((error.pages_kept, error.slots_lost, run.pages_left), (0, 0, 0));
+    assert_eq!((error.pages_kept, error.needs_reset, run.pages_left), (0, false, 0));
     assert_eq!(run.findings, [""; 0]);
 }
 

@@ -6,8 +6,7 @@ use bareverbs_mlx5_spec::{
     QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
-use crate::command::timed_out::LateAction;
-use crate::command::{Call, CommandInterface};
+use crate::command::{Call, CommandClass, CommandInterface};
 use crate::dma::arena::MAX_RECORDS;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
@@ -145,15 +144,17 @@ impl<P: Platform> CommandInterface<P> {
             *byte = 0;
         }
         ViewMut::<CmdIn>::of(page).set(CmdIn::OP_MOD, kind.code() << 1);
-        self.call_regular(&mut Call {
-            opcode: CmdOpcode::SetHcaCap,
-            head: page,
-            entry: &mut |_| 0,
-            input_len: SetHcaCapIn::SIZE,
-            output: &mut [],
-            output_len: SetHcaCapOut::SIZE,
-            late: LateAction::None,
-        })
+        self.call(
+            CommandClass::Regular,
+            &mut Call {
+                opcode: CmdOpcode::SetHcaCap,
+                head: page,
+                entry: &mut |_| 0,
+                input_len: SetHcaCapIn::SIZE,
+                output: &mut [],
+                output_len: SetHcaCapOut::SIZE,
+            },
+        )
     }
 
     /// Sets the general capabilities: the current ones with the changes that the driver needs. The device signs the outputs of

@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{
 use crate::command::CommandInterface;
 use crate::command::name::CmdName;
 use crate::dma::arena::PAGE;
-use crate::driver::Driver;
+use crate::driver::{BringUpState, Driver};
 use crate::error::{Error, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
@@ -108,12 +108,10 @@ pub struct BringUpError {
     pub step: Step,
     /// The reason.
     pub cause: Error,
-    /// Pages of the memory that the firmware did not return. Unless this is 0, the memory must stay untouched until a reset of
-    /// the device.
+    /// Pages of the memory that the firmware did not return.
     pub pages_kept: u32,
-    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a
-    /// reset of the device, because the firmware may still write an output into it.
-    pub slots_lost: u32,
+    /// Whether the device may still use the memory, which must stay untouched until a reset of the device.
+    pub needs_reset: bool,
 }
 
 impl fmt::Display for BringUpError {
@@ -132,13 +130,12 @@ pub struct TeardownReport {
     pub pages_given: u32,
     /// Pages that the firmware returned.
     pub pages_back: u32,
-    /// Pages that the firmware kept. Unless this is 0, the memory must stay untouched until a reset of the device.
+    /// Pages that the firmware kept.
     pub pages_kept: u32,
     /// Completion queues that were not destroyed before.
     pub cqs_left: u32,
-    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a
-    /// reset of the device, because the firmware may still write an output into it.
-    pub slots_lost: u32,
+    /// Whether the device may still use the memory, which must stay untouched until a reset of the device.
+    pub needs_reset: bool,
 }
 
 /// Why a teardown failed. The steps after the failed one were tried.
@@ -310,35 +307,38 @@ impl<P: Platform> Driver<P> {
         if self.uar.page().is_some() {
             record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
-        if core::mem::take(&mut self.state.initialized) {
-            record_failure(
-                &mut failed,
-                CmdOpcode::TeardownHca,
-                self.commands.command_without_output::<cmd::TeardownHca>(View::zeros()),
-            );
+        if self.state.initialized {
+            let result = self.commands.command_without_output::<cmd::TeardownHca>(View::zeros());
+            self.state.initialized = result.is_err();
+            record_failure(&mut failed, CmdOpcode::TeardownHca, result);
         }
         if self.commands.arena.firmware_pages() != 0 {
             record_failure(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
         }
-        if core::mem::take(&mut self.state.enabled) {
-            record_failure(
-                &mut failed,
-                CmdOpcode::DisableHca,
-                self.commands.command_without_output::<cmd::DisableHca>(View::zeros()),
-            );
+        if self.state.enabled {
+            let result = self.commands.command_without_output::<cmd::DisableHca>(View::zeros());
+            self.state.enabled = result.is_err();
+            record_failure(&mut failed, CmdOpcode::DisableHca, result);
         }
         let report = TeardownReport {
             pages_given: self.commands.stats.pages_given,
             pages_back: self.commands.stats.pages_back,
             pages_kept: self.commands.arena.firmware_pages(),
             cqs_left: failed.cqs_left,
-            slots_lost: self.commands.lost_slots(),
+            needs_reset: self.needs_reset(),
         };
-        log_event!(info, "teardown: the firmware kept {} pages, {} commands timed out", report.pages_kept, report.slots_lost);
+        log_event!(info, "teardown: the firmware kept {} pages, a reset is needed: {}", report.pages_kept, report.needs_reset);
         match failed.first {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
         }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Returns whether the device may still use its memory after a teardown.
+    pub(crate) fn needs_reset(&self) -> bool {
+        self.commands.dead.is_some() || self.commands.arena.firmware_pages() != 0 || self.state != BringUpState::default()
     }
 }
 

@@ -22,7 +22,7 @@ impl<P: Platform> CommandInterface<P> {
     /// reset. No command is sent after either, since it would time out.
     pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
         self.read_health_report()?;
-        self.dead.map_or(Ok(()), Err)
+        self.check_alive()
     }
 
     /// Returns whether the firmware requests a reset, and the dword with its syndrome.

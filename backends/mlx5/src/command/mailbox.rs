@@ -10,29 +10,19 @@ const STRIDE: usize = 1024;
 /// Blocks in a page.
 const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
 
-/// Where the blocks of a chain lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
-    /// Contiguous, from this byte of the arena on.
-    Contiguous(usize),
-    /// In the pages with this use, from the lowest to the highest.
-    Pages(PageUse),
-}
-
-/// A chain of mailbox blocks.
+/// A chain of mailbox blocks, in the pages with one use from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MailboxChain {
-    place: Location,
+    pages: PageUse,
+    /// Blocks of these pages before the chain.
+    first: usize,
     blocks: usize,
 }
 
 impl MailboxChain {
-    /// No blocks.
-    pub(crate) const EMPTY: Self = Self { place: Location::Contiguous(0), blocks: 0 };
-
-    /// Returns `blocks` blocks in the pages with this use.
-    pub(crate) const fn in_pages(with: PageUse, blocks: usize) -> Self {
-        Self { place: Location::Pages(with), blocks }
+    /// Returns the `blocks` blocks after the first `first` of the pages with this use.
+    pub(crate) const fn new(pages: PageUse, first: usize, blocks: usize) -> Self {
+        Self { pages, first, blocks }
     }
 
     /// Returns the number of pages for `blocks` blocks.
@@ -45,13 +35,9 @@ impl MailboxChain {
         len.div_ceil(MAILBOX_DATA)
     }
 
-    /// Returns whether the blocks lie in pages of their own.
-    pub(crate) const fn is_scattered(self) -> bool {
-        matches!(self.place, Location::Pages(_))
-    }
-
-    fn offsets(self, arena: &Arena) -> Offsets<'_> {
-        Offsets { arena, chain: self, index: 0, page: 0 }
+    fn offsets(self, arena: &Arena) -> impl Iterator<Item = usize> {
+        let blocks = |page| (0..BLOCKS_PER_PAGE).map(move |block| page * PAGE + block * STRIDE);
+        arena.pages(self.pages).flat_map(blocks).skip(self.first).take(self.blocks)
     }
 
     /// Returns the device address of the first block, 0 if there is none.
@@ -115,65 +101,6 @@ impl MailboxChain {
             }
         }
         Ok(true)
-    }
-}
-
-/// Contiguous blocks, which form a short chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContiguousBlocks {
-    /// Where they begin, in units of [`STRIDE`].
-    first: u32,
-    blocks: u16,
-}
-
-impl ContiguousBlocks {
-    /// No blocks.
-    pub(crate) const EMPTY: Self = Self { first: 0, blocks: 0 };
-
-    /// Returns `blocks` blocks from byte `at` of the arena on, the start of a page.
-    pub(crate) const fn new(at: usize, blocks: usize) -> Self {
-        Self { first: (at / STRIDE) as u32, blocks: blocks as u16 }
-    }
-
-    /// Returns the `blocks` blocks after these.
-    pub(crate) const fn next(self, blocks: usize) -> Self {
-        Self { first: self.first + self.blocks as u32, blocks: blocks as u16 }
-    }
-
-    /// Returns the blocks as a chain.
-    pub(crate) const fn chain(self) -> MailboxChain {
-        MailboxChain { place: Location::Contiguous(self.first as usize * STRIDE), blocks: self.blocks as usize }
-    }
-}
-
-/// Byte offsets of the blocks of a chain in the arena, in order.
-struct Offsets<'a> {
-    arena: &'a Arena,
-    chain: MailboxChain,
-    index: usize,
-    page: usize,
-}
-
-impl Iterator for Offsets<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        if self.index >= self.chain.blocks {
-            return None;
-        }
-        let at = match self.chain.place {
-            Location::Contiguous(at) => at + self.index * STRIDE,
-            Location::Pages(with) => {
-                let within = self.index % BLOCKS_PER_PAGE;
-                if within == 0 {
-                    let from = if self.index == 0 { 0 } else { self.page + 1 };
-                    self.page = self.arena.next_page(from, with)?;
-                }
-                self.page * PAGE + within * STRIDE
-            }
-        };
-        self.index += 1;
-        Some(at)
     }
 }
 

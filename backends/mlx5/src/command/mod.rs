@@ -1,16 +1,15 @@
 //! The command interface: executes firmware commands with a timeout.
 //!
-//! A command that times out keeps its slot and its mailboxes until it completes after all. Module [`late`] then undoes its
-//! effect or records the outcome.
+//! The device is lost with the first command that it does not complete in time: it may execute the command at any time later,
+//! and write its output. No further command is sent, each call fails with the reason, and nothing is freed. Only a reset ends
+//! this.
 
 mod init_segment;
-mod late;
 mod mailbox;
 pub(crate) mod name;
 pub(crate) mod object;
 mod pages;
 mod queue;
-pub(crate) mod timed_out;
 
 use core::time::Duration;
 
@@ -23,17 +22,12 @@ use crate::error::{Error, PackedError};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
-use mailbox::{ContiguousBlocks, MailboxChain};
+use mailbox::MailboxChain;
 use name::CmdName;
 use queue::{CommandQueue, Post};
-use timed_out::{CommandId, LateAction, TimedOutCommands};
 
 pub(crate) use queue::CommandClass;
 
-/// Blocks of each preallocated chain: the 4096 bytes of a capability page.
-const PREALLOCATED_BLOCKS: usize = 8;
-/// Blocks of each preallocated chain of page commands.
-const PAGE_COMMAND_BLOCKS: usize = 2;
 /// Maximum number of command events that one call takes.
 const COMMAND_EVENTS: usize = 64;
 /// Interval at which a wait checks whether the device is still present.
@@ -53,8 +47,6 @@ pub(crate) struct Call<'a> {
     pub(crate) output: &'a mut [u8],
     /// Bytes of the whole output.
     pub(crate) output_len: usize,
-    /// What to do if the command completes after its timeout.
-    pub(crate) late: LateAction,
 }
 
 /// Event queues that a command in progress serves.
@@ -76,13 +68,9 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     timeout: Duration,
     /// Whether the device signs outputs, so that they are checked.
     pub(crate) signatures: bool,
-    /// Mailboxes that stay allocated: no command with a short list fails for lack of memory.
-    regular: Option<PageRange>,
-    pages: Option<PageRange>,
-    timed_out: TimedOutCommands,
-    /// The last command, if it timed out.
-    abandoned: Option<CommandId>,
-    /// The reason why the device does not respond any more. No command is sent once it is set.
+    /// The command of each class that the device has. One is left from an earlier call if that ended by unwinding.
+    unanswered: [Option<u16>; 2],
+    /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
     pub(crate) dead: Option<PackedError>,
     pub(crate) arena: Arena<U>,
 }
@@ -98,23 +86,11 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
             queue: CommandQueue::default(),
             timeout: config.command_timeout,
             signatures: false,
-            regular: None,
-            pages: None,
-            timed_out: TimedOutCommands::new(),
-            abandoned: None,
+            unanswered: [None; 2],
             dead: None,
             arena,
         }
     }
-}
-
-/// The mailboxes of one command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mailboxes {
-    input: MailboxChain,
-    output: ContiguousBlocks,
-    /// The preallocated ones, if any of them is used.
-    preallocated: Option<PageRange>,
 }
 
 impl<P: Platform> CommandInterface<P> {
@@ -123,106 +99,65 @@ impl<P: Platform> CommandInterface<P> {
         self.queue = CommandQueue::new(range.at(), log_size, log_stride);
     }
 
-    /// Returns the number of slots whose commands timed out.
-    pub(crate) fn lost_slots(&self) -> u32 {
-        self.timed_out.count()
-    }
-
-    /// Returns the preallocated mailboxes of a class, input blocks before output blocks, and the number of each.
-    fn preallocated(&mut self, class: CommandClass) -> Result<(PageRange, usize), PackedError> {
-        let (place, blocks) = match class {
-            CommandClass::Regular => (&mut self.regular, PREALLOCATED_BLOCKS),
-            CommandClass::Pages => (&mut self.pages, PAGE_COMMAND_BLOCKS),
-        };
-        let range = match *place {
-            Some(range) => range,
-            None => *place.insert(self.arena.allocate(MailboxChain::pages(2 * blocks))?),
-        };
-        Ok((range, blocks))
-    }
-
-    /// Returns the last command, if it timed out.
-    pub(crate) const fn abandoned(&self) -> Option<CommandId> {
-        self.abandoned
-    }
-
-    const fn forget_preallocated(&mut self, class: CommandClass) {
-        match class {
-            CommandClass::Regular => self.regular = None,
-            CommandClass::Pages => self.pages = None,
-        }
+    /// Fails if no command may be sent any more.
+    pub(crate) fn check_alive(&self) -> Result<(), PackedError> {
+        self.dead.map_or(Ok(()), Err)
     }
 
     /// Executes a command, and serves page requests until it completes.
     pub(crate) fn call(&mut self, class: CommandClass, call: &mut Call<'_>) -> Result<(), PackedError> {
-        self.abandoned = None;
-        if let Some(reason) = self.dead {
-            return Err(reason);
-        }
-        self.collect_late_completions()?;
         let opcode = call.opcode.code() as u16;
-        let Some(slot) = self.queue.reserve(class) else {
-            log_event!(warn, "command {:?}: every slot belongs to a timed-out command", CmdName(opcode));
-            return Err(Error::NoCommandSlot.pack());
-        };
+        if let Some(opcode) = self.unanswered(class).replace(opcode) {
+            self.dead.get_or_insert(Error::CommandTimeout { opcode }.pack());
+        }
+        self.check_alive()?;
+        let slot = self.queue.slot(class);
         log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
-        let mailboxes = match self.allocate_mailboxes(class, slot, call) {
-            Ok(mailboxes) => mailboxes,
-            Err(error) => {
-                self.queue.release(slot);
-                return Err(error);
-            }
-        };
-        let result = match self.post(slot, &mailboxes, call) {
-            Ok(()) => match self.wait(slot, opcode, class) {
-                Ok(status_own) => self.collect(slot, opcode, mailboxes.output, call.output, status_own),
-                Err(error) => {
-                    self.abandon(class, slot, call, &mailboxes);
-                    return Err(error);
-                }
+        let result = match self.send(class, slot, call) {
+            Ok(output) => match self.wait(slot, opcode, class) {
+                Ok(status_own) => self.collect(slot, opcode, output, call.output, status_own),
+                Err(error) => Err(*self.dead.get_or_insert(error)),
             },
             Err(error) => Err(error),
         };
-        self.release(slot, mailboxes.input.is_scattered());
-        // A page command may have timed out while this one was in progress.
-        self.abandoned = None;
+        if self.dead.is_none() {
+            *self.unanswered(class) = None;
+            // A long list has had more.
+            self.arena.keep(class.mailboxes(), MailboxChain::pages(2 * class.blocks()));
+        }
         if let Err(error) = result {
             log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
         }
         result
     }
 
-    /// Frees a slot and its own mailboxes, if it has any.
-    fn release(&mut self, slot: u32, mailboxes: bool) {
-        if mailboxes {
-            self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
+    const fn unanswered(&mut self, class: CommandClass) -> &mut Option<u16> {
+        let [regular, pages] = &mut self.unanswered;
+        match class {
+            CommandClass::Regular => regular,
+            CommandClass::Pages => pages,
         }
-        self.queue.release(slot);
     }
 
-    fn allocate_mailboxes(&mut self, class: CommandClass, slot: u32, call: &Call<'_>) -> Result<Mailboxes, PackedError> {
+    /// Allocates the mailboxes of a command, sends it, and returns those of its output.
+    fn send(&mut self, class: CommandClass, slot: u32, call: &mut Call<'_>) -> Result<MailboxChain, PackedError> {
+        let (with, reserved) = (class.mailboxes(), class.blocks());
         let input = MailboxChain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
         let output = MailboxChain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
-        if input == 0 && output == 0 {
-            return Ok(Mailboxes { input: MailboxChain::EMPTY, output: ContiguousBlocks::EMPTY, preallocated: None });
+        if output > reserved {
+            return Err(Error::LimitExceeded { limit: reserved as u32 }.pack());
         }
-        let (preallocated, blocks) = self.preallocated(class)?;
-        if output > blocks {
-            return Err(Error::LimitExceeded { limit: blocks as u32 }.pack());
+        // The output lies first. A long list, of a region for instance, takes what it needs behind it.
+        if input != 0 || output != 0 {
+            self.arena.extend(with, MailboxChain::pages(reserved + input.max(reserved)))?;
         }
-        let input = if input <= blocks {
-            ContiguousBlocks::new(preallocated.at(), input).chain()
-        } else {
-            // A long list, of a region for instance. Its blocks are linked: they may lie anywhere.
-            self.arena.allocate_scattered(MailboxChain::pages(input), PageUse::mailbox(slot))?;
-            MailboxChain::in_pages(PageUse::mailbox(slot), input)
-        };
-        let output = ContiguousBlocks::new(preallocated.at(), blocks).next(output);
-        Ok(Mailboxes { input, output, preallocated: Some(preallocated) })
+        let output = MailboxChain::new(with, 0, output);
+        self.post(slot, MailboxChain::new(with, reserved, input), output, call)?;
+        Ok(output)
     }
 
     /// Writes a command and rings its doorbell.
-    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), PackedError> {
+    fn post(&mut self, slot: u32, input: MailboxChain, output: MailboxChain, call: &mut Call<'_>) -> Result<(), PackedError> {
         let Self { machine, arena, queue, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = queue.next_token();
@@ -234,7 +169,7 @@ impl<P: Platform> CommandInterface<P> {
         ViewMut::<CmdIn>::of(&mut inline).set(CmdIn::OPCODE, call.opcode.code());
         let words = rest.len().div_ceil(8);
         let entries = call.input_len.saturating_sub(call.head.len()) / 8;
-        mailboxes.input.write(memory, arena, token, &mut |index| match index.checked_sub(words) {
+        input.write(memory, arena, token, &mut |index| match index.checked_sub(words) {
             Some(entry) if entry < entries => (call.entry)(entry).to_be_bytes(),
             Some(_) => [0; 8],
             None => {
@@ -245,10 +180,10 @@ impl<P: Platform> CommandInterface<P> {
                 bytes
             }
         })?;
-        mailboxes.output.chain().write(memory, arena, token, &mut |_| [0; 8])?;
+        output.write(memory, arena, token, &mut |_| [0; 8])?;
         let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
         let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
-        let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.chain().addr(arena));
+        let (input_addr, output_addr) = (input.addr(arena), output.addr(arena));
         queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
         machine.fence.release();
         stats.commands = stats.commands.wrapping_add(1);
@@ -272,10 +207,11 @@ impl<P: Platform> CommandInterface<P> {
                 self.machine.fence.acquire();
                 return Ok(status_own);
             }
+            // A page command meanwhile may have found the device lost.
+            self.check_alive()?;
             if late {
                 self.check_device()?;
-                log_event!(warn, "command {:?} in slot {} timed out", CmdName(opcode), slot);
-                self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
+                log_event!(error, "command {:?} in slot {} timed out: the device is lost", CmdName(opcode), slot);
                 return Err(Error::CommandTimeout { opcode }.pack());
             }
             if self.machine.clock.now() >= next_check {
@@ -311,19 +247,20 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Checks the output of a command and copies it.
     fn collect(
-        &self,
+        &mut self,
         slot: u32,
         opcode: u16,
-        blocks: ContiguousBlocks,
+        chain: MailboxChain,
         output: &mut [u8],
         status_own: u8,
     ) -> Result<(), PackedError> {
-        let (memory, queue, chain) = (&self.machine.memory, &self.queue, blocks.chain());
+        let (memory, queue) = (&self.machine.memory, &self.queue);
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.pack());
         }
         if self.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
-            return Err(Error::CommandSignature { opcode }.pack());
+            // Whether the command was executed is not known.
+            return Err(*self.dead.insert(Error::CommandSignature { opcode }.pack()));
         }
         let first = queue.output(memory, slot)?;
         let out = View::<CmdOut>::of(&first);
@@ -369,19 +306,8 @@ impl<P: Platform> CommandInterface<P> {
         output_len: usize,
     ) -> Result<(), PackedError> {
         let entry = &mut |_| 0;
-        self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late: LateAction::None })
-    }
-
-    /// Modifies the queue pair with this number. Of the `output_len` bytes of output only the status matters.
-    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), PackedError> {
-        let (entry, output, late) = (&mut |_| 0, &mut [], LateAction::Modified { number });
-        self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late })
-    }
-
-    /// Executes any command except page commands.
-    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), PackedError> {
-        self.destroy_orphans();
-        self.call(CommandClass::Regular, call)
+        let input_len = head.len();
+        self.call(CommandClass::Regular, &mut Call { opcode, head, entry, input_len, output, output_len })
     }
 }
 

@@ -8,7 +8,6 @@ use bareverbs_mlx5_spec::{
     manage_pages,
 };
 
-use super::timed_out::LateAction;
 use super::{Call, CommandClass, CommandInterface};
 use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
@@ -17,7 +16,7 @@ use crate::log::log_event;
 /// Pages of one MANAGE_PAGES command: the list fits in the preallocated mailboxes for pages.
 const PAGES_PER_COMMAND: usize = 120;
 /// Bytes of the output of a MANAGE_PAGES command that reclaims pages.
-pub(super) const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
+const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
 /// Maximum number of pages that one event may return, same as in Linux.
 const RECLAIM_LIMIT: u32 = 50_000;
 /// Maximum number of page requests that one call serves.
@@ -30,6 +29,7 @@ fn bad_answer(value: u32) -> PackedError {
 impl<P: Platform> CommandInterface<P> {
     /// Gives `count` pages to the firmware for a function. If the arena has fewer, the firmware is notified that it gets none.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
+        self.check_alive()?;
         if count > self.arena.room_for_firmware() {
             let room = self.arena.room_for_firmware();
             log_event!(warn, "the firmware wants {} pages for function {}, the arena has {}", count, function, room);
@@ -50,18 +50,11 @@ impl<P: Platform> CommandInterface<P> {
                 return self.refuse_pages(function, left);
             }
             let entries = pages.len() as u32;
-            let late = LateAction::PagesGiven { function };
-            let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE], late);
-            if let Err(error) = given {
-                let timed_out = self.abandoned();
-                for addr in pages {
-                    match timed_out {
-                        Some(command_id) => self.arena.offer_firmware_page(*addr, function, command_id.slot()),
-                        // The output is not reliable: the firmware may have them.
-                        None if matches!(error.into(), Error::CommandSignature { .. }) => {}
-                        None => {
-                            self.arena.free_firmware_page(*addr, function);
-                        }
+            if let Err(error) = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]) {
+                // If the device is lost, its firmware may have them.
+                if self.dead.is_none() {
+                    for addr in pages {
+                        self.arena.free_firmware_page(*addr, function);
                     }
                 }
                 log_event!(warn, "{} pages were not given for function {}: {:?}", entries, function, error);
@@ -76,7 +69,7 @@ impl<P: Platform> CommandInterface<P> {
 
     fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
         let output = &mut [0; ManagePagesOut::SIZE];
-        self.manage(function, manage_pages::CANT_GIVE, 0, &[], output, LateAction::None)?;
+        self.manage(function, manage_pages::CANT_GIVE, 0, &[], output)?;
         Err(Error::ArenaFull { pages: count }.pack())
     }
 
@@ -88,8 +81,7 @@ impl<P: Platform> CommandInterface<P> {
             let mut output = [0; RECLAIM_OUTPUT];
             let length = ManagePagesOut::SIZE + 8 * wanted_now as usize;
             let bytes = output.get_mut(..length).unwrap_or_default();
-            let late = LateAction::PagesReturned { function };
-            self.manage(function, manage_pages::TAKE, wanted_now, &[], bytes, late)?;
+            self.manage(function, manage_pages::TAKE, wanted_now, &[], bytes)?;
             let got = View::<ManagePagesOut>::of(&output).get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
             if got > wanted_now {
                 return Err(bad_answer(got));
@@ -104,7 +96,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Frees the pages that the output of a command lists as returned.
-    pub(super) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
+    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
         let view = View::<ManagePagesOut>::of(output);
         let got = view.get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
         let mut foreign = None;
@@ -127,15 +119,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Executes MANAGE_PAGES with `pages` as input.
-    fn manage(
-        &mut self,
-        function: u16,
-        mode: u32,
-        entries: u32,
-        pages: &[u64],
-        output: &mut [u8],
-        late: LateAction,
-    ) -> Result<(), PackedError> {
+    fn manage(&mut self, function: u16, mode: u32, entries: u32, pages: &[u64], output: &mut [u8]) -> Result<(), PackedError> {
         let mut input = Buffer::<ManagePagesIn>::zeroed();
         input
             .view_mut()
@@ -146,11 +130,12 @@ impl<P: Platform> CommandInterface<P> {
         let input_len = head.len() + 8 * pages.len();
         let entry = &mut |index| pages.get(index).copied().unwrap_or_default();
         let opcode = CmdOpcode::ManagePages;
-        self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
+        self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len })
     }
 
     /// Serves the page requests that the device reported, and returns the first error after all were tried.
     pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
+        self.check_alive()?;
         let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
@@ -200,29 +185,20 @@ impl<P: Platform> CommandInterface<P> {
     /// The firmware kept pages.
     pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), PackedError> {
         let mut deadline = self.machine.clock.now().after(timeout);
-        let mut timed_out = None;
         while self.arena.firmware_pages() > 0 {
             let (mut came, mut index) = (0, 0);
             while let Some(of) = self.arena.firmware_function(index) {
                 index += 1;
-                match self.reclaim_pages(of.function, of.pages) {
-                    Ok(pages) => came += pages,
-                    // One retry, in another slot.
-                    Err(error) if error.is_timeout() && timed_out.is_none() => {
-                        timed_out = Some(error);
-                        deadline = self.machine.clock.now().after(timeout);
-                    }
-                    Err(error) => return Err(timed_out.unwrap_or(error)),
-                }
+                came += self.reclaim_pages(of.function, of.pages)?;
             }
             if came > 0 {
                 deadline = self.machine.clock.now().after(timeout);
             } else if self.machine.clock.now() >= deadline {
                 log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
-                return Err(timed_out.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }.pack()));
+                return Err(Error::PagesKept { pages: self.arena.firmware_pages() }.pack());
             }
             self.machine.clock.relax(deadline);
         }
-        timed_out.map_or(Ok(()), Err)
+        Ok(())
     }
 }

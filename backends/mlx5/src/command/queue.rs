@@ -4,49 +4,61 @@ use bareverbs::{DmaMemory, OutOfRange};
 use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
 
 use super::mailbox::xor_of;
+use crate::dma::arena::PageUse;
 
 /// Byte of an entry that contains delivery status and owner.
 const STATUS_OWN: usize = 63;
 
-/// Which slots a command may use.
+/// Commands of which one at a time is in progress, in a slot and mailboxes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandClass {
-    /// Anything but pages. One slot is always left for pages.
+    /// Anything but pages.
     Regular,
-    /// Pages of the firmware, which another command may be waiting for.
+    /// Pages of the firmware, for which a regular command may be waiting.
     Pages,
 }
 
-/// The command queue in memory. A slot is reserved from the command until its completion, also after a timeout.
+impl CommandClass {
+    /// Returns the use of the pages with its mailboxes.
+    pub(super) const fn mailboxes(self) -> PageUse {
+        match self {
+            Self::Regular => PageUse::Mailboxes,
+            Self::Pages => PageUse::PageMailboxes,
+        }
+    }
+
+    /// Returns the number of mailbox blocks that stay allocated for outputs, and for inputs: no command with a short list fails
+    /// for lack of memory.
+    pub(super) const fn blocks(self) -> usize {
+        match self {
+            // The 4096 bytes of a capability page.
+            Self::Regular => 8,
+            Self::Pages => 2,
+        }
+    }
+}
+
+/// The command queue in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandQueue {
     at: usize,
     log_stride: u32,
     slots: u32,
-    reserved: u32,
     token: u8,
 }
 
 impl CommandQueue {
     /// Returns a queue at byte `at` with `1 << log_size` slots, at most 32.
     pub(crate) const fn new(at: usize, log_size: u32, log_stride: u32) -> Self {
-        Self { at, log_stride, slots: 1 << log_size, reserved: 0, token: 0 }
+        Self { at, log_stride, slots: 1 << log_size, token: 0 }
     }
 
-    /// Reserves a slot: the highest that is free for pages, the lowest for other commands, if another one stays free.
-    pub(crate) fn reserve(&mut self, class: CommandClass) -> Option<u32> {
-        let mut free = (0..self.slots).filter(|slot| self.reserved & (1 << slot) == 0);
-        let slot = match class {
-            CommandClass::Pages => free.next_back(),
-            CommandClass::Regular => free.next().filter(|_| free.next().is_some()),
-        }?;
-        self.reserved |= 1 << slot;
-        Some(slot)
-    }
-
-    /// Ends a reservation.
-    pub(crate) const fn release(&mut self, slot: u32) {
-        self.reserved &= !(1 << (slot & 31));
+    /// Returns the slot of a class: the last one for pages, same as in Linux.
+    pub(crate) const fn slot(&self, class: CommandClass) -> u32 {
+        match class {
+            CommandClass::Regular => 0,
+            CommandClass::Pages => self.slots.saturating_sub(1),
+        }
     }
 
     /// Returns a token that is not zero and differs from the last one.

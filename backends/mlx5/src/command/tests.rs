@@ -6,10 +6,7 @@ use std::vec::Vec;
 
 use bareverbs_mlx5_spec::{Buffer, CmdOpcode, cmd};
 
-use super::object::Object;
 use super::*;
-
-use crate::dma::object_memory::ObjectMemory;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
@@ -22,7 +19,7 @@ fn an_entry_and_its_chains_lie_as_published() {
     shared.borrow_mut().device = Some(std::boxed::Box::new(|memory, at, _| {
         if at == 0x18 {
             // Output in the second block, then return the slot.
-            memory[4096 + (8 + 1) * 1024..][..4].copy_from_slice(&[0xca, 0xfe, 0xba, 0xbe]);
+            memory[4096 + 1024..][..4].copy_from_slice(&[0xca, 0xfe, 0xba, 0xbe]);
             memory[63] &= !1;
         }
     }));
@@ -43,10 +40,10 @@ fn an_entry_and_its_chains_lie_as_published() {
     let entry = &state.memory[..64];
     assert_eq!(entry[0..4], [7, 0, 0, 0], "type");
     assert_eq!(entry[4..8], 536u32.to_be_bytes(), "input length");
-    assert_eq!(entry[8..16], (DEVICE_ADDR + 4096).to_be_bytes(), "input mailbox");
+    assert_eq!(entry[8..16], (DEVICE_ADDR + 4096 + 8 * 1024).to_be_bytes(), "input mailbox");
     assert_eq!(entry[16..20], [0x02, 0x01, 2, 3], "opcode and the first of the input");
     assert_eq!(entry[20..32], input[4..16]);
-    assert_eq!(entry[48..56], (DEVICE_ADDR + 4096 + 8 * 1024).to_be_bytes(), "output mailbox");
+    assert_eq!(entry[48..56], (DEVICE_ADDR + 4096).to_be_bytes(), "output mailbox");
     assert_eq!(entry[56..60], 532u32.to_be_bytes(), "output length");
     assert_eq!((entry[60], entry[62]), (1, 0), "token, reserved");
     let sent = state.log.iter().find_map(|done| match done {
@@ -56,11 +53,11 @@ fn an_entry_and_its_chains_lie_as_published() {
     let sent = sent.unwrap();
     assert_eq!((xor(&sent), sent[63]), (0xff, 1), "signed, owned by the device");
 
-    let first = &state.memory[4096..4096 + 576];
-    let second = &state.memory[5120..5120 + 576];
+    let first = &state.memory[3 * 4096..3 * 4096 + 576];
+    let second = &state.memory[3 * 4096 + 1024..3 * 4096 + 1024 + 576];
     assert_eq!(first[..512], input[16..528]);
     assert_eq!(second[..8], input[528..536]);
-    assert_eq!(first[560..568], (DEVICE_ADDR + 5120).to_be_bytes(), "next");
+    assert_eq!(first[560..568], (DEVICE_ADDR + 3 * 4096 + 1024).to_be_bytes(), "next");
     assert_eq!(second[560..568], [0; 8], "no next");
     assert_eq!((&first[568..572], &second[568..572]), (&[0, 0, 0, 0][..], &[0, 0, 0, 1][..]), "block numbers");
     for block in [first, second] {
@@ -75,20 +72,50 @@ fn an_entry_and_its_chains_lie_as_published() {
 }
 
 #[test]
-fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() {
+fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let opcode = CmdOpcode::QueryIssi.code() as u16;
-    for _ in 0..3 {
-        let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
+    let seen = answer_all(&shared, 0);
+    let memory = commands.allocate_memory(2, true).unwrap();
+    commands.give_pages(3, 2).unwrap();
+    assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 3)], "in the last slot");
+    shared.borrow_mut().device = None;
+    let reason = Error::CommandTimeout { opcode: CmdOpcode::QueryIssi.code() as u16 }.pack();
+    assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(reason));
+    let (free, now) = (commands.arena.free_pages(), commands.machine.clock.now());
+    let log = shared.borrow().log.len();
+    // An answer after the deadline changes nothing.
+    for answered in [false, true] {
+        if answered {
+            shared.borrow_mut().memory[32..48].fill(0);
+            shared.borrow_mut().memory[63] = 0;
+            answer_all(&shared, 0);
+        }
+        assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(reason));
+        assert_eq!(commands.create_with_list::<cmd::CreateMkey>(Buffer::zeroed().view(), 4000, &mut |_| 0), Err(reason));
+        assert_eq!(commands.destroy::<cmd::DestroyQp>(5, memory), Err(reason));
+        assert_eq!(commands.allocate_memory(1, true).map(|_| ()), Err(reason));
+        assert_eq!(commands.give_pages(3, 1), Err(reason));
+        assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Err(reason));
+        assert_eq!(commands.serve_page_requests(), Err(reason));
+        commands.free_memory(memory);
     }
-    assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.pack()));
-    assert_eq!(commands.arena.leaked_pages(), 3 * 4, "the buffers of three commands");
-    let doorbells: Vec<Done> =
-        shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
-    assert_eq!(doorbells, [1u8, 2, 4].map(|bit| Done::Register(0x18, [0, 0, 0, bit].to_vec())));
-    assert_eq!(commands.queue.reserve(CommandClass::Pages), Some(3));
+    assert_eq!(shared.borrow().log[log..], [], "neither registers nor memory are written");
+    assert_eq!((commands.arena.free_pages(), commands.arena.firmware_pages()), (free, 2));
+    assert!(commands.machine.clock.now().since(now) < Duration::from_micros(100), "none waits");
+}
+
+#[test]
+fn a_call_that_ended_by_unwinding_had_no_answer() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    shared.borrow_mut().device = Some(std::boxed::Box::new(|_, at, _| assert_ne!(at, 0x18, "the doorbell")));
+    let call = || commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+    // The device executes it after all, and whatever it writes is not the answer to the next.
+    answer_all(&shared, 0);
+    let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 16], 16);
+    assert_eq!(result, Err(Error::CommandTimeout { opcode: CmdOpcode::AllocPd.code() as u16 }.pack()));
 }
 
 #[test]
@@ -116,18 +143,16 @@ fn what_the_device_answers_becomes_an_error_value() {
     answer(0, 0);
     let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
+    // After that no answer is believed.
+    answer(0, 5);
+    let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 16], 16);
+    assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
+
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     shared.borrow_mut().registers.fill(0xff);
-    shared.borrow_mut().device = None;
     let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::DeviceGone.pack()));
-}
-
-/// Completes the slot as the device does, with success and this number of an object.
-fn answer_late(shared: &Shared, slot: usize, number: u32) {
-    let memory = &mut shared.borrow_mut().memory;
-    memory[slot * 64 + 32..slot * 64 + 48].fill(0);
-    memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&number.to_be_bytes());
-    memory[slot * 64 + 63] = 0;
 }
 
 /// Lets every command end from now on with this status, and notes its slot, opcode and first dword after 8 bytes.
@@ -149,116 +174,13 @@ fn answer_all(shared: &Shared, status: u8) -> Rc<RefCell<Vec<(usize, u16, u32)>>
 }
 
 #[test]
-fn a_late_answer_gives_slot_and_mailboxes_back() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let free = commands.arena.free_pages();
-    let opcode = CmdOpcode::QueryIssi.code() as u16;
-    for _ in 0..3 {
-        let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
-    }
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (3, 12));
-    answer_late(&shared, 1, 0);
-    let seen = answer_all(&shared, 0);
-    commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
-    assert_eq!(*seen.borrow(), [(1, opcode, 0)], "in the slot that came back");
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (2, 8));
-    answer_late(&shared, 0, 0);
-    answer_late(&shared, 2, 0);
-    commands.destroy_orphans();
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 0));
-    assert_eq!(commands.arena.free_pages(), free - 4, "all but the preallocated mailboxes");
-}
-
-#[test]
-fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let create = |commands: &mut CommandInterface<MockPlatform>| {
-        let memory = commands.allocate_memory(2, true).unwrap();
-        let error =
-            commands.create_object(CmdOpcode::CreateQp, CmdOpcode::DestroyQp, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
-        assert_eq!(Error::from(error), Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
-        commands.release_memory(memory, error);
-    };
-    let free = commands.arena.free_pages();
-    create(commands);
-    assert_eq!((commands.arena.leaked_pages(), commands.arena.free_pages()), (2, free - 3));
-    answer_late(&shared, 0, 0x12_3456);
-    let seen = answer_all(&shared, 0);
-    commands.destroy_orphans();
-    assert_eq!(*seen.borrow(), [(0, CmdOpcode::DestroyQp.code() as u16, 0x12_3456)]);
-    assert_eq!(commands.arena.free_pages(), free, "ring and doorbell record");
-
-    // The same, and the device refuses to destroy it: the ring stays out of use.
-    shared.borrow_mut().device = None;
-    create(commands);
-    answer_late(&shared, 0, 0x77);
-    let seen = answer_all(&shared, 6);
-    commands.destroy_orphans();
-    assert_eq!((seen.borrow().len(), commands.arena.leaked_pages()), (1, 2));
-
-    // The same, and the DESTROY command completes late, too.
-    shared.borrow_mut().device = None;
-    create(commands);
-    assert_eq!(commands.arena.leaked_pages(), 4);
-    answer_late(&shared, 0, 0x88);
-    commands.destroy_orphans();
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (1, 4));
-    answer_late(&shared, 0, 0);
-    commands.destroy_orphans();
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 2));
-
-    // A late refusal creates nothing: nothing is to be destroyed.
-    create(commands);
-    shared.borrow_mut().memory[32] = 8;
-    shared.borrow_mut().memory[63] = 0;
-    let seen = answer_all(&shared, 0);
-    commands.destroy_orphans();
-    assert_eq!((seen.borrow().len(), commands.arena.leaked_pages()), (0, 2));
-}
-
-#[test]
-fn a_late_answer_to_destroy_counts_for_who_tries_again() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let opcode = CmdOpcode::DestroyQp.code() as u16;
-    let mut object = Object::new(5);
-    let timeout = Err(Error::CommandTimeout { opcode }.pack());
-    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
-    assert_eq!(
-        commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE),
-        timeout,
-        "waited for again, not sent again"
-    );
-    assert_eq!(commands.lost_slots(), 1);
-    // It was carried out. By then the number may be another object's, which is to be left alone.
-    answer_late(&shared, 0, 0);
-    let seen = answer_all(&shared, 0);
-    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
-    assert_eq!(*seen.borrow(), []);
-    assert_eq!((object.pending, commands.lost_slots()), (None, 0));
-
-    // It was refused, late: the object is still there, and destroyed by the next attempt.
-    let mut object = Object::new(6);
-    shared.borrow_mut().device = None;
-    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
-    shared.borrow_mut().memory[32] = 6;
-    shared.borrow_mut().memory[63] = 0;
-    let seen = answer_all(&shared, 0);
-    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
-    assert_eq!(*seen.borrow(), [(0, opcode, 6)]);
-}
-
-#[test]
 fn a_long_list_lies_in_whatever_pages_are_free() {
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    // Every other page is free, so that no two lie together; the preallocated mailboxes come first.
-    assert!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).is_err());
-    let preallocated = commands.preallocated(CommandClass::Regular).unwrap().0;
-    assert_eq!(preallocated.pages(), 4);
+    // Every other page is free, so that no two lie together; the mailboxes that stay come first.
+    answer_all(&shared, 0);
+    commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
+    assert_eq!(commands.arena.pages(PageUse::Mailboxes).collect::<Vec<_>>(), [1, 2, 3, 4]);
     let ranges: Vec<PageRange> = core::iter::from_fn(|| commands.arena.allocate(1).ok()).collect();
     for range in ranges.iter().step_by(2) {
         commands.arena.free(*range);
@@ -292,51 +214,11 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     assert_eq!(sent.borrow()[..expected.len()], expected[..]);
     assert!(sent.borrow()[expected.len()..].iter().all(|byte| *byte == 0), "zeros after the end");
     assert_eq!(commands.arena.free_pages(), free);
-    // One page more than there are.
-    let len = (free as usize + 1) * 4 * 64;
+    // One page more than there are, with the two that stay for inputs.
+    let len = (free as usize + 3) * 4 * 64;
     let created = commands.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
     assert!(matches!(created.map_err(Error::from), Err(Error::ArenaFull { .. })), "{created:?}");
     assert_eq!(commands.arena.free_pages(), free);
-}
-
-#[test]
-fn pages_go_through_another_slot_after_one_had_no_answer() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let opcode = CmdOpcode::ManagePages.code() as u16;
-    let give = |commands: &mut CommandInterface<MockPlatform>| commands.give_pages(3, 2);
-    let free = commands.arena.free_pages();
-    assert_eq!(give(commands), Err(Error::CommandTimeout { opcode }.pack()));
-    assert_eq!((commands.arena.firmware_pages(), commands.arena.leaked_pages()), (0, 3), "two pages and the mailboxes");
-    let seen = answer_all(&shared, 0);
-    assert_eq!(give(commands), Ok(()));
-    assert_eq!(*seen.borrow(), [(2, opcode, 3)], "the next slot, for function 3");
-    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_given), (2, 2));
-    // The firmware took the first two after all.
-    answer_late(&shared, 3, 0);
-    commands.destroy_orphans();
-    assert_eq!((commands.arena.firmware_pages(), commands.arena.leaked_pages(), commands.stats.pages_given), (4, 0, 4));
-    assert_eq!(commands.arena.free_pages(), free - 5, "four pages, and the mailboxes");
-    assert_eq!(commands.lost_slots(), 0);
-}
-
-#[test]
-fn pages_that_came_back_late_are_free() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let given: Vec<u64> = (0..2).map(|_| commands.arena.allocate_firmware_page(0).unwrap()).collect();
-    let result = commands.reclaim_pages(0, 2);
-    assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
-    let free = commands.arena.free_pages();
-    // The output lies at the address in the entry of slot 3: two addresses.
-    let pointer = u64::from_be_bytes(shared.borrow().memory[3 * 64 + 48..3 * 64 + 56].try_into().unwrap());
-    let at = (pointer - DEVICE_ADDR) as usize;
-    for (index, addr) in given.iter().enumerate() {
-        shared.borrow_mut().memory[at + 8 * index..at + 8 * index + 8].copy_from_slice(&addr.to_be_bytes());
-    }
-    answer_late(&shared, 3, 2);
-    commands.destroy_orphans();
-    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_back, commands.arena.free_pages()), (0, 2, free + 3));
 }
 
 #[test]
@@ -381,61 +263,4 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
     assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Ok(()));
     assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_back), (0, 8));
     assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
-}
-
-#[test]
-fn as_many_late_objects_as_slots_are_destroyed_again() {
-    let (mut driver, shared) = started();
-    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let range = commands.arena.allocate(1).unwrap();
-    commands.start(range, 5, 6);
-    let at = range.at();
-    for _ in 0..31 {
-        let Ok(memory) = commands.allocate_memory(1, false) else { break };
-        commands.create_object(CmdOpcode::CreateCq, CmdOpcode::DestroyCq, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
-        if commands.arena.free_pages() == 0 {
-            break;
-        }
-    }
-    let lost = commands.lost_slots();
-    assert!(lost > 20);
-    for slot in 0..lost as usize {
-        let entry = &mut shared.borrow_mut().memory[at + slot * 64..at + slot * 64 + 64];
-        entry[32..48].fill(0);
-        entry[43] = slot as u8;
-        entry[63] = 0;
-    }
-    let destroyed = Rc::new(RefCell::new(std::collections::BTreeSet::new()));
-    let note = destroyed.clone();
-    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, register, value| {
-        if register == 0x18 {
-            let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
-            let entry = &mut memory[at + slot * 64..at + slot * 64 + 64];
-            assert_eq!(entry[16..18], [0x04, 0x01], "DESTROY_CQ");
-            note.borrow_mut().insert(u32::from_be_bytes(entry[24..28].try_into().unwrap()));
-            entry[32..48].fill(0);
-            entry[63] = 0;
-        }
-    }));
-    commands.destroy_orphans();
-    assert_eq!(*destroyed.borrow(), (0..lost).collect());
-    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 0));
-}
-
-#[test]
-fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
-    for (signed, status, expected) in [(false, 0, (2, 0, 0)), (false, 8, (0, 0, 2)), (true, 0, (0, 2, 0))] {
-        let (mut driver, shared) = started();
-        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-        let free = commands.arena.free_pages();
-        let result = commands.give_pages(0, 2);
-        assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
-        commands.signatures = signed;
-        shared.borrow_mut().memory[3 * 64 + 32] = status;
-        shared.borrow_mut().memory[3 * 64 + 63] = 0;
-        commands.destroy_orphans();
-        let arena: &Arena = &commands.arena;
-        let freed = arena.free_pages() + 2 - free;
-        assert_eq!((arena.firmware_pages(), arena.leaked_pages(), freed), expected, "signed {signed}, status {status}");
-    }
 }

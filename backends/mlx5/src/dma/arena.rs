@@ -21,33 +21,19 @@ pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 /// Maximum number of functions for which the firmware may request pages.
 const FUNCTIONS: usize = 8;
 
-/// The user of a page.
+/// The use of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageUse(u8);
-
-impl PageUse {
-    /// No user.
-    pub(crate) const FREE: Self = Self(0);
-    /// This driver.
-    pub(crate) const DRIVER: Self = Self(1);
-    /// The firmware.
-    pub(crate) const FIRMWARE: Self = Self(2);
-    /// Leaked: the device may still write to it.
-    pub(crate) const LEAKED: Self = Self(3);
-
-    /// Returns the use by mailboxes of the command in a slot.
-    pub(crate) const fn mailbox(slot: u32) -> Self {
-        Self(0x80 | slot as u8 & 0x1f)
-    }
-
-    /// Returns the use of a page that the command in a slot offers to the firmware, before it completes.
-    pub(crate) const fn offered(slot: u32) -> Self {
-        Self(0xc0 | slot as u8 & 0x1f)
-    }
-
-    const fn is_offered(self) -> bool {
-        self.0 >= 0xc0
-    }
+pub(crate) enum PageUse {
+    /// None.
+    Free,
+    /// By an object, or for doorbell records.
+    Driver,
+    /// Mailboxes of regular commands.
+    Mailboxes,
+    /// Mailboxes of commands about pages of the firmware.
+    PageMailboxes,
+    /// By the firmware.
+    Firmware,
 }
 
 /// Contiguous pages.
@@ -117,7 +103,7 @@ impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
             low: 0,
             high: PAGES,
             records: Vec::new(),
-            uses: [PageUse::FREE; PAGES],
+            uses: [PageUse::Free; PAGES],
         }
     }
 }
@@ -132,18 +118,18 @@ impl Arena {
     fn set(&mut self, page: usize, to: PageUse) {
         let Some(place) = self.uses.get_mut(page) else { return };
         let from = core::mem::replace(place, to);
-        if from == PageUse::FREE {
+        if from == PageUse::Free {
             self.free = self.free.saturating_sub(1);
         }
-        if from == PageUse::FIRMWARE {
+        if from == PageUse::Firmware {
             self.firmware = self.firmware.saturating_sub(1);
         }
-        if to == PageUse::FREE {
+        if to == PageUse::Free {
             self.free += 1;
             self.low = self.low.min(page);
             self.high = self.high.max(page + 1);
         }
-        if to == PageUse::FIRMWARE {
+        if to == PageUse::Firmware {
             self.firmware += 1;
         }
     }
@@ -155,7 +141,7 @@ impl Arena {
         let (mut run, mut lowest) = (0, None);
         let mut end = None;
         for (page, used) in (self.low..).zip(self.uses.get(self.low..self.high).unwrap_or_default()) {
-            run = if *used == PageUse::FREE { run + 1 } else { 0 };
+            run = if *used == PageUse::Free { run + 1 } else { 0 };
             if run == 1 {
                 lowest.get_or_insert(page);
             }
@@ -167,7 +153,7 @@ impl Arena {
         self.low = lowest.unwrap_or(self.high);
         let end = end.ok_or(Error::ArenaFull { pages }.pack())?;
         let range = PageRange { first: (end - want) as u32, pages: pages_or_one };
-        self.mark(range, PageUse::DRIVER);
+        self.mark(range, PageUse::Driver);
         if self.low == end - want {
             self.low = end;
         }
@@ -176,12 +162,7 @@ impl Arena {
 
     /// Frees a range.
     pub(crate) fn free(&mut self, range: PageRange) {
-        self.mark(range, PageUse::FREE);
-    }
-
-    /// Leaks a range, because the device may still write to it.
-    pub(crate) fn leak(&mut self, range: PageRange) {
-        self.mark(range, PageUse::LEAKED);
+        self.mark(range, PageUse::Free);
     }
 
     /// Sets the use of all pages of a range.
@@ -191,33 +172,30 @@ impl Arena {
         }
     }
 
-    /// Allocates `count` pages anywhere for a use of their own. [`Arena::next_page`] finds them again.
-    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), PackedError> {
-        if count > self.free {
-            return Err(Error::ArenaFull { pages: count }.pack());
+    /// Returns the pages with this use, from the lowest to the highest.
+    pub(crate) fn pages(&self, with: PageUse) -> impl Iterator<Item = usize> {
+        self.uses.iter().enumerate().filter(move |(_, used)| **used == with).map(|(page, _)| page)
+    }
+
+    /// Allocates pages anywhere, so that at least `count` have this use.
+    pub(crate) fn extend(&mut self, with: PageUse, count: u32) -> Result<(), PackedError> {
+        let missing = count.saturating_sub(self.count(with));
+        if missing > self.free {
+            return Err(Error::ArenaFull { pages: missing }.pack());
         }
-        for _ in 0..count {
+        for _ in 0..missing {
             let range = self.allocate(1)?;
-            self.mark(range, to);
+            self.mark(range, with);
         }
         Ok(())
     }
 
-    /// Returns the lowest page with that use, from `page` on.
-    pub(crate) fn next_page(&self, page: usize, with: PageUse) -> Option<usize> {
-        let found = self.uses.get(page..)?.iter().position(|used| *used == with)?;
-        Some(page + found)
-    }
-
-    /// Changes the use of all pages with use `from`, and returns their number.
-    pub(crate) fn replace(&mut self, from: PageUse, to: PageUse) -> u32 {
-        let (mut page, mut count) = (0, 0);
-        while let Some(found) = self.next_page(page, from) {
-            self.set(found, to);
-            page = found + 1;
-            count += 1;
+    /// Frees all pages with this use but the `count` lowest.
+    pub(crate) fn keep(&mut self, with: PageUse, count: u32) {
+        for _ in count..self.count(with) {
+            let highest = self.pages(with).last().unwrap_or(usize::MAX);
+            self.set(highest, PageUse::Free);
         }
-        count
     }
 
     /// Allocates a doorbell record of 8 bytes and returns its byte offset.
@@ -254,10 +232,10 @@ impl Arena {
         if self.firmware >= self.firmware_limit {
             return None;
         }
-        let page = self.uses.get(..self.high)?.iter().rposition(|page| *page == PageUse::FREE)?;
+        let page = self.uses.get(..self.high)?.iter().rposition(|page| *page == PageUse::Free)?;
         self.high = page + 1;
         self.function(function)?.pages += 1;
-        self.set(page, PageUse::FIRMWARE);
+        self.set(page, PageUse::Firmware);
         self.high = page;
         Some(self.addr(page * PAGE))
     }
@@ -271,50 +249,20 @@ impl Arena {
         self.functions.iter_mut().find(|pages| pages.function == function)
     }
 
-    /// Subtracts `count` pages from a function's counter.
-    fn forget_firmware_pages(&mut self, function: u16, count: u32) {
-        if let Some(pages) = self.functions.iter_mut().find(|pages| pages.function == function) {
-            pages.pages = pages.pages.saturating_sub(count);
-        }
-    }
-
     fn page_at(&self, addr: u64) -> Option<(usize, PageUse)> {
         let at = addr.checked_sub(self.device_addr)?;
         let page = usize::try_from(at / PAGE as u64).ok().filter(|_| at.is_multiple_of(PAGE as u64))?;
         Some((page, *self.uses.get(page)?))
     }
 
-    /// Reclaims a page from the firmware. Returns `false` if the firmware does not have it. It may have a page that was only
-    /// offered, if the command with the offer has not completed.
+    /// Reclaims a page from the firmware. Returns `false` if the firmware does not have it.
     pub(crate) fn free_firmware_page(&mut self, addr: u64, function: u16) -> bool {
-        match self.page_at(addr) {
-            Some((page, used)) if used == PageUse::FIRMWARE || used.is_offered() => {
-                self.set(page, PageUse::FREE);
-                if used == PageUse::FIRMWARE {
-                    self.forget_firmware_pages(function, 1);
-                }
-                true
-            }
-            _ => false,
+        let Some((page, PageUse::Firmware)) = self.page_at(addr) else { return false };
+        self.set(page, PageUse::Free);
+        if let Some(pages) = self.functions.iter_mut().find(|pages| pages.function == function) {
+            pages.pages = pages.pages.saturating_sub(1);
         }
-    }
-
-    /// Marks a page for the firmware as only offered, by the command in a slot.
-    pub(crate) fn offer_firmware_page(&mut self, addr: u64, function: u16, slot: u32) {
-        if let Some((page, PageUse::FIRMWARE)) = self.page_at(addr) {
-            self.set(page, PageUse::offered(slot));
-            self.forget_firmware_pages(function, 1);
-        }
-    }
-
-    /// Ends the offer of the command in a slot: the firmware has the pages, or they are free. Returns their number.
-    pub(crate) fn end_offer(&mut self, slot: u32, function: u16, accepted: bool) -> u32 {
-        let to = if accepted { PageUse::FIRMWARE } else { PageUse::FREE };
-        let count = self.replace(PageUse::offered(slot), to);
-        if accepted && let Some(pages) = self.function(function) {
-            pages.pages += count;
-        }
-        count
+        true
     }
 
     /// Returns the number of pages that the firmware has.
@@ -337,15 +285,14 @@ impl Arena {
         self.free
     }
 
+    /// Returns the number of pages that the driver uses.
+    pub(crate) fn used_pages(&self) -> u32 {
+        (self.uses.len() as u32).saturating_sub(self.free).saturating_sub(self.firmware)
+    }
+
     /// Returns the number of pages with that use.
     pub(crate) fn count(&self, what: PageUse) -> u32 {
         self.uses.iter().filter(|page| **page == what).count() as u32
-    }
-
-    /// Returns the number of pages that are leaked or belong to a command that timed out.
-    pub(crate) fn leaked_pages(&self) -> u32 {
-        let known = [PageUse::FREE, PageUse::DRIVER, PageUse::FIRMWARE];
-        self.uses.iter().filter(|page| !known.contains(page)).count() as u32
     }
 }
 
@@ -394,12 +341,12 @@ mod tests {
         let arena: &mut Arena = &mut arena;
         let all: std::vec::Vec<usize> = (0..2048).map(|_| arena.allocate_record().unwrap()).collect();
         assert_eq!(arena.allocate_record(), Err(Error::RecordsFull.pack()));
-        assert_eq!(arena.count(PageUse::DRIVER), 32);
+        assert_eq!(arena.count(PageUse::Driver), 32);
         for at in all {
             assert_eq!(at % RECORD, 0);
             arena.free_record(at);
         }
-        assert_eq!(arena.count(PageUse::FREE), 80);
+        assert_eq!(arena.count(PageUse::Free), 80);
     }
 
     #[test]
@@ -421,12 +368,12 @@ mod tests {
                 5 | 6 if !ranges.is_empty() => arena.free(ranges.swap_remove(pick % ranges.len())),
                 _ => {}
             }
-            assert_eq!(arena.free_pages(), arena.count(PageUse::FREE), "step {step}");
-            assert_eq!(arena.firmware_pages(), arena.count(PageUse::FIRMWARE));
+            assert_eq!(arena.free_pages(), arena.count(PageUse::Free), "step {step}");
+            assert_eq!(arena.firmware_pages(), arena.count(PageUse::Firmware));
             let by_function: u32 = (0..).map_while(|index| arena.firmware_function(index)).map(|pages| pages.pages).sum();
             assert_eq!((given.len(), by_function), (arena.firmware_pages() as usize, arena.firmware_pages()));
             // The lowest and the highest free page are found.
-            let page = |used: &PageUse| *used == PageUse::FREE;
+            let page = |used: &PageUse| *used == PageUse::Free;
             if let (Some(low), Some(high)) = (arena.uses.iter().position(page), arena.uses.iter().rposition(page)) {
                 let range = arena.allocate(1).unwrap();
                 assert_eq!(range.first as usize, low);
@@ -439,36 +386,23 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_their_own_are_found_in_order_and_change_together() {
+    fn pages_anywhere_are_found_in_order_and_the_highest_go() {
         let mut arena = arena::<8>();
         let arena: &mut Arena = &mut arena;
         let ranges: std::vec::Vec<PageRange> = (0..8).map(|_| arena.allocate(1).unwrap()).collect();
         for page in [1, 3, 4, 6] {
             arena.free(ranges[page]);
         }
-        let mailbox = PageUse::mailbox(31);
-        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }.pack()));
+        let with = PageUse::Mailboxes;
+        assert_eq!(arena.extend(with, 5), Err(Error::ArenaFull { pages: 5 }.pack()));
         assert_eq!(arena.free_pages(), 4, "nothing is taken of what does not suffice");
-        arena.allocate_scattered(3, mailbox).unwrap();
-        assert_eq!([0, 2, 4, 5].map(|from| arena.next_page(from, mailbox)), [Some(1), Some(3), Some(4), None]);
-        assert_eq!(arena.next_page(0, PageUse::mailbox(30)), None);
-        assert_eq!((arena.leaked_pages(), arena.replace(mailbox, PageUse::FREE), arena.free_pages()), (3, 3, 4));
-    }
-
-    #[test]
-    fn an_offer_ends_with_the_pages_at_the_firmware_or_free() {
-        let mut arena = arena::<8>();
-        let arena: &mut Arena = &mut arena;
-        let given = [0; 4].map(|_| arena.allocate_firmware_page(7).unwrap());
-        for addr in given {
-            arena.offer_firmware_page(addr, 7, 5);
-        }
-        assert_eq!((arena.firmware_pages(), arena.leaked_pages()), (0, 4));
-        assert!(arena.free_firmware_page(given[0], 7), "the firmware took the offer, and returns a page before the completion");
-        assert_eq!((arena.end_offer(4, 7, true), arena.end_offer(5, 7, true)), (0, 3));
-        assert_eq!((arena.firmware_pages(), arena.leaked_pages(), arena.free_pages()), (3, 0, 5));
-        assert_eq!(arena.firmware_function(0), Some(FunctionPages { function: 7, pages: 3 }));
-        arena.offer_firmware_page(given[1], 7, 6);
-        assert_eq!((arena.end_offer(6, 7, false), arena.free_pages()), (1, 6));
+        arena.extend(with, 3).unwrap();
+        arena.extend(with, 2).unwrap();
+        assert_eq!(arena.pages(with).collect::<std::vec::Vec<_>>(), [1, 3, 4]);
+        assert_eq!((arena.pages(PageUse::PageMailboxes).count(), arena.free_pages()), (0, 1));
+        arena.keep(with, 2);
+        assert_eq!((arena.pages(with).collect::<std::vec::Vec<_>>(), arena.free_pages()), (std::vec![1, 3], 2));
+        arena.keep(with, 2);
+        assert_eq!(arena.free_pages(), 2);
     }
 }

@@ -49,9 +49,8 @@ pub(crate) struct HealthWatch {
 }
 
 impl HealthWatch {
-    /// Checks the health counter and the health buffer, and handles late completions of commands.
+    /// Checks the health counter and the health buffer.
     pub(crate) fn check<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Health, PackedError> {
-        commands.destroy_orphans();
         let (reset_wanted, report) = commands.read_health_report()?;
         let word = commands.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);

@@ -1,7 +1,7 @@
 //! Creation and destruction of event queues.
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{Buffer, CmdOpcode, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
+use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
 
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
@@ -24,7 +24,7 @@ impl<P: Platform> Driver<P> {
         // 64 entries are a page: the pages are the queue.
         let memory = self.commands.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
         let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
-        made.inspect_err(|error| self.commands.release_memory(memory, *error))
+        made.inspect_err(|_| self.commands.free_memory(memory))
     }
 
     fn create_eq_in(
@@ -61,7 +61,7 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
-        self.commands.destroy_untracked(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
+        self.commands.destroy::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);
         Ok(())
     }

@@ -7,7 +7,6 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::Mlx5;
-use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
@@ -25,19 +24,19 @@ const OCTOWORD_BLOCK: u32 = 4;
 
 /// A memory region of this backend.
 pub struct Mr {
-    key: Object,
+    index: u32,
     /// The key that callers use, if the region needs one of its own over the page list.
-    indirect: Option<Object>,
+    indirect: Option<u32>,
 }
 
-format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.key.number, this.indirect.is_some());
+format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.index, this.indirect.is_some());
 
 /// A memory window of this backend.
 pub struct Mw {
-    key: Object,
+    index: u32,
 }
 
-format_as!([] Mw, "Mw({:x})", |this| this.key.number);
+format_as!([] Mw, "Mw({:x})", |this| this.index);
 
 /// The state of a key, as QUERY_MKEY reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +151,7 @@ impl<P: Platform> Driver<P> {
         let tag = self.next_tag();
         let mut walk = Walk::new(request.map);
         let mut pages = Pages::find(addr, length, &mut walk)?;
-        let mut region = Region { pd: pd.object.number, access, start: addr, addr, length, tag };
+        let mut region = Region { pd: pd.number, access, start: addr, addr, length, tag };
         let within = addr & ((1 << pages.log_size) - 1);
         if access.contains(Access::ZERO_BASED) {
             if length != 0 && addr.trailing_zeros() < *LOG_PAGE.start() {
@@ -168,7 +167,7 @@ impl<P: Platform> Driver<P> {
         let index = self.create_page_list(&region, pages, &mut walk)?;
         let key = tag.key(index);
         log_event!(debug, "region {:x}: {} pages of 2^{} bytes", key, pages.count, pages.log_size);
-        Ok((Mr { key: Object::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
+        Ok((Mr { index, indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
 
     /// Registers a zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero
@@ -205,12 +204,10 @@ impl<P: Platform> Driver<P> {
             Ok(outer) => {
                 let key = region.tag.key(outer);
                 log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
-                Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
+                Ok((Mr { index, indirect: Some(outer) }, Lkey::new(key), Rkey::new(key)))
             }
             Err(error) => {
-                if let Err(error) = self.commands.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
-                    log_event!(warn, "key {:x} is leaked: {:?}", lkey, error);
-                }
+                self.undo_mkey(index)?;
                 Err(error)
             }
         }
@@ -264,7 +261,7 @@ impl<P: Platform> Driver<P> {
         };
         let index = self.create_mkey(&input, &mut list, octowords as usize * 2)?;
         if let Some(at) = missing {
-            self.commands.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
+            self.undo_mkey(index)?;
             return Err(unmapped(at));
         }
         Ok(index)
@@ -272,11 +269,11 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys a region.
     pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), PackedError> {
-        if let Some(key) = &mut mr.indirect {
-            self.destroy_mkey(key)?;
+        if let Some(index) = mr.indirect {
+            self.destroy_mkey(index)?;
             mr.indirect = None;
         }
-        self.destroy_mkey(&mut mr.key)
+        self.destroy_mkey(mr.index)
     }
 
     /// Creates an unbound window: a free key of one KLM.
@@ -296,17 +293,17 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, u32::from(tag.0))
             .set(Mkc::EN_RINVAL, u32::from(kind == MwType::Type2))
-            .set(Mkc::PD, pd.object.number)
+            .set(Mkc::PD, pd.number)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTOWORDS);
         let index = self.create_mkey(&input, &mut |_| 0, 0)?;
         let key = tag.key(index);
         log_event!(debug, "window {:x}", key);
-        Ok((Mw { key: Object::new(index) }, Rkey::new(key)))
+        Ok((Mw { index }, Rkey::new(key)))
     }
 
     /// Destroys a window.
     pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), PackedError> {
-        self.destroy_mkey(&mut mw.key)
+        self.destroy_mkey(mw.index)
     }
 
     fn create_mkey(
@@ -323,10 +320,18 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), PackedError> {
-        self.commands.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
-        log_event!(debug, "key with index {:x} is gone", key.number);
+    fn destroy_mkey(&mut self, index: u32) -> Result<(), PackedError> {
+        self.commands.destroy::<cmd::DestroyMkey>(index, ObjectMemory::NONE)?;
+        log_event!(debug, "key with index {:x} is gone", index);
         Ok(())
+    }
+
+    /// Destroys a key that no region has got. The error says whether the device still has the key, and with it the memory.
+    fn undo_mkey(&mut self, index: u32) -> Result<(), PackedError> {
+        self.destroy_mkey(index).map_err(|error| {
+            log_event!(error, "the device keeps the key with index {:x}: {:?}", index, error);
+            Error::BadAnswer { opcode: CmdOpcode::DestroyMkey.code() as u16, value: index }.pack()
+        })
     }
 
     /// Queries the state of a key by its index, the upper 24 bits of a key.
@@ -345,8 +350,8 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the current key of a window. After a reset of its queue pair only this shows whether a bind was executed.
     pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, PackedError> {
-        let state = self.query_mkey(mw.key.number)?;
-        Ok(Rkey::new(state.tag.key(mw.key.number)))
+        let state = self.query_mkey(mw.index)?;
+        Ok(Rkey::new(state.tag.key(mw.index)))
     }
 }
 

@@ -3,7 +3,6 @@
 use bareverbs::{Pdn, Platform};
 use bareverbs_mlx5_spec::{View, cmd};
 
-use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::PackedError;
@@ -11,15 +10,15 @@ use crate::log::{format_as, log_event};
 
 /// A protection domain of this backend.
 pub struct Pd {
-    pub(crate) object: Object,
+    pub(crate) number: u32,
 }
 
-format_as!([] Pd, "Pd({:x})", |this| this.object.number);
+format_as!([] Pd, "Pd({:x})", |this| this.number);
 
 impl Pd {
     /// Returns its number.
     pub const fn pdn(&self) -> Pdn {
-        Pdn::new(self.object.number)
+        Pdn::new(self.number)
     }
 }
 
@@ -28,13 +27,13 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, PackedError> {
         let number = self.commands.create::<cmd::AllocPd>(View::zeros(), ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x}", number);
-        Ok(Pd { object: Object::new(number) })
+        Ok(Pd { number })
     }
 
     /// Destroys a domain.
     pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), PackedError> {
-        self.commands.destroy::<cmd::DeallocPd>(&mut pd.object, ObjectMemory::NONE)?;
-        log_event!(debug, "protection domain {:x} is gone", pd.object.number);
+        self.commands.destroy::<cmd::DeallocPd>(pd.number, ObjectMemory::NONE)?;
+        log_event!(debug, "protection domain {:x} is gone", pd.number);
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ impl<P: Platform> Driver<P> {
     /// Deallocates the UAR page.
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), PackedError> {
         let Some(page) = self.uar.page() else { return Ok(()) };
-        self.commands.destroy_untracked(CmdOpcode::DeallocUar, page, ObjectMemory::NONE)?;
+        self.commands.destroy::<cmd::DeallocUar>(page, ObjectMemory::NONE)?;
         self.uar = Uar::default();
         Ok(())
     }

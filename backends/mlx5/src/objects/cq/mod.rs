@@ -5,7 +5,6 @@ pub(crate) mod ring;
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_ARM, cmd};
 
-use crate::command::object::Object;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -15,22 +14,22 @@ use ring::{Mlx5CqRing, Shape};
 
 /// A completion queue of this backend.
 pub struct Cq {
-    object: Object,
+    number: u32,
     memory: ObjectMemory,
 }
 
-format_as!([] Cq, "Cq({:x})", |this| this.object.number);
+format_as!([] Cq, "Cq({:x})", |this| this.number);
 
 impl Cq {
     /// Returns its number.
     pub const fn cqn(&self) -> Cqn {
-        Cqn::new(self.object.number)
+        Cqn::new(self.number)
     }
 
     /// Returns a queue without a device.
     #[cfg(test)]
     pub(crate) const fn for_tests() -> Self {
-        Self { object: Object::new(7), memory: ObjectMemory::NONE }
+        Self { number: 7, memory: ObjectMemory::NONE }
     }
 }
 
@@ -49,11 +48,11 @@ impl<P: Platform> Driver<P> {
         match self.create_cq_in(memory, log_size) {
             Ok((cqn, vector, ring)) => {
                 self.cqs = self.cqs.wrapping_add(1);
-                let cq = Cq { object: Object::new(cqn), memory };
+                let cq = Cq { number: cqn, memory };
                 Ok(CreatedCq { cq, ring, cqn: Cqn::new(cqn), entries: 1 << log_size, vector })
             }
             Err(error) => {
-                self.commands.release_memory(memory, error);
+                self.commands.free_memory(memory);
                 Err(error)
             }
         }
@@ -91,8 +90,8 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
-        self.commands.destroy::<cmd::DestroyCq>(&mut cq.object, cq.memory)?;
-        log_event!(debug, "completion queue {:x} is gone", cq.object.number);
+        self.commands.destroy::<cmd::DestroyCq>(cq.number, cq.memory)?;
+        log_event!(debug, "completion queue {:x} is gone", cq.number);
         self.cqs = self.cqs.wrapping_sub(1);
         Ok(())
     }

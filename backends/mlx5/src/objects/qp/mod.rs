@@ -9,7 +9,6 @@ use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, Ri
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
-use crate::command::object::Object;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -35,7 +34,7 @@ type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
 /// A queue pair of this backend.
 pub struct Qp {
-    object: Object,
+    number: u32,
     memory: ObjectMemory,
     service: QpcSt,
     pd: u32,
@@ -45,12 +44,12 @@ pub struct Qp {
     port: u8,
 }
 
-format_as!([] Qp, "Qp({:x})", |this| this.object.number);
+format_as!([] Qp, "Qp({:x})", |this| this.number);
 
 impl Qp {
     /// Returns its number.
     pub const fn qpn(&self) -> Qpn {
-        Qpn::new(self.object.number)
+        Qpn::new(self.number)
     }
 }
 
@@ -150,13 +149,12 @@ impl<P: Platform> Driver<P> {
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
         let memory = self.commands.allocate_memory(pages, true)?;
         let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
-        let pd = pd.object.number;
-        let object = Object::new(0);
-        let mut qp = Qp { object, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0, port: 1 };
+        let pd = pd.number;
+        let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0, port: 1 };
         match self.create_qp_in(&mut qp, &rings, cookie) {
             Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
-                self.commands.release_memory(memory, error);
+                self.commands.free_memory(memory);
                 Err(error)
             }
         }
@@ -175,7 +173,7 @@ impl<P: Platform> Driver<P> {
         let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
         let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
         self.create_qp_command(qp, rings, cookie)?;
-        let qpn = qp.object.number;
+        let qpn = qp.number;
         log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
         let send = Mlx5SendRing::new(send, doorbell, self.commands.machine.fence.clone(), qpn);
         Ok((send, Mlx5RecvRing::new(recv, self.commands.machine.fence.clone(), rings.recv_units)))
@@ -211,7 +209,7 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
                 .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
         }
-        qp.object.number = self.commands.create::<cmd::CreateQp>(input.view(), qp.memory)?;
+        qp.number = self.commands.create::<cmd::CreateQp>(input.view(), qp.memory)?;
         Ok(())
     }
 
@@ -225,11 +223,10 @@ impl<P: Platform> Driver<P> {
             .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record()));
     }
 
-    /// Destroys a queue pair, after every modification of it that timed out has completed.
+    /// Destroys a queue pair.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
-        self.commands.wait_for_modify(qp.object.number)?;
-        self.commands.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
-        log_event!(debug, "queue pair {:x} is gone", qp.object.number);
+        self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)?;
+        log_event!(debug, "queue pair {:x} is gone", qp.number);
         Ok(())
     }
 }

@@ -50,8 +50,8 @@ impl<P: Platform> Driver<P> {
         if matches!(to, QpState::Reset | QpState::Err) {
             // 2ERR_QP has the layout of 2RST_QP.
             let mut input = Buffer::zeroed();
-            input.view_mut().set(Qp2rstIn::QPN, qp.object.number);
-            self.commands.modify(opcode, input.as_bytes(), Qp2rstOut::SIZE, qp.object.number)?;
+            input.view_mut().set(Qp2rstIn::QPN, qp.number);
+            self.commands.execute(opcode, input.as_bytes(), &mut [], Qp2rstOut::SIZE)?;
             if to == QpState::Reset {
                 // The device starts again at block 0 and entry 0.
                 self.commands.machine.memory.store(qp.memory.record(), &[0; 1])?;
@@ -66,7 +66,7 @@ impl<P: Platform> Driver<P> {
         // Every one of these commands has the layout of the first.
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
-        view.set(Rst2initQpIn::QPN, qp.object.number).set(Rst2initQpIn::OPT_PARAM_MASK, optional(qp.service, to, mask, from));
+        view.set(Rst2initQpIn::QPN, qp.number).set(Rst2initQpIn::OPT_PARAM_MASK, optional(qp.service, to, mask, from));
         let mut context = view.sub(Rst2initQpIn::QPC);
         self.fill_context(&mut context, qp);
         let state = if mask.contains(QpAttrMask::PATH_MIG_STATE) { attr.path_mig_state } else { PathMigState::Migrated };
@@ -119,7 +119,7 @@ impl<P: Platform> Driver<P> {
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
-        self.commands.modify(opcode, input.as_bytes(), Rst2initQpOut::SIZE, qp.object.number)?;
+        self.commands.execute(opcode, input.as_bytes(), &mut [], Rst2initQpOut::SIZE)?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<P: Platform> Driver<P> {
     /// Returns the state, the next PSN to receive and the next PSN to send.
     pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryQpIn::QPN, qp.object.number);
+        input.view_mut().set(QueryQpIn::QPN, qp.number);
         self.commands.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
@@ -221,7 +221,7 @@ mod tests {
         acknowledge(&shared);
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { object: crate::command::object::Object::new(1) }, Cq::for_tests());
+        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
         qp.port = 2;
         for (given, expected) in [(0, 2), (1, 1), (2, 2)] {
