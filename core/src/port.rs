@@ -5,13 +5,15 @@ use core::time::Duration;
 
 use crate::{PhysState, PortAttr, PortState, Provider, QueryError, Verbs, WaitActiveError};
 
+/// First LID that is none of a port: those from here on are multicast, and 0xffff of a port without one (IBTA 4.1.3).
+const MULTICAST: u16 = 0xc000;
 /// Interval between two queries of a port: much less than link training and a sweep of a subnet manager take.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl PortAttr {
     /// Returns whether the port carries traffic: it is active and has a LID.
     pub const fn is_usable(&self) -> bool {
-        matches!(self.state, PortState::Active) && self.lid.get() != 0
+        matches!(self.state, PortState::Active) && self.lid.get() != 0 && self.lid.get() < MULTICAST
     }
 }
 

@@ -84,6 +84,7 @@ fn a_port_that_does_not_come_is_an_error_that_says_what_is_missing() {
         (PortState::Init, PhysState::LinkUp, 0, WaitActiveError::NoSubnetManager { port: 1, waited }, "start one (opensm)"),
         (PortState::Armed, PhysState::LinkUp, 5, WaitActiveError::NotActivated { port: 1, waited }, "(Armed)"),
         (PortState::Active, PhysState::LinkUp, 0, WaitActiveError::NoLid { port: 1, waited }, "without a LID"),
+        (PortState::Active, PhysState::LinkUp, 0xffff, WaitActiveError::NoLid { port: 1, waited }, "without a LID"),
     ] {
         let mut harness = changing(&[(0, port(state, phys, lid))]);
         let error = harness.verbs.wait_active(1, timeout).unwrap_err();
