@@ -98,6 +98,8 @@ pub enum EntryCommand {
 pub enum CommandCommand {
     /// Shows the named fields of a command's input or output
     Decode(CommandArgs),
+    /// Prints the commands of a recording as a table: name, opcode, op_mod, input, output
+    Export(ExportArgs),
 }
 
 /// Bytes to decode.
@@ -146,6 +148,16 @@ pub struct CommandArgs {
     /// op_mod of that command, which selects the capability page of an output
     #[arg(long, default_value_t = 0, requires = "output_of")]
     pub op_mod: u16,
+}
+
+/// Options of `command export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Recording that `sim serve --record` wrote
+    pub recording: PathBuf,
+    /// Device whose commands are printed, by its name in the recording [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
 }
 
 /// Options of `info`.

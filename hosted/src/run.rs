@@ -15,7 +15,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, info, output, pingpong, selftest, stop};
+use crate::{bind, devices, export, info, output, pingpong, selftest, stop};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -40,6 +40,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode::cqe(&args),
         Some(Command::Eqe(EntryCommand::Decode(args))) => decode::eqe(&args),
         Some(Command::Command(CommandCommand::Decode(args))) => decode::firmware_command(&args),
+        Some(Command::Command(CommandCommand::Export(args))) => export::run(&args),
     };
     done.unwrap_or_else(failed)
 }

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bareverbs::Instant;
+use bareverbs_decode::command_table::{Exchange, Message};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
 
@@ -234,6 +235,18 @@ pub enum Entry {
         /// The bytes.
         bytes: Vec<u8>,
     },
+}
+
+/// Returns the commands of the device called `device`, in order, to be written as a table (`bareverbs_decode::command_table`).
+pub fn commands(lines: &[Line], device: &str) -> Vec<Exchange> {
+    let of_device = lines.iter().filter(|line| line.device == device);
+    let exchange = |line: &Line| match &line.entry {
+        Entry::Command { input, output, .. } => {
+            Some(Exchange { input: Message::whole(input.clone()), output: Message::whole(output.clone()) })
+        }
+        Entry::Device(_) | Entry::Mark(_) | Entry::Item { .. } => None,
+    };
+    of_device.filter_map(exchange).collect()
 }
 
 /// Kind of an [`Entry::Item`].

@@ -30,6 +30,50 @@ fn what_a_client_sends_is_recorded_byte_for_byte() {
     let [identity, command] = bareverbs_serve::record::parse(&text).unwrap().try_into().unwrap();
     assert!(matches!(identity.entry, bareverbs_serve::record::Entry::Device(config) if config.vectors == 4));
     assert_eq!((command.number, command.device.as_str()), (3, "lid1"));
+
+    let table = export(&[file.to_str().unwrap()], 0);
+    let (input, output) = (format!("080d{}", "0".repeat(28)), "0".repeat(32));
+    assert_eq!(table.lines().last(), Some(format!("NOP\t80d\t0\t{input}\t{output}").as_str()));
+}
+
+/// Returns what `command export` prints, on standard error if it fails.
+fn export(args: &[&str], status: i32) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_bareverbs")).args(["command", "export"]).args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap()
+}
+
+#[test]
+fn the_commands_of_one_device_are_exported() {
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("recording");
+    let name = file.to_str().unwrap();
+    let [pages, nop] = ["0107.5.01.8. .15.06", "080d.14. .16."];
+    std::fs::write(
+        &file,
+        format!(
+            "recording 1\ndevice a lid=0x1\ndevice b lid=0x2\nmark x\ncommand a 0x0 {pages}\ncommand b 0x0 {nop}\ncqe a 0x1 0x1 00\n"
+        ),
+    )
+    .unwrap();
+    let table = export(&[name, "--device", "a"], 0);
+    let [title, heading, row] = table.lines().collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!((title, heading), ("# device a", "# name\topcode\top_mod\tinput\toutput"));
+    assert!(
+        row.starts_with("QUERY_PAGES\t107\t1\t01070000000000010000") && row.ends_with("\t00000000000000000000000000000006")
+    );
+    assert_eq!(export(&[name, "--device", "b"], 0).lines().count(), 3);
+    for (args, message) in [
+        (&[name][..], "the recording has several devices: choose one with --device (a, b)"),
+        (&[name, "--device", "c"], "the recording has no device c, but a, b"),
+    ] {
+        assert!(export(args, 2).contains(message), "{args:?}");
+    }
+    assert!(export(&["/no/such/file"], 1).contains("/no/such/file: "));
+    std::fs::write(&file, "recording 1\ndance\n").unwrap();
+    assert!(export(&[name], 1).contains("line 2: "));
+    std::fs::write(&file, "recording 1\n").unwrap();
+    assert!(export(&[name], 2).contains("the recording has no device"));
 }
 
 #[test]
