@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs_decode::command;
 use bareverbs_decode::command_table::Exchange;
-use bareverbs_decode::field_printer::{FieldValue, Value};
+use bareverbs_decode::field_printer::{FieldValue, Value, hex};
 use bareverbs_tests::command_fields::{Fields, by_name, command_name, is_zero, last_name};
 
 use crate::card::Executed;
@@ -42,14 +42,20 @@ fn clear(field: &FieldValue, bytes: &mut [u8]) {
     bytes.iter_mut().skip(field.offset).take(len).for_each(|byte| *byte = 0);
 }
 
-/// Returns all bits of an input: by fields, and by dwords what no field covers.
+/// Returns all bits of an input.
 pub(crate) fn fields(input: &[u8]) -> Fields {
-    let known = command::input_fields(input);
-    let mut rest = input.to_vec();
+    all_bits(command::input_fields(input), input)
+}
+
+/// Returns all bits of a message: by fields, and by dwords what no field covers.
+pub(crate) fn all_bits(mut known: Vec<FieldValue>, message: &[u8]) -> Fields {
+    // A whole page of capabilities is no field.
+    known.retain(|field| !matches!(&field.value, Value::Bytes { bytes, .. } if bytes.len() > 1024));
+    let mut rest = message.to_vec();
     known.iter().for_each(|field| clear(field, &mut rest));
     let mut all = by_name(known);
     for (index, dword) in rest.chunks(4).enumerate().filter(|(_, dword)| dword.iter().any(|byte| *byte != 0)) {
-        all.insert(format!("reserved bits at byte {}", 4 * index), format!("{dword:02x?}"));
+        all.insert(format!("reserved bits at byte {}", 4 * index), format!("0x{}", hex(dword)));
     }
     all
 }

@@ -7,13 +7,15 @@ mod card;
 mod compare;
 mod differences;
 mod machine;
+mod simulated;
 
 use core::ops::ControlFlow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use bareverbs_decode::command_table::{Exchange, parse};
+use bareverbs_decode::command_table::{Exchange, HEADING, parse};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step, TeardownReport};
+use bareverbs_serve::record;
 use bareverbs_tests::command_fields::command_name;
 
 use card::{Executed, Setting, Source};
@@ -23,6 +25,8 @@ use machine::{ReplayPlatform, machine};
 
 /// A ConnectX-4 Lx and Linux's driver, 2016.
 const CARD: &str = include_str!("../../data/recordings/connectx-4-lx.tsv");
+/// Two simulated devices and Linux 6.12.
+const LINUX: &str = include_str!("../../data/linux/6.12.recording");
 /// The recorded card's port is an Ethernet port, which this driver refuses: it is said to be an InfiniBand port.
 const SETTING: Setting = Setting { firmware: [14, 12, 1220], port_type: Some(0) };
 
@@ -90,6 +94,29 @@ fn the_recorded_card_comes_up_and_goes_down_and_every_page_is_back() {
     assert_eq!(run.pages_given, 6 + 12_868, "what this card demands");
     assert_eq!((report.pages_given, report.pages_back), (6 + 12_868, 6 + 12_868));
     assert_eq!((report.pages_kept, report.needs_reset, run.pages_left), (0, false, 0));
+}
+
+/// What `sim serve --record` wrote of a device and Linux 6.12, as a table, is read and replayed like that of a card: to the end of
+/// the teardown, since Linux has an InfiniBand port there and takes it down again.
+#[test]
+fn a_recording_of_the_simulated_device_is_replayed_like_that_of_a_card() {
+    let lines = record::parse(LINUX).unwrap_or_else(|error| panic!("{error}"));
+    let commands = record::commands(&lines, "lid1");
+    assert!(commands.len() > 100, "{} commands", commands.len());
+    let text: String = commands.iter().map(|exchange| format!("{exchange}\n")).collect();
+    let table = parse(&format!("{HEADING}\n{text}")).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(table, commands);
+
+    let run = run(table, Setting { firmware: [1, 2, 3], port_type: None });
+    let made: BTreeSet<String> = inputs(&run)
+        .iter()
+        .filter(|executed| executed.source == Source::Made)
+        .map(|executed| command_name(&executed.input))
+        .collect();
+    let report = run.result.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((run.findings.as_slice(), run.steps.as_slice()), (&[] as &[String], Step::ALL));
+    assert!(report.pages_given > 0 && report.pages_given == report.pages_back && run.pages_left == 0, "{report:?}");
+    assert_eq!(made, BTreeSet::from(["MANAGE_PAGES 0x2".into()]), "Linux's pages are not this driver's");
 }
 
 #[test]
