@@ -1,5 +1,6 @@
 //! What the whole-stack scenarios share: hosts with a driven device, buffers, connected queue pairs, and waiting.
 
+pub mod book;
 pub mod command_fields;
 mod lone_device;
 mod refused;

@@ -1,12 +1,17 @@
 //! Field by field, through the layouts: what Linux sent beside what this project's driver sends for the same work.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use bareverbs_decode::field_printer;
 use bareverbs_decode::send::Transport;
 use bareverbs_decode::{Decoded, command, receive, send};
-use bareverbs_mlx5_spec::{CqArm, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, WqeCtrlSeg};
+use bareverbs_mlx5_spec::{
+    CmdOpcode, CqArm, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, WqeCtrlSeg,
+};
 use bareverbs_serve::record::{Entry, Kind, Line};
+use bareverbs_tests::book::table;
 use bareverbs_tests::command_fields::{Fields, by_name, command_name, is_zero, last_name};
 
 use crate::differences::{COUNTERS, DIFFERENCES, Kernel, LINUX_ONLY, NAMES, OURS_ONLY};
@@ -149,6 +154,51 @@ fn this_driver_beside_linux_6_12() {
 #[test]
 fn this_driver_beside_linux_6_1() {
     check(Kernel::V6_1, OLD);
+}
+
+/// The book's page claims Linux for those commands alone that are compared here, and has a row for each command that the
+/// driver's source names.
+#[test]
+fn the_book_says_of_each_command_what_it_was_checked_against() {
+    let compared: BTreeSet<String> = sent(&ours::recording()).into_keys().map(|(_, name)| name).collect();
+    let cells = |heading| table("checked.md", heading).into_iter().map(|row| <[String; 3]>::try_from(row).unwrap());
+    let mut rows = BTreeSet::new();
+    for [_, commands, _] in cells("Steps of the bring-up") {
+        rows.extend(commands.split(", ").map(str::to_string));
+    }
+    for [command, _, evidence] in cells("Commands after the bring-up") {
+        let claimed = evidence.split(", ").any(|word| word == "Linux");
+        assert_eq!(claimed, compared.contains(&command), "{command}: {evidence}");
+        rows.insert(command);
+    }
+    let opcode = |name: &String| name.split(' ').next().unwrap_or_default().to_string();
+    let without =
+        compared.iter().filter(|name| CmdOpcode::ALL.iter().any(|known| known.name() == opcode(name)) && !rows.contains(*name));
+    assert_eq!(without.collect::<Vec<_>>(), [""; 0], "sent, and without a row");
+    let (rows, named) = (rows.iter().map(opcode).collect::<BTreeSet<_>>(), named_opcodes());
+    assert!(named.len() >= 35, "{named:?}");
+    assert_eq!(named.difference(&rows).collect::<Vec<_>>(), [""; 0], "in the driver's source, and without a row");
+}
+
+/// Returns the names of the commands that the source of the driver names, by `cmd::…` or `CmdOpcode::…`.
+fn named_opcodes() -> BTreeSet<String> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/mlx5/src")];
+    let mut all = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for word in ["cmd::", "CmdOpcode::"].iter().flat_map(|before| text.split(before).skip(1)) {
+                let name: String = word.chars().take_while(char::is_ascii_alphanumeric).collect();
+                let opcode = CmdOpcode::ALL.iter().find(|opcode| format!("{opcode:?}") == name);
+                all.extend(opcode.map(|opcode| opcode.name().to_string()));
+            }
+        }
+    }
+    all
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use bareverbs_decode::command_table::{Exchange, HEADING, parse};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step, TeardownReport};
 use bareverbs_serve::record;
+use bareverbs_tests::book::table;
 use bareverbs_tests::command_fields::command_name;
 
 use card::{Executed, Setting, Source};
@@ -178,4 +179,30 @@ fn a_changed_bit_of_an_input_is_found() {
         }
     }
     assert!(changed > 1000, "{changed} bits were changed");
+}
+
+/// The book's page has a row for each step, in order, with the commands that the step sends; it claims the card for those steps
+/// alone whose commands the card's recording has.
+#[test]
+fn the_book_says_of_each_step_what_it_was_checked_against() {
+    let run = run(recording(), SETTING);
+    let expected = Step::ALL.iter().map(|step| {
+        let executed = run.executed.iter().filter(|(of, _)| *of == Some(*step)).map(|(_, executed)| executed);
+        let (mut names, mut recorded) = (Vec::new(), true);
+        for executed in executed {
+            let name = command_name(&executed.input);
+            recorded &= executed.source == Source::Recorded;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let commands = if names.is_empty() { "none".to_string() } else { names.join(", ") };
+        (format!("`{step:?}`"), commands, recorded && !names.is_empty())
+    });
+    let rows = table("checked.md", "Steps of the bring-up");
+    let written = rows.iter().map(|row| {
+        let [step, commands, evidence] = row.as_slice() else { panic!("three cells: {row:?}") };
+        (step.clone(), commands.clone(), evidence.starts_with("card"))
+    });
+    assert_eq!(written.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
