@@ -151,6 +151,22 @@ fn inputs_equal_those_of_linux_but_for_what_is_listed() {
     assert!(compared >= 15, "{compared} kinds of commands were compared");
 }
 
+/// Queries may come in any order; what changes the card comes in Linux's.
+#[test]
+fn commands_that_change_something_come_in_the_order_of_linux() {
+    let order = |inputs: &mut dyn Iterator<Item = &[u8]>| {
+        let mut names: Vec<String> = inputs.map(command_name).filter(|name| !name.starts_with("QUERY_")).collect();
+        names.dedup();
+        names
+    };
+    let (run, linux) = (run(recording(), SETTING), recording());
+    let bring_up = run.executed.iter().filter(|(step, _)| step.is_some());
+    let ours = order(&mut bring_up.map(|(_, executed)| executed.input.as_slice()));
+    let theirs = order(&mut linux.iter().map(|exchange| exchange.input.bytes.as_slice()));
+    assert_eq!(ours, theirs);
+    assert_eq!(ours.len(), 12, "{ours:?}");
+}
+
 #[test]
 fn every_difference_has_a_reason() {
     assert!(DIFFERENCES.iter().all(|difference| difference.why.len() > 10));
