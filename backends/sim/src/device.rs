@@ -235,7 +235,11 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     fn write_init_segment(&mut self, at: usize, from: &[u8]) {
         let before = self.init.nic_interface();
         for (i, dword) in from.chunks_exact(4).enumerate() {
-            if let Some(slots) = dword.first_chunk().and_then(|value| self.init.write(at + i * 4, u32::from_be_bytes(*value))) {
+            let rung = dword.first_chunk().and_then(|value| self.init.write(at + i * 4, u32::from_be_bytes(*value)));
+            // Without a queue there is nothing to fetch: after a reset that the driver does not know of, for instance.
+            if let Some(slots) = rung
+                && self.init.command_queue().is_some()
+            {
                 self.commands.ring(slots);
             }
         }
