@@ -46,6 +46,13 @@ crate::layout! {
 }
 
 impl InitialSeg {
+    /// State of the interface: a driver uses the device (`mlx5_ifc.h`, `MLX5_INITIAL_SEG_NIC_INTERFACE_FULL_DRIVER`).
+    pub const NIC_FULL_DRIVER: u32 = 0;
+    /// State of the interface: the device takes no commands (`MLX5_INITIAL_SEG_NIC_INTERFACE_DISABLED`).
+    pub const NIC_DISABLED: u32 = 1;
+    /// State of the interface: a reset was requested (`MLX5_INITIAL_SEG_NIC_INTERFACE_SW_RESET`).
+    pub const NIC_SOFTWARE_RESET: u32 = 7;
+
     /// Returns the state of the interface to the driver from its dword: [`InitialSeg::NIC_INTERFACE`] and the bit above it.
     pub const fn nic_interface(dword: u32) -> u32 {
         Self::NIC_INTERFACE_2.take(dword) << 2 | Self::NIC_INTERFACE.take(dword)

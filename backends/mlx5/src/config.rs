@@ -6,7 +6,7 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Config {
-    /// Timeout for the firmware's boot.
+    /// Timeout for the firmware's boot. A device whose registers read as all ones has this time too, since it may be in a reset.
     pub boot_timeout: Duration,
     /// Timeout for the initialization after the command queue is set.
     pub init_timeout: Duration,

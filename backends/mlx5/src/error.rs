@@ -68,8 +68,11 @@ pub enum Error {
         /// Opcode.
         opcode: u16,
     },
-    /// Registers read as all ones: the device is gone.
+    /// Registers read as all ones: the device was removed, or is in a reset.
     DeviceGone,
+    /// Somebody else reset the device, or turned its interface off: it does not know the command queue any more, nor any object.
+    /// Only a new bring-up makes it usable.
+    DeviceReset,
     /// The firmware reported a failure after which nothing works until a reset.
     DeviceFatal {
         /// Health syndrome.
@@ -151,6 +154,7 @@ impl Error {
             Self::CommandTimeout { .. }
                 | Self::BadAnswer { .. }
                 | Self::DeviceGone
+                | Self::DeviceReset
                 | Self::DeviceFatal { .. }
                 | Self::CommandSignature { .. }
         )
@@ -205,6 +209,7 @@ impl Error {
             Self::Transition { from, to } => (21, from as u8, to as u16, 0),
             Self::Stopped => (22, 0, 0, 0),
             Self::PagesKept { pages } => (23, 0, 0, pages as usize),
+            Self::DeviceReset => (24, 0, 0, 0),
         };
         // One more than the number, so that none is 0.
         PackedError { head: NonZeroU32::MIN.saturating_add(kind | (small as u32) << 8 | (opcode as u32) << 16), fact }
@@ -243,6 +248,7 @@ impl From<PackedError> for Error {
                 Self::Transition { from: state(small), to: state(opcode as u8) }
             }
             23 => Self::PagesKept { pages: number },
+            24 => Self::DeviceReset,
             _ => Self::Stopped,
         }
     }
@@ -310,7 +316,8 @@ impl fmt::Display for Error {
             Self::CommandTimeout { opcode } => {
                 write!(f, "{} ({opcode:#x}) timed out; the device is lost until a reset", opcode_name(opcode))
             }
-            Self::DeviceGone => f.write_str("the device is gone"),
+            Self::DeviceGone => f.write_str("the device is gone: its registers read as all ones"),
+            Self::DeviceReset => f.write_str("the device was reset by somebody else: nothing works until a new bring-up"),
             Self::DeviceFatal { syndrome } => {
                 write!(f, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset")
             }
@@ -350,7 +357,7 @@ impl DeviceError for Error {
             Self::CommandTimeout { .. } | Self::NotInitialized => Errno::Etimedout,
             Self::Stopped => Errno::Eagain,
             Self::DeviceGone => Errno::Enodev,
-            Self::DeviceFatal { .. } => Errno::Eio,
+            Self::DeviceReset | Self::DeviceFatal { .. } => Errno::Eio,
             Self::Issi { .. } | Self::PortType { .. } | Self::Unsupported(_) | Self::CommandInterface { .. } => {
                 Errno::Eopnotsupp
             }
@@ -403,6 +410,7 @@ mod tests {
             Error::CommandSignature { opcode: u16::MAX },
             Error::CommandTimeout { opcode: u16::MAX },
             Error::DeviceGone,
+            Error::DeviceReset,
             Error::DeviceFatal { syndrome: u8::MAX },
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },

@@ -167,10 +167,10 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         self.view().tear_down()
     }
 
-    /// Checks the health of the device. To be called about once a second.
+    /// Checks the health of the device. To be called about every two seconds.
     ///
     /// # Errors
-    /// The device is gone or stopped until a reset.
+    /// The device is gone, or was reset by somebody else.
     pub fn health(&mut self) -> Result<Health, Error> {
         let driver = self.view();
         Ok(driver.health.check(&mut driver.commands)?)

@@ -75,7 +75,7 @@ impl<H: Host> Device<H> {
         }
     }
 
-    /// Polls events, answers page requests of the firmware, and checks the health of the device about once a second. To be called while
+    /// Polls events, answers page requests of the firmware, and checks the health of the device every two seconds. To be called while
     /// the job is idle.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<H: Host> Device<H> {
         self.verbs.maintain().map(|_| ()).with_context(|| self.host.name().to_string())
     }
 
-    /// Checks the health of the device now, which [`Self::check`] does once a second: the peer of a device that is gone may report
+    /// Checks the health of the device now, which [`Self::check`] does every two seconds: the peer of a device that is gone may report
     /// an error before.
     ///
     /// # Errors

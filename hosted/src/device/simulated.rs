@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bareverbs::Machine;
 use bareverbs::{Clock as _, Instant};
+use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
 use super::host::Host;
@@ -41,6 +42,11 @@ impl Host for Simulated {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn config(&self) -> Config {
+        // Faults make time run in small steps: the two minutes of a card's boot would be too many.
+        Config { boot_timeout: Duration::from_secs(5), ..Config::DEFAULT }
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<SimPlatform>> {

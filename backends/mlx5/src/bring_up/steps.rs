@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use bareverbs::{Clock, DmaFence, DmaMemory, Guid, Platform, Registers};
+use bareverbs::{Clock, DmaMemory, Guid, Platform, Registers};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock,
     QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
@@ -343,7 +343,8 @@ impl<P: Platform> Driver<P> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Waits for the firmware to be initialized.
+    /// Waits for the firmware to be initialized. A device in a reset may read as all ones, in which the bit is set too: as in Linux
+    /// (`wait_fw_init` of `main.c`) it has the whole time.
     fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), PackedError> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
@@ -351,10 +352,6 @@ impl<P: Platform> CommandInterface<P> {
             let word = self.register(InitialSeg::INITIALIZING.dword());
             if InitialSeg::INITIALIZING.take(word) == 0 {
                 return Ok(());
-            }
-            if word == u32::MAX {
-                // No device responds: more time does not help.
-                self.check_device()?;
             }
             if late {
                 self.check_device()?;
@@ -387,13 +384,7 @@ impl<P: Platform> CommandInterface<P> {
         let range = self.allocate_cleared(1)?;
         self.start(range, log_size, log_stride);
         let addr = self.arena.addr(range.at());
-        self.machine.fence.release();
-        let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
-        self.machine.registers.write32(high.dword(), ((addr >> 32) as u32).to_be())?;
-        let low = InitialSeg::CMDQ_PHY_ADDR_31_12;
-        self.machine.registers.write32(low.dword(), low.place(addr as u32 >> 12).to_be())?;
-        self.machine.fence.flush();
-        Ok(())
+        self.set_queue_address(addr)
     }
 
     /// Negotiates the ISSI: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.

@@ -1,13 +1,39 @@
 //! The initialization segment: its registers, and what they say about the device.
 
-use bareverbs::{Platform, Registers};
+use bareverbs::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use super::CommandInterface;
+use super::queue::QueueAddress;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
 impl<P: Platform> CommandInterface<P> {
+    /// Sets the address of the command queue.
+    pub(crate) fn set_queue_address(&mut self, addr: u64) -> Result<(), PackedError> {
+        let Self { machine, .. } = self;
+        machine.fence.release();
+        let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
+        machine.registers.write32(high.dword(), ((addr >> 32) as u32).to_be())?;
+        // The other fields of the dword are 0: the interface is in the state of a driver that uses the device.
+        let low = InitialSeg::CMDQ_PHY_ADDR_31_12;
+        machine.registers.write32(low.dword(), low.place(addr as u32 >> 12).to_be())?;
+        machine.fence.flush();
+        self.queue_address = QueueAddress { written: addr, was_seen: false };
+        self.queue_address.was_seen = self.has_queue_address();
+        Ok(())
+    }
+
+    /// Returns whether the device has the address of the command queue, and takes commands.
+    fn has_queue_address(&self) -> bool {
+        let high = self.register(InitialSeg::CMDQ_PHY_ADDR_63_32.dword());
+        let low = self.register(InitialSeg::CMDQ_PHY_ADDR_31_12.dword());
+        let addr = u64::from(high) << 32 | u64::from(InitialSeg::CMDQ_PHY_ADDR_31_12.take(low)) << 12;
+        // These two states are the sensors of Linux's `mlx5_health_check_fatal_sensors`.
+        let is_off = matches!(InitialSeg::nic_interface(low), InitialSeg::NIC_DISABLED | InitialSeg::NIC_SOFTWARE_RESET);
+        addr != 0 && addr == self.queue_address.written && !is_off
+    }
+
     /// Returns a register of the initialization segment in host byte order, all ones where there is none.
     pub(crate) fn register(&self, at: usize) -> u32 {
         self.machine.registers.read32(at).map_or(u32::MAX, u32::from_be)
@@ -18,8 +44,9 @@ impl<P: Platform> CommandInterface<P> {
         field.take(self.register(field.dword()))
     }
 
-    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceFatal`] if the firmware stopped until a
-    /// reset. No command is sent after either, since it would time out.
+    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceReset`] if the device has lost the address of the
+    /// command queue, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is sent after any of them, since it
+    /// would time out.
     pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
         self.read_health_report()?;
         self.check_alive()
@@ -33,6 +60,13 @@ impl<P: Platform> CommandInterface<P> {
             log_event!(error, "the device is gone");
             self.dead = Some(Error::DeviceGone.pack());
             return Err(Error::DeviceGone.pack());
+        }
+        if self.has_queue_address() {
+            self.queue_address.was_seen = true;
+        } else if self.queue_address.was_seen {
+            log_event!(error, "the device was reset");
+            self.dead = Some(Error::DeviceReset.pack());
+            return Err(Error::DeviceReset.pack());
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;

@@ -24,7 +24,7 @@ use crate::log::log_event;
 use crate::statistics::Statistics;
 use mailbox::MailboxChain;
 use name::CmdName;
-use queue::{CommandQueue, Post};
+use queue::{CommandQueue, Post, QueueAddress};
 
 pub(crate) use queue::CommandClass;
 
@@ -65,6 +65,7 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) stats: Statistics,
     pub(crate) eqs: ServedEqs<P>,
     queue: CommandQueue,
+    queue_address: QueueAddress,
     timeout: Duration,
     /// Whether the device signs outputs, so that they are checked.
     pub(crate) signatures: bool,
@@ -84,6 +85,7 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
             stats: Statistics::default(),
             eqs: ServedEqs { command: None, pages: None },
             queue: CommandQueue::default(),
+            queue_address: QueueAddress::default(),
             timeout: config.command_timeout,
             signatures: false,
             unanswered: [None; 2],

@@ -9,10 +9,10 @@ use crate::command::CommandInterface;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
-/// Checks without a change of the counter after which a device counts as stuck.
+/// Checks without a change of the counter after which a device counts as stuck (Linux `health.c`, `MAX_MISSES`).
 const MAX_MISSES: u8 = 3;
-/// Interval between two checks.
-const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two checks (Linux `tout.c`, `MLX5_TO_HEALTH_POLL_INTERVAL_MS`).
+const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The result of a health check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl HealthWatch {
         })
     }
 
-    /// Gives the firmware the pages that it requests and checks its health once a second. Returns when to call again.
+    /// Gives the firmware the pages that it requests and checks its health every two seconds. Returns when to call again.
     pub(crate) fn maintain<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Instant, PackedError> {
         commands.serve_page_requests()?;
         let now = commands.machine.clock.now();

@@ -67,15 +67,15 @@ impl InitSegment {
 
     pub(crate) fn nic_interface(&self) -> NicInterface {
         match self.interface {
-            0 => NicInterface::Full,
-            7 => NicInterface::Reset,
+            InitialSeg::NIC_FULL_DRIVER => NicInterface::Full,
+            InitialSeg::NIC_SOFTWARE_RESET => NicInterface::Reset,
             _ => NicInterface::Disabled,
         }
     }
 
     /// The interface is off until the driver writes the command queue's address again.
     pub(crate) fn disable(&mut self) {
-        self.interface = 1;
+        self.interface = InitialSeg::NIC_DISABLED;
         self.written = false;
     }
 
