@@ -9,6 +9,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bareverbs::Machine;
 use bareverbs_mmio::CpuFence;
@@ -32,6 +33,10 @@ use crate::pci::{self, Address, Need, Obstacle, Process, Sysfs};
 use crate::platform::VfioPlatform;
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
+
+/// How long the registers may read as all ones: the kernel has just reset the function. PCI Express gives it a second (Base
+/// Specification 6.6.1), and firmware may start after that.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A card that this process owns. Dropping it disables the card's bus mastering.
 ///
@@ -113,9 +118,9 @@ impl Device {
     }
 
     fn new(function: OpenFunction, is_virtual: bool) -> Result<Self, Error> {
-        let (_, pci_device_id) = function.config.ids()?;
+        let (vendor, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
-        if !function.answers() {
+        if vendor == u16::MAX || !function.answers_within(ANSWER_TIMEOUT) {
             return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address() }));
         }
         let mut device = Self {

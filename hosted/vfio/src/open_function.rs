@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use vfio_bindings::bindings::vfio::VFIO_PCI_BAR0_REGION_INDEX;
 use vfio_ioctls::VfioDevice;
@@ -16,6 +17,9 @@ use crate::address_space::AddressSpace;
 use crate::config_space::ConfigSpace;
 use crate::error::Error;
 use crate::pci::Address;
+
+/// Time between two looks at registers that read as all ones.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Addresses of the functions that this process has open. The kernel would allow a second descriptor of the same device.
 static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
@@ -50,11 +54,23 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
+    /// Waits until the registers read as anything but all ones. Returns whether they did within `timeout`.
+    pub(crate) fn answers_within(&self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        while !self.answers() {
+            if start.elapsed() >= timeout {
+                return false;
+            }
+            std::thread::sleep(ANSWER_INTERVAL);
+        }
+        true
+    }
+
     /// Returns whether the registers read as anything but all ones.
     ///
     /// They are read through the descriptor. For a device that is removed or without power, the kernel emulates reads of configuration
     /// space, and an access to the mapped BAR would end the process.
-    pub(crate) fn answers(&self) -> bool {
+    fn answers(&self) -> bool {
         let mut word = [0xff; 4];
         let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
         self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
