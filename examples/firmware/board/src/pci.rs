@@ -1,15 +1,16 @@
 //! PCI Express: the functions of the machine, found through the ECAM; the way to one of them opened; its BAR placed.
 //!
-//! Nothing is taken over from a BIOS, so that the code is the same where there is none. Functions that no program asks for stay
-//! as they are.
+//! Nothing is taken over from a BIOS, so that the code is the same where there is none. No function reaches memory before its
+//! program asks for it: a watchdog restarts the processor and leaves the cards as they are, with the memory of the program before,
+//! which is this program's now.
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use bareverbs::Clock as _;
 use heapless::Vec;
+use spin::Mutex;
 use volatile_register::{RO, RW};
 
 use crate::interrupts::Message;
@@ -19,6 +20,8 @@ use crate::{Timer, machine};
 const FUNCTIONS: usize = 32;
 /// Bits of the command register: memory space, bus master, no INTx.
 const COMMAND_ON: u16 = 0x0406;
+/// Bit of the command register: the function may reach memory, and raise messages.
+const BUS_MASTER: u16 = 0x0004;
 const CAPABILITY_EXPRESS: u8 = 0x10;
 const CAPABILITY_MSIX: u8 = 0x11;
 /// Bit of the device capabilities: the function can be reset alone.
@@ -180,6 +183,9 @@ pub struct Function {
     registers: NonNull<Header>,
 }
 
+// SAFETY: configuration space is reached from every processor at the same address.
+unsafe impl Send for Function {}
+
 /// Why a BAR could not be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PciError {
@@ -242,6 +248,14 @@ impl Bar {
     }
 }
 
+/// The functions of the machine, from its start until a program takes them.
+static BUS: Mutex<Option<Result<Bus, PciError>>> = Mutex::new(None);
+
+/// Looks at every slot, and takes memory from what is there; called by the start-up code before the program.
+pub(crate) fn start() {
+    *BUS.lock() = Some(Bus::scan());
+}
+
 /// The functions of the machine.
 #[derive(Debug)]
 pub struct Bus {
@@ -252,15 +266,17 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Looks at every slot, and numbers the buses behind bridges on the way; once in the life of a program.
+    /// Returns the functions of the machine; once in the life of a program.
     ///
     /// # Errors
     /// [`PciError::TooMany`], and [`PciError::InUse`] the second time.
-    pub fn scan() -> Result<Self, PciError> {
-        static SCANNED: AtomicBool = AtomicBool::new(false);
-        if SCANNED.swap(true, Ordering::AcqRel) {
-            return Err(PciError::InUse);
-        }
+    pub fn take() -> Result<Self, PciError> {
+        BUS.lock().take().unwrap_or(Err(PciError::InUse))
+    }
+
+    /// Looks at every slot, and numbers the buses behind bridges on the way. Functions that are no bridges reach no memory from here
+    /// on.
+    fn scan() -> Result<Self, PciError> {
         let mut bus = Self { functions: Vec::new(), ecam: machine::ECAM, free: machine::BARS, last_bus: 0 };
         bus.scan_bus(0, None)?;
         Ok(bus)
@@ -294,6 +310,10 @@ impl Bus {
                 }
                 let kind = header.kind.read();
                 let bridge = kind & 0x7f == 1;
+                if !bridge {
+                    // SAFETY: a function that reaches neither memory nor messages changes nothing of this program's.
+                    unsafe { header.command.write(header.command.read() & !BUS_MASTER) };
+                }
                 let found = Function {
                     address,
                     vendor,
@@ -346,11 +366,11 @@ impl Bus {
     }
 
     /// Resets the function at `address` if it can be reset alone, places its BAR0, and opens the bridges above it. Then turns
-    /// on its memory space and bus mastering: from here on it reaches memory.
+    /// on its memory space and bus mastering: from here on it reaches memory. Returns BAR0, and whether the function was reset.
     ///
     /// # Errors
     /// [`PciError`].
-    pub fn enable(&mut self, address: Address) -> Result<Bar, PciError> {
+    pub fn enable(&mut self, address: Address) -> Result<(Bar, bool), PciError> {
         let entry = self.functions.iter_mut().find(|each| each.address == address).ok_or(PciError::NoFunction)?;
         if entry.bridge {
             return Err(PciError::NoMemoryBar);
@@ -359,7 +379,7 @@ impl Bus {
             return Err(PciError::InUse);
         }
         let function = *entry;
-        function.reset()?;
+        let was_reset = function.reset()?;
         // SAFETY: the function answered in `scan`.
         let header = unsafe { function.registers.as_ref() };
         let [low, high, ..] = &header.bars;
@@ -400,7 +420,7 @@ impl Bus {
         // SAFETY: the BAR is placed; what the card does with its right to reach memory is its driver's business.
         unsafe { header.command.write(header.command.read() | COMMAND_ON) };
         let base = NonNull::new(core::ptr::with_exposed_provenance_mut(base as usize)).ok_or(PciError::NoRoom { size })?;
-        Ok(Bar { base, len: usize::try_from(size).map_err(|_| PciError::NoRoom { size })? })
+        Ok((Bar { base, len: usize::try_from(size).map_err(|_| PciError::NoRoom { size })? }, was_reset))
     }
 }
 
@@ -462,23 +482,18 @@ impl Function {
         None
     }
 
-    /// Takes memory from the function and resets it, if it can be reset alone.
-    ///
-    /// A watchdog restarts the processor and leaves the card as it is: with the memory of the program before, which is this
-    /// program's now.
+    /// Resets the function, if it can be reset alone. Returns whether it can.
     ///
     /// # Errors
     /// [`PciError::NoAnswer`].
-    fn reset(&self) -> Result<(), PciError> {
+    fn reset(&self) -> Result<bool, PciError> {
         // SAFETY: the function answered in `scan`.
         let header = unsafe { self.registers.as_ref() };
-        // SAFETY: a function that reaches neither memory nor messages changes nothing of this program's.
-        unsafe { header.command.write(header.command.read() & !COMMAND_ON) };
-        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return Ok(()) };
+        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return Ok(false) };
         // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
         let express: &ExpressCapability = unsafe { express.cast().as_ref() };
         if express.device_capabilities.read() & FUNCTION_LEVEL_RESET == 0 {
-            return Ok(());
+            return Ok(false);
         }
         // Without an answer in this time the reset comes all the same.
         wait(RESET_TIME, || express.device_status.read() & TRANSACTIONS_PENDING == 0);
@@ -486,7 +501,7 @@ impl Function {
         unsafe { express.device_control.write(express.device_control.read() | INITIATE_RESET) };
         wait(RESET_TIME, || false);
         // All ones without an answer; 1 if it asks to be read again (Configuration Request Retry Status).
-        if wait(RESET_TIMEOUT, || header.vendor.read() == self.vendor) { Ok(()) } else { Err(PciError::NoAnswer) }
+        if wait(RESET_TIMEOUT, || header.vendor.read() == self.vendor) { Ok(true) } else { Err(PciError::NoAnswer) }
     }
 }
 
