@@ -181,6 +181,30 @@ def lost_interrupt(machine, other):
     return Case(f"lost-interrupt-{machine}", summary, body=body, machines=(machine, other))
 
 
+def restart(machine, when, what):
+    """A program that starts again in the middle of traffic, as after a watchdog, finds no byte that the card wrote."""
+
+    def body(run):
+        run.serve_devices(2)
+        boards = [run.boot(machine, "restart", 0), run.boot(machine, "restart", 1, label="writer")]
+        target, writer = addresses(run, boards)
+        memory = boards[0].wait_for(r"^memory ([0-9a-f]+ [0-9a-f]+)$", run.stop).group(1)
+        boards[0].send(f"{writer} target {when}")
+        boards[0].wait_for("^connected$", run.stop)
+        boards[1].send(f"{target} writer {memory}")
+        boards[0].passes(run.stop)
+        boards[0].wait_for("^started again$", run.stop)
+        boards[0].wait_for("^no byte was written by the card$", run.stop)
+        boards[1].passes(run.stop)
+        for board in boards:
+            board.wait_for(ALL_PAGES_BACK, run.stop)
+
+    summary = f"a restart of {machine} in the middle of traffic: nothing is written {what}"
+    return Case(
+        f"restart-{when}-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS, typical_seconds=10
+    )
+
+
 def removed(run, _):
     """The first card answers no more."""
     answer = run.server.control("remove 1")
@@ -284,6 +308,8 @@ CASES = [
     failing("aarch64", "fault", "an instruction that is none", "fault", "exception, syndrome", device=False, status=2),
     failing("riscv64", "fault", "an instruction that is none", "fault", "trap 0x2 at 0x8", device=False, status=2),
     failing("riscv64", "panic", "a panic", "panic", r"panicked at .*panic\.rs", device=False, status=2),
+    restart("riscv64", "early", "before the card is reset"),
+    restart("riscv64", "late", "after the card was reset"),
     lost_interrupt("x86_64", "aarch64"),
     lost_interrupt("aarch64", "riscv64"),
     lost_interrupt("riscv64", "x86_64"),
