@@ -25,13 +25,39 @@ pub struct PageDemand {
     pub init: u32,
     /// Free pages that requests in operation keep; 0 for no such requests.
     pub chunk: u32,
+    /// The `log_max_qp` that `init` is for, if it goes with the queue pairs that the driver sets by SET_HCA_CAP: the firmware
+    /// of a card has memory for each of them, created or not. `None`: always `init`.
+    pub log_max_qp: Option<u8>,
+    /// Whether the firmware asks for a chunk more than it needs before INIT_HCA, and answers a query for regular pages with a
+    /// negative number when some can be taken back.
+    pub surplus: bool,
 }
 
 impl PageDemand {
     /// No pages.
-    pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0 };
-    /// The pages that real devices ask for.
-    pub const USUAL: Self = Self { boot: 17, init: 41, chunk: 8 };
+    pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0, log_max_qp: None, surplus: false };
+    /// The pages that a simulated device asks for by default: far fewer than a card.
+    pub const USUAL: Self = Self { boot: 17, init: 41, chunk: 8, ..Self::NONE };
+
+    /// Returns the pages asked before INIT_HCA by a function with `1 << log_max_qp` queue pairs.
+    pub const fn init_for(&self, log_max_qp: u8) -> u32 {
+        let Some(log) = self.log_max_qp else { return self.init };
+        let pages = match log_max_qp.checked_sub(log) {
+            Some(more) => (self.init as u64).saturating_mul(if more < 32 { 1 << more } else { u64::MAX }),
+            None if log - log_max_qp < 32 => (self.init as u64).div_ceil(1 << (log - log_max_qp)),
+            None => (self.init != 0) as u64,
+        };
+        if pages > u32::MAX as u64 { u32::MAX } else { pages as u32 }
+    }
+}
+
+/// How long the firmware takes for a command, from the doorbell to the answer. It executes one at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandTime {
+    /// Any other command.
+    pub usual: Duration,
+    /// ENABLE_HCA and INIT_HCA.
+    pub start: Duration,
 }
 
 impl Default for PageDemand {
@@ -119,7 +145,7 @@ pub struct DeviceConfig {
     /// Local identifier of the port, not 0. A managed port has none until its subnet manager gives it one.
     pub lid: u16,
     /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where
-    /// nothing but subnet management passes. Otherwise it is active from the start, and takes nothing from a manager.
+    /// nothing but subnet management passes. Otherwise it becomes active by itself, and takes nothing from a manager.
     pub managed: bool,
     /// Management key (M_Key) that a managed port has from the start, 0 for none. With a key the port starts protected
     /// (`M_KeyProtectBits` 2, IBTA 14.2.4): only a subnet manager with the same key configures or reads it.
@@ -153,8 +179,25 @@ pub struct DeviceConfig {
     pub vectors: u16,
     /// How interrupts leave the device.
     pub interrupts: InterruptRouting,
+    /// Time of a function-level reset: registers read as all ones, writes are lost.
+    pub reset_time: Duration,
     /// Time after power-on or reset during which the initializing bit stays set.
     pub initializing: Duration,
+    /// Time that a link takes to come up (IBTA volume 2, 5.6: training), from INIT_HCA or from when the cable is plugged.
+    /// Before INIT_HCA the link is down then. If 0, it is up from the start.
+    pub link_training: Duration,
+    /// Time until a subnet manager has found a port whose link came up: until then it is in state Init and has no local
+    /// identifier (see [`Self::no_lid`]). For a port that is not managed, as if its subnet had a manager that sweeps; a managed port waits for a real
+    /// one.
+    pub lid_delay: Duration,
+    /// Local identifier that a port without one reports to its driver.
+    pub no_lid: u16,
+    /// Whether PMTU has an operational MTU while the link is down.
+    pub mtu_while_down: bool,
+    /// Time that commands take.
+    pub command_time: CommandTime,
+    /// The `log_max_qp` in force until the driver sets another by SET_HCA_CAP, if that is not the maximum.
+    pub initial_log_max_qp: Option<u8>,
     /// Maximum numbers and sizes of objects.
     pub limits: Limits,
     /// Bytes of this process that the device may take, at least 32 MiB. A command that needs more gets NO_RESOURCES.
@@ -194,7 +237,14 @@ impl DeviceConfig {
             command_checksum: false,
             vectors: 32,
             interrupts: InterruptRouting::Table,
+            reset_time: Duration::ZERO,
             initializing: Duration::from_micros(50),
+            link_training: Duration::ZERO,
+            lid_delay: Duration::ZERO,
+            no_lid: 0,
+            mtu_while_down: true,
+            command_time: CommandTime::default(),
+            initial_log_max_qp: None,
             limits: Limits::default(),
             memory_limit: DEFAULT_MEMORY_LIMIT,
         }

@@ -78,6 +78,8 @@ pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
     firmware: Firmware,
     health: Health,
     removed: bool,
+    /// End of the function-level reset that is going on, or was.
+    reset_until: Instant,
     stats: DeviceStats,
 }
 
@@ -129,6 +131,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             firmware: Firmware::new(config),
             health: Health::default(),
             removed: false,
+            reset_until: now,
             stats: DeviceStats::default(),
         }
     }
@@ -181,12 +184,20 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.msix.unmask_all();
     }
 
+    /// Returns whether the device answers an access to these bytes of BAR0.
+    fn decodes(&self, offset: u64, len: usize) -> bool {
+        !self.removed
+            && self.context.now >= self.reset_until
+            && self.pci.memory_enabled()
+            && offset.saturating_add(len as u64) <= BAR0_SIZE
+    }
+
     /// Reads BAR0 from byte `offset` on, as bytes of a big-endian register file. Reads all ones where the device does not
     /// answer.
     pub fn bar_read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0xff);
         let Ok(at) = usize::try_from(offset) else { return };
-        if self.removed || !self.pci.memory_enabled() || offset.saturating_add(into.len() as u64) > BAR0_SIZE {
+        if !self.decodes(offset, into.len()) {
             return;
         }
         if offset >= DEVICE_MEMORY_START {
@@ -206,7 +217,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// Writes BAR0 from byte `offset` on. A write to a place without a register has no effect.
     pub fn bar_write(&mut self, offset: u64, from: &[u8]) {
         let Ok(at) = usize::try_from(offset) else { return };
-        if self.removed || !self.pci.memory_enabled() || offset.saturating_add(from.len() as u64) > BAR0_SIZE {
+        if !self.decodes(offset, from.len()) {
             return;
         }
         if offset >= DEVICE_MEMORY_START {
@@ -281,6 +292,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
                 self.stats.commands += self.commands.run(&mut self.firmware, &mut ctx, queue);
             }
             if self.firmware.state == HcaState::Running {
+                self.firmware.advance_port(&mut ctx);
                 self.firmware.answer_management_requests(&mut ctx);
                 self.firmware.engine.advance(&mut ctx);
                 self.firmware.send_traps(&mut ctx);
@@ -377,12 +389,13 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     }
 
     /// Function-level reset: everything but time, faults, findings, the cable and what a subnet manager set is as at power-on,
-    /// configuration space included.
+    /// configuration space included. It takes [`DeviceConfig::reset_time`].
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
+        self.reset_until = self.context.now.after(config.reset_time);
         self.pci = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
         self.msix = Msix::new(config.vectors);
-        self.init = InitSegment::new(config, self.context.now);
+        self.init = InitSegment::new(config, self.reset_until);
         self.reset_function();
     }
 
@@ -397,7 +410,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Plugs or pulls the cable. The driver gets a port change event.
     pub fn set_link(&mut self, plugged: bool) {
-        self.firmware.port.set_cable(plugged);
+        self.firmware.port.set_cable(plugged, self.context.now);
         let bus_master = self.pci.bus_master();
         let mut ctx = self.context.ctx(bus_master);
         self.firmware.port_changed(&mut ctx);

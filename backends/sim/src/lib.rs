@@ -58,6 +58,7 @@ mod management;
 pub mod packet;
 mod pci;
 mod port;
+mod profile;
 mod registers;
 mod registry;
 mod stats;
@@ -67,12 +68,14 @@ pub mod wire;
 pub mod wqe_decode;
 
 pub use config::{
-    ConfigError, DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT, PageDemand,
+    CommandTime, ConfigError, DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT,
+    PageDemand,
 };
 pub use device::Device;
 pub use firmware::HcaState;
 pub use limits::{Limit, LimitError, Limits};
 pub use pci::CONFIG_SPACE;
+pub use profile::{Figure, Profile};
 pub use registers::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 pub use registers::health::HealthReport;
 pub use stats::{DeviceCounts, DeviceStats, EngineCounts, EngineStats, QueueCounts, Traffic};

@@ -18,6 +18,7 @@ const NODE_DESCRIPTION: usize = 64;
 /// `PortPhysicalState` and `PortState` of InfiniBand.
 mod state {
     pub(super) const PHYSICAL_POLLING: u32 = 2;
+    pub(super) const PHYSICAL_TRAINING: u32 = 4;
     pub(super) const PHYSICAL_LINK_UP: u32 = 5;
     pub(super) const DOWN: u32 = 1;
     pub(super) const INIT: u32 = 2;
@@ -113,6 +114,15 @@ pub(crate) struct PortStats {
     pub(crate) discarded: u64,
 }
 
+/// The physical link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Down,
+    /// Comes up at this moment.
+    Training(Instant),
+    Up,
+}
+
 /// The port. What its subnet manager set is not the function's: it survives a reset of that.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -125,12 +135,26 @@ pub(crate) struct Port {
     policy: u32,
     max_mtu: u16,
     mtu: u16,
+    mtu_while_down: bool,
     /// Bits of PTYS.
     width: u32,
     speed: u32,
     cable: bool,
     admin_up: bool,
+    link: Link,
+    /// Time from when a link begins to train until it is up. If there is any, links train only after INIT_HCA.
+    training: Duration,
+    /// Whether the function runs.
+    running: bool,
     managed: bool,
+    /// For a port that is not managed: the time that its subnet takes to find it.
+    lid_delay: Duration,
+    /// When that is over.
+    found_at: Option<Instant>,
+    /// Whether that was over once since the reset: the port has its local identifier.
+    found: bool,
+    /// What a port without a local identifier reports to its driver.
+    no_lid: u16,
     /// `PortState` while the link is up.
     state: u32,
     management_key: ManagementKey,
@@ -166,8 +190,16 @@ impl Port {
             speed: config.link_speed as u32,
             cable: config.link_up,
             admin_up: true,
+            link: if config.link_up && config.link_training.is_zero() { Link::Up } else { Link::Down },
+            training: config.link_training,
+            running: false,
             managed: config.managed,
-            state: if config.managed { state::INIT } else { state::ACTIVE },
+            lid_delay: config.lid_delay,
+            found_at: None,
+            found: config.managed || config.lid_delay.is_zero(),
+            no_lid: config.no_lid,
+            mtu_while_down: config.mtu_while_down,
+            state: if config.managed || !config.lid_delay.is_zero() { state::INIT } else { state::ACTIVE },
             management_key: ManagementKey::initial(config),
             traps: Traps::default(),
             stats: PortStats::default(),
@@ -183,7 +215,9 @@ impl Port {
         let Self { ref identity, sm_lid, management_key, ref traps, cable, .. } = *self;
         // With the traps: resets do not make them more frequent.
         let (identity, traps) = (Arc::clone(identity), traps.clone());
-        Self { identity, sm_lid, management_key, traps, cable, ..Self::new(config) }
+        // The cable is where it is, whatever the configuration says of the start.
+        let config = &DeviceConfig { link_up: cable, ..config.clone() };
+        Self { identity, sm_lid, management_key, traps, ..Self::new(config) }
     }
 
     /// Who it is on its subnet.
@@ -193,7 +227,7 @@ impl Port {
 
     /// Returns whether the link is up: subnet management passes.
     pub(crate) fn is_up(&self) -> bool {
-        self.cable && self.admin_up
+        self.link == Link::Up
     }
 
     /// Returns whether all frames pass.
@@ -201,25 +235,90 @@ impl Port {
         self.is_up() && self.state == state::ACTIVE
     }
 
-    /// Updates the state after the link came up or went down. A managed port that comes up must be configured again.
-    fn link_changed(&mut self, before: bool) {
-        match (before, self.is_up()) {
-            (false, true) if self.state == state::ACTIVE => self.changes.push(PortChange::Active),
-            (false, true) => self.changes.push(PortChange::Initialized),
-            (true, false) => {
-                self.changes.push(PortChange::Down);
-                self.stats.downed += 1;
-                self.state = if self.managed { state::INIT } else { state::ACTIVE };
-            }
+    /// Returns the local identifier that the port has for its host; 0 until its subnet has found it.
+    pub(crate) fn lid(&self) -> u16 {
+        if self.found { self.identity.lid() } else { NO_LID }
+    }
+
+    /// Returns the local identifier of the subnet manager, likewise.
+    fn sm_lid(&self) -> u16 {
+        if self.found { self.sm_lid } else { NO_LID }
+    }
+
+    /// Starts or ends the link after cable, administrative state or function changed.
+    fn update_link(&mut self, now: Instant) {
+        let wanted = self.cable && self.admin_up && (self.running || self.training.is_zero());
+        match self.link {
+            Link::Down if wanted && self.training.is_zero() => self.came_up(now),
+            Link::Down if wanted => self.link = Link::Training(now.after(self.training)),
+            Link::Training(_) if !wanted => self.link = Link::Down,
+            Link::Up if !wanted => self.went_down(),
             _ => {}
         }
     }
 
+    /// The link is up. A managed port must be configured, another one found.
+    fn came_up(&mut self, now: Instant) {
+        self.link = Link::Up;
+        let change = if self.state == state::ACTIVE { PortChange::Active } else { PortChange::Initialized };
+        self.changes.push(change);
+        self.await_subnet(now);
+    }
+
+    fn went_down(&mut self) {
+        self.link = Link::Down;
+        self.found_at = None;
+        self.changes.push(PortChange::Down);
+        self.stats.downed += 1;
+        self.state = if self.managed || !self.lid_delay.is_zero() { state::INIT } else { state::ACTIVE };
+    }
+
+    /// From now on the subnet finds the port, if nothing has to be waited for but that.
+    fn await_subnet(&mut self, now: Instant) {
+        let waits = !self.managed && self.state == state::INIT && self.is_up() && self.running;
+        if waits && self.found_at.is_none() {
+            self.found_at = Some(now.after(self.lid_delay));
+        }
+    }
+
+    /// The function runs, or no longer.
+    pub(crate) fn set_running(&mut self, running: bool, now: Instant) {
+        self.running = running;
+        self.found_at = None;
+        self.update_link(now);
+        self.await_subnet(now);
+    }
+
+    /// Returns when the link comes up or the subnet finds the port.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        match self.link {
+            Link::Training(due) => Some(due),
+            Link::Up => self.found_at,
+            Link::Down => None,
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if let Link::Training(due) = self.link
+            && due <= now
+        {
+            self.came_up(due);
+        }
+        if self.found_at.is_some_and(|due| due <= now) {
+            self.found_at = None;
+            if !core::mem::replace(&mut self.found, true) {
+                self.changes.push(PortChange::Lid);
+            }
+            self.state = state::ACTIVE;
+            self.changes.push(PortChange::Active);
+        }
+    }
+
     /// Plugs or pulls the cable.
-    pub(crate) fn set_cable(&mut self, plugged: bool) {
-        let before = self.is_up();
+    pub(crate) fn set_cable(&mut self, plugged: bool, now: Instant) {
         self.cable = plugged;
-        self.link_changed(before);
+        self.update_link(now);
     }
 
     /// Returns the local identifier of another port that a manager tried to set here since the last call.
@@ -338,6 +437,10 @@ impl Port {
     pub(crate) fn query(&self, stats: &EngineStats, out: &mut ViewMut<'_, HcaVportContext>) {
         let (physical, logical) = self.states();
         let [pkey_violations, qkey_violations] = self.violations(stats);
+        let lid = match self.lid() {
+            NO_LID => self.no_lid,
+            lid => lid,
+        };
         out.set(HcaVportContext::PORT_PHYSICAL_STATE, physical)
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
@@ -350,9 +453,9 @@ impl Port {
             .set64(HcaVportContext::NODE_GUID, self.node_guid)
             .set(HcaVportContext::CAP_MASK1, self.caps)
             .set(HcaVportContext::CAP_MASK1_FIELD_SELECT, SETTABLE_CAPS)
-            .set(HcaVportContext::LID, self.identity.lid().into())
+            .set(HcaVportContext::LID, lid.into())
             .set(HcaVportContext::SUBNET_TIMEOUT, SUBNET_TIMEOUT)
-            .set(HcaVportContext::SM_LID, self.sm_lid.into())
+            .set(HcaVportContext::SM_LID, self.sm_lid().into())
             .set(HcaVportContext::QKEY_VIOLATION_COUNTER, qkey_violations.into())
             .set(HcaVportContext::PKEY_VIOLATION_COUNTER, pkey_violations.into());
     }
@@ -400,8 +503,8 @@ impl Port {
             m_key_lease: key.lease,
             violations: [key.violations, pkey_violations, qkey_violations],
             gid_prefix: self.identity.gid_prefix(),
-            lid: self.identity.lid(),
-            sm_lid: self.sm_lid,
+            lid: self.lid(),
+            sm_lid: self.sm_lid(),
             capabilities: self.caps | EXTENDED_SPEEDS | CLIENT_REREGISTRATION,
             widths: width(2 * self.width - 1),
             width: width(lanes),
@@ -417,7 +520,11 @@ impl Port {
 
     /// `PortPhysicalState` and `PortState`.
     fn states(&self) -> (u32, u32) {
-        if self.is_up() { (state::PHYSICAL_LINK_UP, self.state) } else { (state::PHYSICAL_POLLING, state::DOWN) }
+        match self.link {
+            Link::Up => (state::PHYSICAL_LINK_UP, self.state),
+            Link::Training(_) => (state::PHYSICAL_TRAINING, state::DOWN),
+            Link::Down => (state::PHYSICAL_POLLING, state::DOWN),
+        }
     }
 
     /// Returns the node description.
@@ -449,10 +556,11 @@ impl Port {
 
     /// MTU.
     pub(crate) fn pmtu(&self, out: &mut ViewMut<'_, PmtuReg>) {
+        let operational = if self.is_up() || self.mtu_while_down { self.mtu } else { 0 };
         out.set(PmtuReg::LOCAL_PORT, 1)
             .set(PmtuReg::MAX_MTU, self.max_mtu.into())
             .set(PmtuReg::ADMIN_MTU, self.mtu.into())
-            .set(PmtuReg::OPER_MTU, self.mtu.into());
+            .set(PmtuReg::OPER_MTU, operational.into());
     }
 
     /// Sets the MTU; `false` for one that InfiniBand or the port lacks.
@@ -480,15 +588,14 @@ impl Port {
     }
 
     /// Sets the administrative state (1 up, 2 down); `false` for another code.
-    pub(crate) fn set_admin(&mut self, status: u32) -> bool {
+    pub(crate) fn set_admin(&mut self, status: u32, now: Instant) -> bool {
         let up = match status {
             1 => true,
             2 => false,
             _ => return false,
         };
-        let before = self.is_up();
         self.admin_up = up;
-        self.link_changed(before);
+        self.update_link(now);
         true
     }
 }
@@ -513,7 +620,7 @@ mod tests {
         // `ptys_reg_bits` of mlx5_ifc.h: capability at dword 16, operational at dword 40; width in the upper half.
         assert_eq!(ptys(&port)[16..20], [0, 3, 0, 0xff]);
         assert_eq!(ptys(&port)[40..44], [0, 2, 0, 0x80]);
-        port.set_cable(false);
+        port.set_cable(false, Instant::default());
         assert_eq!(ptys(&port)[40..44], [0; 4]);
     }
 

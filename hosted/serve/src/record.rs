@@ -174,19 +174,104 @@ impl Tracer for Several {
     }
 }
 
+/// A setting of a device that differs from the default only on a device like a certain card. Times are in nanoseconds.
+struct Setting {
+    name: &'static str,
+    get: fn(&DeviceConfig) -> u64,
+    set: fn(&mut DeviceConfig, u64) -> Result<(), &'static str>,
+}
+
+const SETTINGS: [Setting; 10] = [
+    Setting {
+        name: "init-for",
+        get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
+        set: |config, value| narrow(value).map(|log| config.pages.log_max_qp = Some(log)),
+    },
+    Setting {
+        name: "surplus",
+        get: |config| config.pages.surplus.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.pages.surplus = value != 0),
+    },
+    Setting {
+        name: "initial-qps",
+        get: |config| config.initial_log_max_qp.map_or(u64::MAX, u64::from),
+        set: |config, value| narrow(value).map(|log| config.initial_log_max_qp = Some(log)),
+    },
+    Setting {
+        name: "reset",
+        get: |config| nanos(config.reset_time),
+        set: |config, value| {
+            config.reset_time = Duration::from_nanos(value);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "training",
+        get: |config| nanos(config.link_training),
+        set: |config, value| {
+            config.link_training = Duration::from_nanos(value);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "lid-delay",
+        get: |config| nanos(config.lid_delay),
+        set: |config, value| {
+            config.lid_delay = Duration::from_nanos(value);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "no-lid",
+        get: |config| config.no_lid.into(),
+        set: |config, value| narrow(value).map(|lid| config.no_lid = lid),
+    },
+    Setting {
+        name: "mtu-while-down",
+        get: |config| config.mtu_while_down.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
+    },
+    Setting {
+        name: "command-time",
+        get: |config| nanos(config.command_time.usual),
+        set: |config, value| {
+            config.command_time.usual = Duration::from_nanos(value);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "start-time",
+        get: |config| nanos(config.command_time.start),
+        set: |config, value| {
+            config.command_time.start = Duration::from_nanos(value);
+            Ok(())
+        },
+    },
+];
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The configuration of a device as words of a recording.
 struct Identity<'a>(&'a DeviceConfig);
 
 impl std::fmt::Display for Identity<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self(config) = self;
-        let PageDemand { boot, init, chunk } = config.pages;
+        let PageDemand { boot, init, chunk, .. } = config.pages;
         write!(f, "lid={:#x} id={:#x} ", config.lid, config.pci_device_id)?;
         write!(f, "node={:#x} port={:#x} mtu={:#x} ", config.node_guid, config.port_guid, config.mtu)?;
         write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
         let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
         write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")?;
-        // Only limits that differ from the default are written, so that older recordings stay readable.
+        // Only what differs from the default is written, so that older recordings stay readable.
+        for Setting { name, get, .. } in SETTINGS {
+            let value = get(config);
+            if value != get(&DeviceConfig::default()) {
+                write!(f, " {name}={value:#x}")?;
+            }
+        }
         for limit in Limit::ALL {
             let number = config.limits.get(limit);
             if number != Limits::default().get(limit) {
@@ -356,10 +441,13 @@ fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
             "blueflame" => config.blue_flame = value != 0,
             "atomics" => config.atomics = value != 0,
             "umr" => config.umr = value != 0,
-            name => {
-                let limit = Limit::from_name(name).ok_or("unknown setting of a device")?;
-                config.limits.set(limit, value).map_err(|_| "a limit that no device has")?;
-            }
+            name => match SETTINGS.iter().find(|setting| setting.name == name) {
+                Some(setting) => (setting.set)(&mut config, value)?,
+                None => {
+                    let limit = Limit::from_name(name).ok_or("unknown setting of a device")?;
+                    config.limits.set(limit, value).map_err(|_| "a limit that no device has")?;
+                }
+            },
         }
     }
     Ok(config)
@@ -418,6 +506,8 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use bareverbs_sim::Profile;
+
     use super::*;
     use crate::shared_buffer::Buffer;
 
@@ -456,6 +546,22 @@ mod tests {
                 Entry::Item { kind: Kind::Cqe, queue: 0x81, index: 0x1_0000, bytes: Vec::new() },
             ]
         );
+    }
+
+    #[test]
+    fn a_recording_has_what_its_device_demands() {
+        for profile in Profile::ALL {
+            let buffer = Buffer::default();
+            let recording = Recording::new(Box::new(buffer.clone()));
+            let config = DeviceConfig::profile(profile, 7);
+            drop(recording.tracer("lid7", &config));
+            recording.finish().unwrap();
+            let text = String::from_utf8(buffer.bytes()).unwrap();
+            let Entry::Device(parsed) = parse(&text).unwrap().remove(0).entry else { panic!("{text}") };
+            // Nothing that a driver sees between two answers depends on those.
+            let DeviceConfig { firmware, board_id, link_speed, .. } = config.clone();
+            assert_eq!(DeviceConfig { firmware, board_id, link_speed, ..parsed }, config, "{text}");
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(super) fn access_by_id(
                 if !reg.is_set(PaosReg::ASE) {
                     return Ok(());
                 }
-                if !firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS)) {
+                if !firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS), ctx.now) {
                     return Err(Refusal::new(CmdStatus::BadParam, "no such state"));
                 }
                 firmware.port_changed(ctx);

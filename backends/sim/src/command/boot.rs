@@ -82,7 +82,7 @@ pub(super) fn set_issi(
 /// INIT_HCA.
 pub(super) fn init_hca(
     firmware: &mut Firmware,
-    _: &mut StepContext<'_>,
+    ctx: &mut StepContext<'_>,
     _: View<'_, InitHcaIn>,
     _: &mut ViewMut<'_, InitHcaOut>,
 ) -> Outcome {
@@ -94,6 +94,9 @@ pub(super) fn init_hca(
     }
     firmware.configure_engine();
     firmware.state = HcaState::Running;
+    firmware.port.set_running(true, ctx.now);
+    // What the port does at once is found by the driver's first query: it has no event queue yet.
+    firmware.port_changed(ctx);
     Ok(())
 }
 
@@ -113,6 +116,8 @@ pub(super) fn teardown_hca(
     }
     firmware.drop_objects();
     firmware.state = HcaState::Enabled;
+    firmware.port.set_running(false, ctx.now);
+    firmware.port_changed(ctx);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Capability pages.
 
-use bareverbs_mlx5_spec::{CmdStatus, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, View, ViewMut};
 
 use super::refusal::{Outcome, Refusal};
 use crate::firmware::unsupported::Unsupported;
@@ -42,5 +42,6 @@ pub(super) fn set_hca_cap(
     let set = firmware.caps.set(ctx, input.get(SetHcaCapIn::OP_MOD), page);
     set.map_err(|status| Refusal::new(status, "no such page, or more than the device has"))?;
     firmware.configure_engine();
+    firmware.pages.set_log_max_qp(firmware.caps.general(CmdHcaCap::LOG_MAX_QP) as u8);
     Ok(())
 }

@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{
-    CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
+    CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdOpcode, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
     PCI_CMD_XPORT, View, ViewMut,
 };
 
+use crate::config::CommandTime;
 use crate::fault::Fault;
 use crate::firmware::Firmware;
 use crate::firmware::event_queues::Event;
@@ -27,6 +28,8 @@ pub(crate) struct CommandQueue {
     waiting: u32,
     /// The slot whose turn is next.
     next: u32,
+    /// When the firmware has time for the next command.
+    free_at: Instant,
     /// Outputs that are delayed.
     late: Vec<LateAnswer>,
 }
@@ -94,12 +97,14 @@ impl CommandQueue {
 
     /// Returns when there is next something to do.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
-        if self.waiting != 0 { Some(now) } else { self.late.iter().map(|late| late.due).min() }
+        let next = (self.waiting != 0).then(|| self.free_at.max(now));
+        self.late.iter().map(|late| late.due).chain(next).min()
     }
 
     /// Forgets the doorbells.
     pub(crate) fn forget(&mut self) {
         self.waiting = 0;
+        self.free_at = Instant::default();
         self.late.clear();
     }
 
@@ -110,6 +115,9 @@ impl CommandQueue {
         for late in self.late.extract_if(.., |late| late.due <= now) {
             late.answer.deliver(firmware, ctx);
         }
+        if self.free_at > now {
+            return 0;
+        }
         let slots = 1_u32 << LOG_SLOTS;
         let mut turn = (self.next..slots).chain(0..self.next);
         let Some(slot) = turn.find(|slot| self.waiting >> slot & 1 != 0) else { return 0 };
@@ -117,9 +125,12 @@ impl CommandQueue {
         self.next = if self.waiting == 0 { 0 } else { (slot + 1) % slots };
         let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
         let Some((answer, delay)) = execute(firmware, ctx, slot, entry) else { return 0 };
-        match delay {
-            Some(delay) => self.late.push(LateAnswer { due: ctx.now.after(delay), answer }),
-            None => answer.deliver(firmware, ctx),
+        self.free_at = now.after(answer.time(&firmware.config.command_time));
+        let due = self.free_at.after(delay.unwrap_or_default());
+        if due > now {
+            self.late.push(LateAnswer { due, answer });
+        } else {
+            answer.deliver(firmware, ctx);
         }
         1
     }
@@ -176,6 +187,15 @@ fn execute(firmware: &mut Firmware, ctx: &mut StepContext<'_>, slot: u32, addr: 
 }
 
 impl Answer {
+    /// Returns how long the firmware works on the command.
+    fn time(&self, times: &CommandTime) -> Duration {
+        let opcode = self.result.as_ref().and_then(|(fetched, _)| fetched.input.first_chunk());
+        match opcode.and_then(|code| CmdOpcode::from_code(u16::from_be_bytes(*code).into())) {
+            Some(CmdOpcode::EnableHca | CmdOpcode::InitHca) => times.start,
+            _ => times.usual,
+        }
+    }
+
     /// Writes the answer and hands the slot back.
     fn deliver(self, firmware: &mut Firmware, ctx: &mut StepContext<'_>) {
         let Self { slot, addr, mut entry, result, mut delivery, announced } = self;

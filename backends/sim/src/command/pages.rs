@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::refusal::{Outcome, Refusal};
-use crate::firmware::firmware_pages::{MAX_MOVED, PAGE_MEMORY};
+use crate::firmware::firmware_pages::PAGE_MEMORY;
 use crate::firmware::{Firmware, HcaState};
 use crate::step::StepContext;
 
@@ -19,9 +19,9 @@ pub(super) fn query_pages(
 ) -> Outcome {
     let pages = match input.get(QueryPagesIn::OP_MOD) {
         when::BOOT => firmware.pages.missing_to_boot(),
-        when::INIT => firmware.pages.missing_to_init(),
-        when::REGULAR if firmware.state != HcaState::Running => 0,
-        when::REGULAR => firmware.pages.request(ctx.now).unwrap_or(0) as u32,
+        when::INIT => firmware.pages.wanted_to_init(),
+        when::REGULAR if firmware.state != HcaState::Running => firmware.pages.surplus() as u32,
+        when::REGULAR => firmware.pages.answer(ctx.now) as u32,
         _ => return Err(Refusal::new(CmdStatus::BadParam, "no such demand")),
     };
     output.set(QueryPagesOut::NUM_PAGES, pages);
@@ -70,7 +70,7 @@ pub(super) fn manage_pages(
 fn give(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input: View<'_, ManagePagesIn>, count: u32) -> Outcome {
     let (pages, _) = input.tail(ManagePagesIn::PAS).as_chunks::<8>();
     let pages = pages.get(..count as usize).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
-    if count > MAX_MOVED {
+    if count > firmware.pages.max_moved() {
         return Err(Refusal::new(CmdStatus::LimErr, "more pages than any request asks for"));
     }
     if !firmware.engine.registry().has_memory(u64::from(count) * PAGE_MEMORY) {

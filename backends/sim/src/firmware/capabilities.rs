@@ -83,7 +83,7 @@ fn check(ctx: &mut StepContext<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page:
 impl Capabilities {
     pub(crate) fn new(config: &DeviceConfig) -> Self {
         let limits = &config.limits;
-        let general = Pair::new::<CmdHcaCap>(|cap| {
+        let mut general = Pair::new::<CmdHcaCap>(|cap| {
             cap.set(CmdHcaCap::LOG_MAX_SRQ_SZ, limits.log_max_srq_size.into())
                 .set(CmdHcaCap::LOG_MAX_QP_SZ, limits.log_max_qp_size.into())
                 .set(CmdHcaCap::LOG_MAX_QP, limits.log_max_qp.into())
@@ -140,6 +140,11 @@ impl Capabilities {
                 .set(CmdHcaCap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ)
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());
         });
+        if let Some(log) = config.initial_log_max_qp
+            && let Some(mut page) = ViewMut::<CmdHcaCap>::new(&mut general.current)
+        {
+            page.set(CmdHcaCap::LOG_MAX_QP, log.min(limits.log_max_qp).into());
+        }
         let mut atomic = Pair::new::<AtomicCaps>(|cap| {
             cap.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, HOST_ENDIANNESS)
                 .set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1, 1)

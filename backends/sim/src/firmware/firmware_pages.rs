@@ -38,8 +38,9 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Bytes of this process that a page takes in the list, with slack.
 pub(crate) const PAGE_MEMORY: u64 = 32;
 
-/// Maximum pages that one command moves and one request asks for: each is filled or checked, which takes a microsecond.
-pub(crate) const MAX_MOVED: u32 = 4096;
+/// Maximum pages that one command moves and one request asks for: each is filled or checked, which takes a microsecond. Before
+/// INIT_HCA a command may move all that was asked for then, as Linux does.
+const MAX_MOVED: u32 = 4096;
 
 /// Maximum pages that one request offers back: a host needs milliseconds to free that many, also behind an IOMMU.
 const MAX_OFFERED: u32 = 256;
@@ -62,6 +63,8 @@ pub(crate) struct Pages {
     quiet_since: Instant,
     refused: bool,
     lost: usize,
+    /// The queue pairs that the driver has asked for, as a power of two.
+    log_max_qp: u8,
 }
 
 fn pattern(addr: u64) -> [u8; FIRMWARE_PAGE] {
@@ -76,9 +79,10 @@ fn pattern(addr: u64) -> [u8; FIRMWARE_PAGE] {
 }
 
 impl Pages {
-    pub(crate) fn new(demand: PageDemand) -> Self {
+    pub(crate) fn new(demand: PageDemand, log_max_qp: u8) -> Self {
         Self {
             demand,
+            log_max_qp,
             held: BTreeSet::new(),
             used: 0,
             asked: 0,
@@ -114,9 +118,41 @@ impl Pages {
         self.demand.boot.saturating_sub(self.held32())
     }
 
+    /// Takes the queue pairs that the driver asks for, as a power of two: the demand before INIT_HCA goes with them.
+    pub(crate) fn set_log_max_qp(&mut self, log_max_qp: u8) {
+        self.log_max_qp = log_max_qp;
+    }
+
+    /// Returns the pages asked before INIT_HCA.
+    fn init(&self) -> u32 {
+        self.demand.init_for(self.log_max_qp)
+    }
+
+    /// Returns the pages asked before objects are created.
+    fn first(&self) -> u32 {
+        self.demand.boot.saturating_add(self.init())
+    }
+
+    /// Returns the maximum pages that one command moves.
+    pub(crate) fn max_moved(&self) -> u32 {
+        self.first().max(MAX_MOVED)
+    }
+
     /// Returns the pages missing before INIT_HCA.
     pub(crate) fn missing_to_init(&self) -> u32 {
-        self.demand.boot.saturating_add(self.demand.init).saturating_sub(self.held32())
+        self.first().saturating_sub(self.held32())
+    }
+
+    /// Returns the pages to ask for before INIT_HCA.
+    pub(crate) fn wanted_to_init(&self) -> u32 {
+        let surplus = if self.demand.surplus { self.demand.chunk } else { 0 };
+        self.first().saturating_add(surplus).saturating_sub(self.held32())
+    }
+
+    /// Returns the pages that a host may take back before INIT_HCA, as a negative number.
+    pub(crate) fn surplus(&self) -> i32 {
+        let surplus = self.held32().saturating_sub(self.first());
+        if self.demand.surplus { -i32::try_from(surplus).unwrap_or(i32::MAX) } else { 0 }
     }
 
     /// Returns the pages that objects take.
@@ -124,10 +160,11 @@ impl Pages {
         u32::try_from(self.used.div_ceil(FIRMWARE_PAGE as u64)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the pages in use. A fifth of the first pages is the firmware's own; the rest is room for objects.
+    /// Returns the pages in use. A fifth of the first pages is the firmware's own; the rest is room for objects. If they go with
+    /// the number of queue pairs, they are all its own: tables for what might be created.
     fn in_use(&self) -> u32 {
-        let own = self.demand.boot.saturating_add(self.demand.init / 5);
-        own.saturating_add(self.objects())
+        let own = if self.demand.log_max_qp.is_some() { self.init() } else { self.init() / 5 };
+        self.demand.boot.saturating_add(own).saturating_add(self.objects())
     }
 
     /// Returns the room for an object of `bytes`, taken now; refused only when the host has refused to give more.
@@ -154,9 +191,8 @@ impl Pages {
 
     /// Returns the pages that could go back: of those asked for in operation, all but a chunk of free ones.
     fn spare(&self) -> u32 {
-        let first = self.demand.boot.saturating_add(self.demand.init);
         let free = u32::try_from(self.free()).unwrap_or(0);
-        free.saturating_sub(self.demand.chunk).min(self.held32().saturating_sub(first))
+        free.saturating_sub(self.demand.chunk).min(self.held32().saturating_sub(self.first()))
     }
 
     /// Returns whether enough are spare that the host is asked to take some back, once it is quiet. A page or two are not worth
@@ -191,8 +227,20 @@ impl Pages {
         if self.next_due()? > now {
             return None;
         }
+        Some(self.offer())
+    }
+
+    /// Returns the pages to ask for (positive) or to offer back (negative) to a host that asks.
+    pub(crate) fn answer(&mut self, now: Instant) -> i32 {
+        if self.demand.surplus && self.has_spare() {
+            return self.offer();
+        }
+        self.request(now).unwrap_or(0)
+    }
+
+    fn offer(&mut self) -> i32 {
         self.offered = self.spare().min(MAX_OFFERED);
-        Some(-(self.offered as i32))
+        -(self.offered as i32)
     }
 
     /// Returns the host gives a page.
@@ -239,7 +287,7 @@ impl Pages {
     pub(crate) fn reclaim(&mut self, ctx: &mut StepContext<'_>, most: u32, all: bool) -> Vec<u64> {
         let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
         let mut taken = Vec::new();
-        for _ in 0..most.min(spare).min(MAX_MOVED) {
+        for _ in 0..most.min(spare).min(self.max_moved()) {
             let Some(addr) = self.held.pop_last() else { break };
             Self::inspect(ctx, addr);
             taken.push(addr);

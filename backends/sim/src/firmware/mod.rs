@@ -75,8 +75,8 @@ impl Firmware {
         let mut firmware = Self {
             state: HcaState::Disabled,
             issi: 0,
+            pages: Pages::new(config.pages, caps.general(CmdHcaCap::LOG_MAX_QP) as u8),
             caps,
-            pages: Pages::new(config.pages),
             engine: Engine::new(engine_config, Arc::clone(port.identity())),
             port,
             eqs: EventQueues::default(),
@@ -120,6 +120,7 @@ impl Firmware {
         let fresh = Self::with_port(self.config.clone(), self.port.restarted(&self.config));
         let Self { pages, unsupported, .. } = core::mem::replace(self, fresh);
         (self.pages, self.unsupported) = (pages, unsupported);
+        self.pages.set_log_max_qp(self.caps.general(CmdHcaCap::LOG_MAX_QP) as u8);
         self.count_pages();
     }
 
@@ -170,9 +171,17 @@ impl Firmware {
 
     /// Returns when there is work that no command and no packet brings.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let engine = (self.state == HcaState::Running).then(|| self.engine.next_due()).flatten();
+        let running = self.state == HcaState::Running;
+        let engine = running.then(|| self.engine.next_due()).flatten();
+        let port = running.then(|| self.port.next_due()).flatten();
         let pages = self.asks_for_pages().then(|| self.pages.next_due()).flatten();
-        engine.into_iter().chain(pages).chain(self.traps_due()).min()
+        engine.into_iter().chain(port).chain(pages).chain(self.traps_due()).min()
+    }
+
+    /// Lets the link come up and the port become active when it is time.
+    pub(crate) fn advance_port(&mut self, ctx: &mut StepContext<'_>) {
+        self.port.advance(ctx.now);
+        self.port_changed(ctx);
     }
 
     /// Answers management requests to the agents of the port, until half of the turn is over at most. A port that is busy is

@@ -117,8 +117,8 @@ fn errors_are_counted_and_cleared_as_well() {
     let config = DeviceConfig::default();
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     for _ in 0..300 {
-        port.set_cable(false);
-        port.set_cable(true);
+        port.set_cable(false, Instant::default());
+        port.set_cable(true, Instant::default());
     }
     (0..7).for_each(|_| port.discard());
     let mut ask = |method, choice: u16| {
@@ -347,8 +347,8 @@ fn a_subnet_manager_configures_the_port() {
     );
     assert_eq!(set(&mut port, 0xc000, 0, 0).0, 28, "a group's LID");
     // The cable is pulled and put in: configured anew.
-    port.set_cable(false);
-    port.set_cable(true);
+    port.set_cable(false, Instant::default());
+    port.set_cable(true, Instant::default());
     assert_eq!(port.take_changes(), [PortChange::Down, PortChange::Initialized]);
     assert!(!port.is_active());
 }

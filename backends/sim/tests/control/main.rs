@@ -23,6 +23,8 @@ mod managed_port;
 #[cfg(test)]
 mod pages;
 #[cfg(test)]
+mod profile;
+#[cfg(test)]
 mod registers;
 #[cfg(test)]
 mod resources;

@@ -9,7 +9,7 @@ use crate::host::{BASE, Host, be32, input};
 const POOL: u64 = 0x20_0000;
 
 fn small() -> DeviceConfig {
-    DeviceConfig { pages: PageDemand { boot: 2, init: 5, chunk: 4 }, ..DeviceConfig::with_lid(7) }
+    DeviceConfig { pages: PageDemand { boot: 2, init: 5, chunk: 4, ..PageDemand::NONE }, ..DeviceConfig::with_lid(7) }
 }
 
 fn give(host: &mut Host, pages: &[u64]) -> u8 {

@@ -1,0 +1,310 @@
+//! Profiles: what known cards demand, as data.
+//!
+//! A figure of a profile has its public source beside it. What no public source tells is as on the default device, so nothing
+//! here is guessed. Where a source gives only a bound, the figure is the bound.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::config::{CommandTime, DeviceConfig, FirmwareVersion, LinkSpeed, PageDemand};
+use crate::limits::Limit;
+
+/// A card that a simulated device can be like, as far as public sources tell what it demands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// `simulated`: no card in particular. It asks for few pages, answers at once, and its port is active from the start.
+    #[default]
+    Simulated,
+    /// `connectx-4-lx`: the card whose start with Linux was recorded, with an InfiniBand port instead of its Ethernet port.
+    ConnectX4Lx,
+    /// `connectx-5`.
+    ConnectX5,
+    /// `connectx-6`.
+    ConnectX6,
+    /// `connectx-7`.
+    ConnectX7,
+}
+
+/// One figure of a profile, and where it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    value: Value,
+    /// Public source.
+    pub source: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    DeviceId(u16),
+    Firmware(u16, u16, u16),
+    BoardId(&'static str),
+    Limit(Limit, u64),
+    InitialQueuePairs(u8),
+    BootPages(u32),
+    InitPages { pages: u32, log_max_qp: u8 },
+    Surplus,
+    ResetTime(Duration),
+    StartTime(Duration),
+    CommandTime(Duration),
+    LinkTraining(Duration),
+    LidDelay(Duration),
+    NoLid(u16),
+    Speed(LinkSpeed),
+}
+
+const fn figure(value: Value, source: &'static str) -> Figure {
+    Figure { value, source }
+}
+
+/// The trace of Linux's driver that starts a ConnectX-4 Lx, in 42 commands with input and output.
+const RECORDED: &str = "snabbco/snabb, src/apps/mellanox/trace-mlx5_core.txt.gz";
+/// No source tells the pages that this card asks for.
+const ANOTHER_CARD: &str = "no source of this card: as the recorded ConnectX-4 Lx";
+/// Kernel log of a ConnectX-4 Lx: the commands up to the capabilities, ENABLE_HCA among them, take 735 ms. INIT_HCA is
+/// taken to be as long.
+const LOG_CONNECTX_4_LX: &str = "kernel log, PeterSuh-Q3/tinycore-redpill#9: at most";
+/// `ibv_devinfo -v`.
+const DEVINFO_CONNECTX_5: &str = "ibv_devinfo -v, open-mpi/ompi#6137";
+/// Kernel log: 428 ms between two lines, in which the driver executes about 60 commands.
+const LOG_CONNECTX_5: &str = "kernel log, geerlingguy/arm-nas#16: at most, on average";
+/// `ibv_devinfo -v`.
+const DEVINFO_CONNECTX_6: &str = "ibv_devinfo -v, E3SM-Project/scorpio, branch dqwu/test_openmpi";
+/// `ibv_devinfo`.
+const DEVINFO_CONNECTX_7: &str = "ibv_devinfo, deepseek-ai/DeepEP#60";
+/// Kernel log of a plugged cable: "Cable plugged" and "Link up" are 5.9 s apart.
+const LOG_LINK: &str = "kernel log of an mlx5 card (Ethernet), jishuzhan.net/article/1911252493641777153";
+/// Default of the option `--sweep`.
+const OPENSM: &str = "opensm(8), --sweep: at most";
+/// Section 6.6.2: a function completes a reset in this time.
+const PCI_EXPRESS: &str = "PCI Express Base Specification, 6.6.2: at most";
+const PCI_IDS: &str = "pci-ids.ucw.cz";
+
+const CONNECTX_4_LX: &[Figure] = &[
+    figure(Value::DeviceId(0x1015), PCI_IDS),
+    figure(Value::Firmware(14, 12, 1220), RECORDED),
+    figure(Value::BoardId("MT_2430110027"), RECORDED),
+    figure(Value::Limit(Limit::QueuePairs, 1 << 23), RECORDED),
+    figure(Value::InitialQueuePairs(14), RECORDED),
+    figure(Value::BootPages(6), RECORDED),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
+    figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
+    figure(Value::StartTime(Duration::from_millis(735)), LOG_CONNECTX_4_LX),
+    figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
+    figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+];
+
+const CONNECTX_5: &[Figure] = &[
+    figure(Value::DeviceId(0x1017), DEVINFO_CONNECTX_5),
+    figure(Value::Firmware(16, 23, 1020), DEVINFO_CONNECTX_5),
+    figure(Value::BoardId("MT_0000000008"), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_5),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
+    figure(Value::CommandTime(Duration::from_millis(7)), LOG_CONNECTX_5),
+    figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
+    figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+    figure(Value::Speed(LinkSpeed::Edr), "README of MrBr-github/lshca: 100 Gb/s"),
+];
+
+const CONNECTX_6: &[Figure] = &[
+    figure(Value::DeviceId(0x101b), DEVINFO_CONNECTX_6),
+    figure(Value::Firmware(20, 29, 2002), DEVINFO_CONNECTX_6),
+    figure(Value::BoardId("MT_0000000223"), DEVINFO_CONNECTX_6),
+    figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_6),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
+    figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
+    figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+    figure(Value::NoLid(0xffff), "ibstat of a virtual function, Mellanox/network-operator#249"),
+    figure(Value::Speed(LinkSpeed::Hdr), "ibstat, Mellanox/network-operator#249: 200 Gb/s"),
+];
+
+const CONNECTX_7: &[Figure] = &[
+    figure(Value::DeviceId(0x1021), DEVINFO_CONNECTX_7),
+    figure(Value::Firmware(28, 39, 2048), DEVINFO_CONNECTX_7),
+    figure(Value::BoardId("MT_0000000838"), DEVINFO_CONNECTX_7),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(Value::Surplus, "snabbco/snabb#1518"),
+    figure(Value::ResetTime(Duration::from_secs(1)), "NVIDIA firmware release notes 28.44.1036, issue 3875417"),
+    figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
+    figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+    figure(Value::NoLid(0xffff), DEVINFO_CONNECTX_7),
+    figure(Value::Speed(LinkSpeed::Ndr), "ibnetdiscover lists MT4129 as 4xNDR; NVIDIA/k8s-test-infra, profile h100"),
+];
+
+/// Returns a time for people: in seconds, or in milliseconds if it is shorter than one.
+fn seconds(time: Duration) -> String {
+    if time < Duration::from_secs(1) { format!("{} ms", time.as_millis()) } else { format!("{} s", time.as_secs_f64()) }
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Simulated, Self::ConnectX4Lx, Self::ConnectX5, Self::ConnectX6, Self::ConnectX7];
+
+    /// Its name, lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::ConnectX4Lx => "connectx-4-lx",
+            Self::ConnectX5 => "connectx-5",
+            Self::ConnectX6 => "connectx-6",
+            Self::ConnectX7 => "connectx-7",
+        }
+    }
+
+    /// Returns the profile of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|profile| profile.name() == name)
+    }
+
+    /// Returns the figures in which it differs from the default device, each with its source.
+    pub const fn figures(self) -> &'static [Figure] {
+        match self {
+            Self::Simulated => &[],
+            Self::ConnectX4Lx => CONNECTX_4_LX,
+            Self::ConnectX5 => CONNECTX_5,
+            Self::ConnectX6 => CONNECTX_6,
+            Self::ConnectX7 => CONNECTX_7,
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Figure {
+    /// What the value is of.
+    pub const fn name(&self) -> &'static str {
+        match self.value {
+            Value::DeviceId(_) => "PCI device ID",
+            Value::Firmware(..) => "firmware",
+            Value::BoardId(_) => "board ID (PSID)",
+            Value::Limit(limit, _) => limit.name(),
+            Value::InitialQueuePairs(_) => "qps before SET_HCA_CAP",
+            Value::BootPages(_) => "pages to boot",
+            Value::InitPages { .. } => "pages to initialize",
+            Value::Surplus => "spare pages",
+            Value::ResetTime(_) => "function-level reset",
+            Value::StartTime(_) => "ENABLE_HCA, INIT_HCA",
+            Value::CommandTime(_) => "any command",
+            Value::LinkTraining(_) => "link training",
+            Value::LidDelay(_) => "until the port has a LID",
+            Value::NoLid(_) => "LID of a port without one",
+            Value::Speed(_) => "speed of a lane",
+        }
+    }
+
+    /// Returns its value, for people.
+    pub fn value(&self) -> String {
+        match self.value {
+            Value::DeviceId(id) => format!("{id:#06x}"),
+            Value::Firmware(major, minor, subminor) => format!("{major}.{minor}.{subminor:04}"),
+            Value::BoardId(id) => id.into(),
+            Value::Limit(_, number) => number.to_string(),
+            Value::InitialQueuePairs(log) => (1_u32 << log).to_string(),
+            Value::BootPages(pages) => pages.to_string(),
+            Value::InitPages { pages, log_max_qp } => format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp),
+            Value::Surplus => "asked for, then offered back by a negative QUERY_PAGES".into(),
+            Value::ResetTime(time)
+            | Value::StartTime(time)
+            | Value::CommandTime(time)
+            | Value::LinkTraining(time)
+            | Value::LidDelay(time) => seconds(time),
+            Value::NoLid(lid) => lid.to_string(),
+            Value::Speed(speed) => format!("{speed:?}").to_uppercase(),
+        }
+    }
+
+    fn apply(&self, config: &mut DeviceConfig) {
+        match self.value {
+            Value::DeviceId(id) => config.pci_device_id = id,
+            Value::Firmware(major, minor, subminor) => config.firmware = FirmwareVersion { major, minor, subminor },
+            Value::BoardId(id) => {
+                config.board_id = [0; 16];
+                config.board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
+            }
+            Value::Limit(limit, number) => {
+                // A test sets each of them.
+                let _ = config.limits.set(limit, number);
+            }
+            Value::InitialQueuePairs(log) => config.initial_log_max_qp = Some(log),
+            Value::BootPages(boot) => config.pages.boot = boot,
+            Value::InitPages { pages, log_max_qp } => {
+                config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), ..config.pages };
+            }
+            Value::Surplus => config.pages.surplus = true,
+            Value::ResetTime(time) => config.reset_time = time,
+            Value::StartTime(start) => config.command_time.start = start,
+            Value::CommandTime(time) => config.command_time = CommandTime { usual: time, start: time },
+            Value::LinkTraining(time) => config.link_training = time,
+            Value::LidDelay(time) => config.lid_delay = time,
+            Value::NoLid(lid) => config.no_lid = lid,
+            Value::Speed(speed) => config.link_speed = speed,
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// Creates the configuration of a device like a known card, with LID `lid` and GUIDs derived from it.
+    pub fn profile(profile: Profile, lid: u16) -> Self {
+        let mut config = Self::with_lid(lid);
+        profile.figures().iter().for_each(|figure| figure.apply(&mut config));
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    #[test]
+    fn every_profile_has_a_name_and_each_figure_changes_one_thing_and_has_a_source() {
+        for profile in Profile::ALL {
+            assert_eq!(Profile::from_name(profile.name()), Some(profile));
+            for figure in profile.figures() {
+                let mut config = DeviceConfig::with_lid(1);
+                figure.apply(&mut config);
+                // Only what the default device happens to have too.
+                let same = config == DeviceConfig::with_lid(1);
+                let known = figure.value == Value::DeviceId(0x1021)
+                    || figure.value == Value::Speed(LinkSpeed::Hdr)
+                    || matches!(figure.value, Value::Limit(limit, number) if Limits::default().get(limit) == number);
+                assert_eq!(same, known, "{profile}: {figure:?}");
+                assert!(figure.source.len() > 5 && !figure.value().is_empty(), "{profile}: {figure:?}");
+            }
+            assert_eq!(DeviceConfig::profile(profile, 3).check(), Ok(()));
+        }
+        assert_eq!(DeviceConfig::profile(Profile::Simulated, 3), DeviceConfig::with_lid(3));
+        assert_eq!(Profile::from_name("connectx-3"), None);
+    }
+
+    #[test]
+    fn the_book_lists_each_figure_with_its_source() {
+        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/simulator/profiles.md");
+        let book = std::fs::read_to_string(book).unwrap();
+        let table = |profile: &Profile| {
+            let row = |figure: &Figure| format!("| {} | {} | {} |\n", figure.name(), figure.value(), figure.source);
+            let rows: String = profile.figures().iter().map(row).collect();
+            format!("### {profile}\n\n| figure | value | source |\n|---|---|---|\n{rows}\n")
+        };
+        let tables = Profile::ALL.iter().filter(|profile| !profile.figures().is_empty()).map(table);
+        let missing: String = tables.filter(|table| !book.contains(table)).collect();
+        assert!(missing.is_empty(), "not in the book:\n\n{missing}");
+    }
+
+    #[test]
+    fn pages_go_with_the_queue_pairs() {
+        let pages = DeviceConfig::profile(Profile::ConnectX4Lx, 1).pages;
+        // 17 is recorded, the others follow.
+        let demands = [0, 1, 11, 14, 17, 18, 23].map(|log| pages.init_for(log));
+        assert_eq!(demands, [1, 1, 202, 1609, 12_868, 25_736, 823_552]);
+        assert_eq!(pages.init_for(255), u32::MAX);
+        assert_eq!(PageDemand { log_max_qp: Some(255), ..pages }.init_for(3), 1);
+        assert_eq!([0, 255].map(|log| PageDemand::USUAL.init_for(log)), [41, 41]);
+        assert_eq!(PageDemand { log_max_qp: Some(200), ..PageDemand::NONE }.init_for(3), 0);
+    }
+}
