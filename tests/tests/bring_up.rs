@@ -4,13 +4,13 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, Provider, Storage, Verbs};
+use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, Storage, Verbs};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, Layout, SetHcaCapIn, View};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
-use bareverbs_sim::{DeviceConfig, PageDemand};
+use bareverbs_sim::{DeviceConfig, PageDemand, Profile};
 use bareverbs_tests::{Driver, Node, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
@@ -43,12 +43,24 @@ fn no_findings(host: &Host) {
     assert!(findings.is_empty(), "{findings:?}");
 }
 
+/// log2 of the queue pairs that the driver asks for.
+const LOG_MAX_QP: u8 = 11;
+
 #[test]
 fn comes_up_goes_down_and_every_page_is_back() {
-    let host = host(DeviceConfig::with_lid(7));
+    for profile in Profile::ALL {
+        comes_up_and_goes_down(DeviceConfig::profile(profile, 7));
+    }
+}
+
+fn comes_up_and_goes_down(config: DeviceConfig) {
+    let (pages, until_active) = (config.pages, config.link_training + config.lid_delay);
+    let host = host(config);
     for _ in 0..3 {
         let mut driver = up(&host);
+        host.world().advance(until_active);
         let port = driver.query_port(1).unwrap();
+        assert_eq!(port.state, PortState::Active);
         assert_eq!(port.lid.get(), 7);
         assert_eq!(driver.query_pkey(1, 0), Ok(0xffff));
         let gid = driver.query_gid(1, 0).unwrap();
@@ -56,7 +68,7 @@ fn comes_up_goes_down_and_every_page_is_back() {
         assert_eq!(driver.query_port(2), Err(Error::NoPort { port: 2 }));
         let stats = driver.statistics();
         assert_eq!(stats.pages_held, stats.pages_given);
-        assert!(stats.pages_held >= PageDemand::USUAL.boot + PageDemand::USUAL.init);
+        assert!(stats.pages_held >= pages.boot + pages.init_for(LOG_MAX_QP));
         assert!(stats.command_events > 0);
         let report = down(driver);
         assert_eq!((report.pages_kept, report.needs_reset, report.cqs_left), (0, false, 0));
@@ -106,28 +118,34 @@ fn no_more_queue_pairs_are_requested_than_the_driver_can_create() {
     let log_max_qp = CmdHcaCap::LOG_MAX_QP.bits().read(&capabilities).unwrap();
     let max_qp = driver.device_attr().max_qp;
     assert_eq!(1 << log_max_qp, max_qp.next_power_of_two(), "the firmware takes memory for each");
+    assert_eq!(log_max_qp, LOG_MAX_QP.into());
     down(driver);
 }
 
 #[test]
 fn a_caller_may_stop_before_any_step_and_start_again() {
-    let host = host(DeviceConfig::with_lid(1));
-    for stop in Step::ALL {
+    for (profile, stop) in Profile::ALL.into_iter().flat_map(|profile| Step::ALL.iter().map(move |stop| (profile, stop))) {
+        let host = host(DeviceConfig::profile(profile, 1));
         let hook = |step| if step == *stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         match Driver::bring_up_with(machine(&host), &Config::DEFAULT, hook) {
-            Ok(_) => panic!("not stopped at {stop}"),
+            Ok(_) => panic!("{profile}: not stopped at {stop}"),
             Err((error, _)) => {
                 assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, needs_reset: false })
             }
         }
+        down(up(&host));
+        no_findings(&host);
     }
-    down(up(&host));
-    no_findings(&host);
 }
 
 #[test]
 fn a_refused_command_names_its_step_and_nothing_stays_behind() {
-    let host = host(DeviceConfig::with_lid(1));
+    for profile in Profile::ALL {
+        refused_commands(&host(DeviceConfig::profile(profile, 1)));
+    }
+}
+
+fn refused_commands(host: &Host) {
     let steps = [
         (CmdOpcode::EnableHca, Step::EnableHca),
         (CmdOpcode::SetIssi, Step::Issi),
@@ -146,16 +164,16 @@ fn a_refused_command_names_its_step_and_nothing_stays_behind() {
         let opcode = opcode.code() as u16;
         let status = CmdStatus::NoResources.code() as u8;
         host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0x1234 }));
-        let error = refused(&host, &Config::DEFAULT);
+        let error = refused(host, &Config::DEFAULT);
         let cause = Error::CommandStatus { opcode, status, syndrome: 0x1234 };
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert_eq!(cause.errno(), Errno::Enomem);
         host.with_device(|device| device.faults_mut().arm(Fault::DeliveryStatus { opcode, status: 6 }));
-        let error = refused(&host, &Config::DEFAULT);
+        let error = refused(host, &Config::DEFAULT);
         assert_eq!((error.step, error.cause), (step, Error::CommandDelivery { opcode, status: 6 }));
     }
-    down(up(&host));
-    no_findings(&host);
+    down(up(host));
+    no_findings(host);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::WireFaults;
-use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, PageDemand};
+use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, PageDemand, Profile};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, SamePage, end, end_in, machine, pattern, refused, register_mapped,
     signaled, to_state, verbs,
@@ -78,20 +78,23 @@ fn traffic(pair: &mut Pair, a: &End, b: &End) {
 
 #[test]
 fn devices_and_drivers_of_many_kinds() {
-    let plenty = PageDemand { boot: 300, init: 1500, chunk: 64 };
+    let plenty = PageDemand { boot: 300, init: 1500, chunk: 64, ..PageDemand::NONE };
     let at_start = PageDemand { chunk: 0, ..PageDemand::USUAL };
-    for pages in [PageDemand::NONE, PageDemand::USUAL, at_start, plenty] {
+    let demands = [PageDemand::NONE, PageDemand::USUAL, at_start, plenty].map(|pages| (Profile::Simulated, pages));
+    let cards = [Profile::ConnectX4Lx, Profile::ConnectX5, Profile::ConnectX6, Profile::ConnectX7];
+    let cards = cards.map(|profile| (profile, DeviceConfig::profile(profile, 1).pages));
+    for (profile, pages) in demands.into_iter().chain(cards) {
         for (signatures, blue_flame, completion_vectors) in
             [(false, false, 1), (true, false, 2), (false, true, 8), (true, true, 3)]
         {
-            let device = |lid| DeviceConfig { pages, command_checksum: signatures, ..DeviceConfig::with_lid(lid) };
+            let device = |lid| DeviceConfig { pages, command_checksum: signatures, ..DeviceConfig::profile(profile, lid) };
             let config = Config { signatures, blue_flame, completion_vectors, ..Config::DEFAULT };
             let world = World::new(WorldConfig::default());
             let (a, b) = (world.add(device(1)).unwrap(), world.add(device(2)).unwrap());
             let (a, b) = (up(&a, machine(&a), &config), up(&b, machine(&b), &config));
             let fresh = statistics(&a);
             assert_eq!(fresh.pages_held, fresh.pages_given);
-            assert!(fresh.pages_held >= pages.boot + pages.init);
+            assert!(fresh.pages_held >= pages.boot + pages.init_for(11), "for 2^11 queue pairs");
             assert_eq!(fresh.pages_held + fresh.pages_used + fresh.pages_free, 4096);
             let eqs = a.host.with_device(|device| device.counts().eqs);
             assert_eq!(
@@ -100,6 +103,8 @@ fn devices_and_drivers_of_many_kinds() {
                 "no queue for what never comes"
             );
             let mut pair = Pair { world, a, b };
+            // By then the ports of a card are active.
+            pair.world.advance(device(1).link_training + device(1).lid_delay);
             let (near, far) = pair.connected();
             traffic(&mut pair, &near, &far);
             for (node, end) in [(&mut pair.a, near), (&mut pair.b, far)] {
