@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::args::{TraceArgs, mtu, per_cent};
 use crate::decode::transport::TransportArg;
 use crate::device::LOCKED_MEMORY;
-use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
+use crate::device::simulation_args::SimulationArgs;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::args::SimCommand;
@@ -169,9 +169,9 @@ pub struct InfoArgs {
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
-    /// Faults of a simulated device.
+    /// What a simulated device is like.
     #[command(flatten)]
-    pub faults: FaultArgs,
+    pub simulation: SimulationArgs,
     /// Trace options, for a simulated device.
     #[command(flatten)]
     pub trace: TraceArgs,
@@ -289,9 +289,9 @@ pub struct SelftestArgs {
     /// Prints nothing but errors
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
-    /// Faults of simulated devices.
+    /// What simulated devices are like.
     #[command(flatten)]
-    pub faults: FaultArgs,
+    pub simulation: SimulationArgs,
     /// Trace options, for simulated devices.
     #[command(flatten)]
     pub trace: TraceArgs,

@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
 use bareverbs::Platform;
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
@@ -98,18 +97,18 @@ pub struct PortInfo {
 pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     let (result, sink) = match &args.device {
         DeviceChoice::Simulated => {
-            args.faults.check(1)?;
+            args.simulation.check(1)?;
             let sink = trace::sink(&args.trace)?;
-            let world = World::new(args.faults.world(WorldConfig::default()));
-            let host = Simulated::new(NAME, world.add(DeviceConfig::default())?);
-            args.faults.arm(host.inner());
+            let world = World::new(args.simulation.world(WorldConfig::default()));
+            let host = Simulated::new(NAME, world.add(args.simulation.device(1))?);
+            args.simulation.arm(host.inner());
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
             }
             (of_host(host, &stop), sink)
         }
         DeviceChoice::Pci(address) => {
-            args.faults.refuse()?;
+            args.simulation.refuse()?;
             trace::refuse(&args.trace)?;
             (of_host(Card::open(*address)?, &stop), None)
         }

@@ -3,11 +3,11 @@
 pub mod attributes;
 mod bring_up;
 mod endpoint;
-pub mod faults;
 mod host;
 pub mod port;
 pub mod selection;
 pub mod simulated;
+pub mod simulation_args;
 pub mod stoppable;
 pub mod vfio;
 

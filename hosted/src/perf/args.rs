@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
-use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
+use crate::device::simulation_args::SimulationArgs;
 use crate::peer_connection::DEFAULT_PORT;
 use bareverbs_serve::parse_number;
 
@@ -99,9 +99,9 @@ pub struct PerfArgs {
     /// Prints nothing but errors
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Faults of simulated devices.
+    /// What simulated devices are like.
     #[command(flatten)]
-    pub faults: FaultArgs,
+    pub simulation: SimulationArgs,
 }
 
 /// Text after the options in `--help`.

@@ -26,7 +26,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
 
@@ -36,9 +35,9 @@ use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
 use self::report::Report;
 use self::session::{Session, Step};
-use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
+use crate::device::simulation_args::SimulationArgs;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host};
 use crate::output;
@@ -61,14 +60,14 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     let parameters = args.parameters()?;
     placement.check(&parameters)?;
     match placement {
-        Placement::Simulated(count) => args.faults.check(count as u16),
-        _ => args.faults.refuse(),
+        Placement::Simulated(count) => args.simulation.check(count as u16),
+        _ => args.simulation.refuse(),
     }
     .map_err(|mistake| mistake.to_string())?;
     // A file that cannot be written is an error before the measurement, which may take minutes.
     let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
     let report = Report { clock_ns: clock_ns(), ..Report::default() };
-    let mut job = Job { stop, faults: &args.faults, has_progress_line: !args.json && !args.quiet, report };
+    let mut job = Job { stop, simulation: &args.simulation, has_progress_line: !args.json && !args.quiet, report };
     let result = job.run(placement, parameters);
     let mut report = job.report;
     if let Err(error) = result {
@@ -167,7 +166,7 @@ fn clock_ns() -> f64 {
 /// A run of the command.
 struct Job<'a> {
     stop: &'a Arc<AtomicBool>,
-    faults: &'a FaultArgs,
+    simulation: &'a SimulationArgs,
     has_progress_line: bool,
     report: Report,
 }
@@ -176,12 +175,12 @@ impl Job<'_> {
     fn run(&mut self, placement: Placement, parameters: Parameters) -> Result<()> {
         match placement {
             Placement::Simulated(count) => {
-                let world = World::new(self.faults.world(WorldConfig::default()));
+                let world = World::new(self.simulation.world(WorldConfig::default()));
                 let names = ["simulated a", "simulated b"].into_iter().zip(1..).take(count);
                 let mut hosts = Vec::new();
                 for (name, lid) in names {
-                    let host = Simulated::new(name, world.add(DeviceConfig::with_lid(lid))?);
-                    self.faults.arm(host.inner());
+                    let host = Simulated::new(name, world.add(self.simulation.device(lid))?);
+                    self.simulation.arm(host.inner());
                     hosts.push(host);
                 }
                 self.run_both(hosts, parameters)

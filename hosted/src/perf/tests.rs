@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bareverbs_sim::DeviceConfig;
+
 use super::exchange::{Message, PROTOCOL, VERSION};
 use super::parameters::{Atomic, Test, Transport};
 use super::*;
@@ -312,7 +314,7 @@ fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, Stri
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     (
-        Job { stop, faults: Box::leak(Box::default()), has_progress_line: false, report: Report::default() },
+        Job { stop, simulation: Box::leak(Box::default()), has_progress_line: false, report: Report::default() },
         device(&world, 1),
         listener,
         at,

@@ -4,8 +4,8 @@ use bareverbs::Mtu;
 use clap::{Args, ValueEnum};
 
 use crate::args::{TraceArgs, mtu};
-use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
+use crate::device::simulation_args::SimulationArgs;
 
 /// Maximum number of receives in a receive queue.
 const MAX_RECEIVES: i64 = 512;
@@ -74,9 +74,9 @@ pub struct PingpongArgs {
     /// Prints one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Faults of simulated devices.
+    /// What simulated devices are like.
     #[command(flatten)]
-    pub faults: FaultArgs,
+    pub simulation: SimulationArgs,
     /// Trace options, for simulated devices.
     #[command(flatten)]
     pub trace: TraceArgs,

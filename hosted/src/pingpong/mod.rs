@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::QpType;
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 
 use self::address::Address;
@@ -68,7 +67,7 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             run_simulated(args, stop)
         }
         DeviceSelection::Pci { first, second, given } => {
-            args.faults.refuse()?;
+            args.simulation.refuse()?;
             trace::refuse(&args.trace)?;
             if given == 2 && args.host.is_some() {
                 return Err(UsageError::new("HOST: --device given twice runs both ends here; leave one of them out").into());
@@ -84,12 +83,12 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 }
 
 fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
-    args.faults.check(2)?;
+    args.simulation.check(2)?;
     let sink = trace::sink(&args.trace)?;
-    let world = World::new(args.faults.world(WorldConfig::default()));
+    let world = World::new(args.simulation.world(WorldConfig::default()));
     let host = |label: &str, lid| {
-        let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid))?);
-        args.faults.arm(host.inner());
+        let host = Simulated::new(&format!("device {label}"), world.add(args.simulation.device(lid))?);
+        args.simulation.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Lid, MwHandle, Psn, Rkey};
+use bareverbs_sim::PageDemand;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
-use bareverbs_sim::{DeviceConfig, PageDemand};
 
 use self::buffer_layout::BufferLayout;
 use self::end::{Connection, RetryTimes, SelftestEnd};
@@ -60,17 +60,17 @@ pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 
 /// Runs on simulated devices: one for each end if `two`, otherwise one for both.
 fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
-    args.faults.check(if two { 2 } else { 1 })?;
+    args.simulation.check(if two { 2 } else { 1 })?;
     let sink = trace::sink(&args.trace)?;
     let config = WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() };
-    let world = World::new(args.faults.world(config));
+    let world = World::new(args.simulation.world(config));
     let host = |label: &str, lid| {
-        let mut config = DeviceConfig::with_lid(lid);
+        let mut config = args.simulation.device(lid);
         if args.no_firmware_pages {
             config.pages = PageDemand::NONE;
         }
         let host = Simulated::new(&format!("device {label}"), world.add(config)?);
-        args.faults.arm(host.inner());
+        args.simulation.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }
@@ -115,7 +115,7 @@ fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
         let reason = "--no-firmware-pages: the firmware of a card requests the pages that it needs; leave it out";
         return Err(UsageError::new(reason).into());
     }
-    args.faults.refuse()?;
+    args.simulation.refuse()?;
     trace::refuse(&args.trace)
 }
 
@@ -321,6 +321,7 @@ fn connect<H: Host>(harness: &mut Harness<H>) -> Result<()> {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use bareverbs_sim::DeviceConfig;
     use clap::Parser as _;
 
     use super::*;

@@ -6,7 +6,7 @@ use bareverbs_serve::{ControlLine, parse_number};
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
-use super::option_values::{self, LimitTo, Speed, Width};
+use super::option_values::{self, LimitTo, ProfileName, Speed, Width};
 use crate::args::{TraceArgs, per_cent};
 
 /// Subcommands of `sim`.
@@ -58,9 +58,9 @@ pub struct ServeArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Identity")]
 pub struct IdentityArgs {
-    /// PCI device ID
-    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = parse_number::<u16>)]
-    pub device_id: u16,
+    /// PCI device ID [default: that of the profile, 0x1021 without one]
+    #[arg(long, value_name = "ID", value_parser = parse_number::<u16>)]
+    pub device_id: Option<u16>,
     /// LID of the port of the first device
     #[arg(long, default_value_t = 1, value_parser = option_values::lid)]
     pub lid: u16,
@@ -83,9 +83,9 @@ pub struct PortArgs {
     /// Link width in lanes
     #[arg(long, value_enum, default_value = "4x")]
     pub width: Width,
-    /// Speed of a lane that the port reports; it does not limit the throughput
-    #[arg(long, value_enum, default_value = "hdr")]
-    pub speed: Speed,
+    /// Speed of a lane that the port reports; it does not limit the throughput [default: that of the profile, hdr without one]
+    #[arg(long, value_enum)]
+    pub speed: Option<Speed>,
     /// Maximum MTU in bytes
     #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
     pub mtu: String,
@@ -112,6 +112,10 @@ pub struct PortArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Device")]
 pub struct OfferArgs {
+    /// The card that the devices are like: identity, limits, pages of the firmware, time until the port is active, time of
+    /// resets and commands. Other options have precedence
+    #[arg(long, value_enum, value_name = "NAME", default_value = "simulated")]
+    pub profile: ProfileName,
     /// MSI-X vectors
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub vectors: u16,

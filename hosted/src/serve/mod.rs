@@ -111,7 +111,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
     let too_many = || UsageError::new(format!("the devices' LIDs would pass {MAX_LID:#x}"));
     let step = u16::try_from(number).map_err(|_| too_many())?;
     let lid = identity.lid.checked_add(step).filter(|lid| *lid <= MAX_LID).ok_or_else(too_many)?;
-    let defaults = DeviceConfig::with_lid(lid);
+    let defaults = DeviceConfig::profile(offer.profile.0, lid);
     let counted = |first: u64| first.wrapping_add(u64::from(step) << 8);
     let node_guid = identity.node_guid.map_or(defaults.node_guid, counted);
     let mut limits = defaults.limits;
@@ -127,7 +127,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         return Err(UsageError::new(format!("that many devices need a memory limit of {}M at least", least >> 20)));
     }
     Ok(DeviceConfig {
-        pci_device_id: identity.device_id,
+        pci_device_id: identity.device_id.unwrap_or(defaults.pci_device_id),
         node_guid,
         port_guid: identity.port_guid.map_or(node_guid.wrapping_add(1), counted),
         system_guid: identity.system_guid.unwrap_or(node_guid),
@@ -137,7 +137,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         m_key: port.m_key,
         mtu: port.mtu.parse().unwrap_or(defaults.mtu),
         link_width: port.width.0,
-        link_speed: port.speed.0,
+        link_speed: port.speed.map_or(defaults.link_speed, |speed| speed.0),
         link_up: !port.link_down,
         pages: if offer.no_firmware_pages { PageDemand::NONE } else { defaults.pages },
         blue_flame: !offer.no_blueflame,

@@ -1,7 +1,7 @@
 //! Values of options: numbers, GUIDs, limits, widths, speeds, faults.
 
 use bareverbs_serve::{ControlLine, MAX_LID, ParseError, parse_number};
-use bareverbs_sim::{Limit, LinkSpeed, LinkWidth};
+use bareverbs_sim::{Limit, LinkSpeed, LinkWidth, Profile};
 use clap::builder::PossibleValue;
 
 /// Maximum unicast LID (IBTA 4.1.3).
@@ -49,6 +49,24 @@ impl clap::ValueEnum for Speed {
             LinkSpeed::Hdr => "hdr",
             LinkSpeed::Ndr => "ndr",
         }))
+    }
+}
+
+/// The card that a simulated device is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileName(pub Profile);
+
+impl clap::ValueEnum for ProfileName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [ProfileName; Profile::ALL.len()] = {
+            let [a, b, c, d, e] = Profile::ALL;
+            [ProfileName(a), ProfileName(b), ProfileName(c), ProfileName(d), ProfileName(e)]
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()))
     }
 }
 

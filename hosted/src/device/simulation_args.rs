@@ -1,16 +1,21 @@
-//! Faults of simulated devices that the command line requests.
+//! What simulated devices are like: options of all subcommands that use some.
 
 use anyhow::{Result, bail};
 use bareverbs_serve::ControlLine;
+use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, WorldConfig};
 use clap::Args;
 
 use crate::args::UsageError;
-use crate::serve::option_values;
+use crate::serve::option_values::{self, ProfileName};
 
-/// Faults of simulated devices.
+/// Options of simulated devices.
 #[derive(Clone, Debug, Default, Args)]
-pub struct FaultArgs {
+pub struct SimulationArgs {
+    /// Simulated devices: the card that they are like: pages of the firmware, time until the port is active, limits
+    /// [default: simulated]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub profile: Option<ProfileName>,
     /// Simulated devices: a fault to inject at the start, in the syntax of sim serve --control; may be repeated. Example:
     /// 'stick 1 0x102', so that the device with LID 1 never completes INIT_HCA. Simulated time then runs in steps of a
     /// microsecond, so that waits are visible
@@ -18,7 +23,12 @@ pub struct FaultArgs {
     pub faults: Vec<ControlLine>,
 }
 
-impl FaultArgs {
+impl SimulationArgs {
+    /// Returns the configuration of the device with this LID.
+    pub fn device(&self, lid: u16) -> DeviceConfig {
+        DeviceConfig::profile(self.profile.unwrap_or_default().0, lid)
+    }
+
     /// Returns the configuration of the simulation. With faults, its time does not skip waits.
     pub fn world(&self, config: WorldConfig) -> WorldConfig {
         if self.faults.is_empty() { config } else { WorldConfig { max_step: config.step, ..config } }
@@ -44,11 +54,14 @@ impl FaultArgs {
         Ok(())
     }
 
-    /// Checks that no fault is requested of a card.
+    /// Checks that nothing of this is requested of a card.
     ///
     /// # Errors
     /// The command line has one: [`UsageError`].
     pub fn refuse(&self) -> Result<()> {
+        if self.profile.is_some() {
+            bail!(UsageError::new("--profile: a card is what it is, only simulated devices have profiles; leave it out"));
+        }
         if !self.faults.is_empty() {
             bail!(UsageError::new("--fault: faults can be injected into simulated devices only; leave it out"));
         }
