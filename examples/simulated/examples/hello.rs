@@ -1,6 +1,7 @@
 //! Two simulated devices in one process: an RDMA WRITE from the first into the memory of the second.
 
 use std::error::Error;
+use std::time::Duration;
 
 use bareverbs::{
     Access, AddressVector, Completion, DmaBuffer, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, Storage, Verbs, WcStatus,
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sizes = verbs.ring_sizes(QpType::Rc, &cap)?;
         let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(sizes.send_blocks + sizes.recv_entries)?);
         let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
-        let av = AddressVector { dlid: verbs.query_port(1)?.lid, port_num: 1, ..AddressVector::default() };
+        let av = AddressVector { dlid: verbs.wait_active(1, Duration::from_secs(60))?.lid, port_num: 1, ..Default::default() };
         let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp)?.qpn);
         Ok((pd, cq, qp, QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() }))
     };

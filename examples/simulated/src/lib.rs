@@ -4,6 +4,7 @@
 //! memory, fence and clock come from the machine.
 
 use std::error::Error;
+use std::time::Duration;
 use std::{panic, process};
 
 use bareverbs::{
@@ -101,7 +102,9 @@ fn create(node: &mut Node) -> Result<End, Box<dyn Error>> {
 
 /// What the peer of a queue pair needs to connect to it.
 fn address(node: &mut Node, qp: QpHandle) -> Result<QpAttr, Box<dyn Error>> {
-    let av = AddressVector { dlid: node.verbs.query_port(1)?.lid, port_num: 1, ..AddressVector::default() };
+    // A card's link is trained after its reset, and a subnet manager gives the LID. Simulated ports are active at once.
+    let dlid = node.verbs.wait_active(1, Duration::from_secs(60))?.lid;
+    let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     Ok(QpAttr {
         access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         port_num: 1,

@@ -1,59 +1,110 @@
-//! Waiting for a port that carries traffic.
+//! Waiting for a port that carries traffic, with a line that says how it is.
 
+use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use bareverbs::{PortAttr, PortState};
+use anyhow::{Context as _, Error, Result};
+use bareverbs::{PortAttr, WaitActiveError};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::bring_up::Device;
 use super::host::Host;
 use crate::stop::Interrupted;
 
-/// Timeout for a port: the reset of a card takes its link down, and subnet managers sweep every ten seconds.
-const ACTIVE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Interval of queries.
-const QUERY_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout for a port: the reset of a card takes its link down, whose training takes seconds, and subnet managers sweep every
+/// ten seconds or more.
+const ACTIVE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long one call for the wait sleeps: the interval of its queries.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time waited before the line appears.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 impl<H: Host> Device<H> {
-    /// Waits until a port (from 1) is active and has a LID, or until `stop` is set.
+    /// Waits until a port (from 1) is active and has a LID, or until `stop` is set. If `has_line` and standard error is a
+    /// terminal, a line there shows the state of the port.
     ///
     /// # Errors
     /// There is no such port, it did not become active (the error says what may help), or the device is broken. [`Interrupted`] if
     /// `stop` was set.
-    pub fn active_port(&mut self, port: u8, stop: &AtomicBool) -> Result<PortAttr> {
-        let deadline = self.host.now().after(ACTIVE_TIMEOUT);
-        loop {
-            let name = self.host.name();
-            let attr = self.verbs.query_port(port).with_context(|| format!("{name}: query_port {port}"))?;
-            if attr.state == PortState::Active && attr.lid.get() != 0 {
-                return Ok(attr);
-            }
+    pub fn active_port(&mut self, port: u8, has_line: bool, stop: &AtomicBool) -> Result<PortAttr> {
+        self.active_port_within(ACTIVE_TIMEOUT, port, has_line, stop)
+    }
+
+    /// Waits as [`Self::active_port`] does, with another timeout.
+    ///
+    /// # Errors
+    /// Same as [`Self::active_port`].
+    pub fn active_port_within(&mut self, timeout: Duration, port: u8, has_line: bool, stop: &AtomicBool) -> Result<PortAttr> {
+        let Self { host, verbs } = self;
+        let mut failure = None;
+        let mut line = (has_line && std::io::stderr().is_terminal()).then(Line::new);
+        let waited = verbs.wait_active_with(port, timeout, |attr, waited| {
             if stop.load(Ordering::Relaxed) {
-                return Err(Interrupted.into());
+                return ControlFlow::Break(());
             }
-            if self.host.now() >= deadline {
-                bail!("{name}: port {port} cannot carry traffic: {}", obstacle(&attr));
+            if let Some(line) = line.as_mut().filter(|_| waited > QUIET_TIME) {
+                line.show(&text(host.name(), port, attr, waited, timeout));
             }
-            // The query itself raises an interrupt, so one wait may end at once.
-            let next = self.host.now().after(QUERY_INTERVAL);
-            while self.host.now() < next {
-                self.host.wait(next.since(self.host.now()))?;
-                self.check()?;
+            match pause(host) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
             }
+        });
+        match (waited, failure) {
+            (Ok(attr), _) => Ok(attr),
+            (Err(_), Some(failure)) => Err(failure),
+            (Err(WaitActiveError::Stopped { .. }), None) => Err(Interrupted.into()),
+            (Err(error), None) => Err(Error::new(error)).with_context(|| host.name().to_string()),
         }
     }
 }
 
-/// Returns the reason why a port is not usable, and the remedy.
-const fn obstacle(attr: &PortAttr) -> &'static str {
-    match attr.state {
-        PortState::Down => "there is no link; check the cable, and that the other end of it is switched on",
-        PortState::Init => {
-            "it has a link, but no subnet manager has configured it; start one (opensm) on this fabric, or check that it runs"
+/// Sleeps for one interval. The query before has itself raised an interrupt, so one wait may end at once.
+fn pause<H: Host>(host: &H) -> Result<()> {
+    let end = host.now().after(PAUSE);
+    while host.now() < end {
+        host.wait(end.since(host.now()))?;
+        host.check()?;
+    }
+    Ok(())
+}
+
+fn text(name: &str, port: u8, attr: &PortAttr, waited: Duration, timeout: Duration) -> String {
+    let (waited, timeout) = (waited.as_secs(), timeout.as_secs());
+    format!(
+        "waiting for port {port} of {name}: {:?} ({:?}), LID {}, {waited} of {timeout} s",
+        attr.state,
+        attr.phys_state,
+        attr.lid.get()
+    )
+}
+
+/// A line on the terminal, gone after the wait.
+struct Line(ProgressBar);
+
+impl Line {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
         }
-        PortState::Armed => "the subnet manager has configured but not activated it; check the subnet manager (opensm)",
-        PortState::Active => "it has no LID; check the subnet manager (opensm)",
+        Self(bar)
+    }
+
+    fn show(&mut self, text: &str) {
+        self.0.set_message(text.to_string());
+        self.0.tick();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 
@@ -61,25 +112,113 @@ const fn obstacle(attr: &PortAttr) -> &'static str {
 mod tests {
     use std::sync::Arc;
 
+    use bareverbs::{Event, Instant, Lid, PhysState, PortState};
     use bareverbs_sim::DeviceConfig;
-    use bareverbs_sim::in_process::{World, WorldConfig};
+    use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform, World, WorldConfig};
 
     use super::*;
     use crate::device::simulated::Simulated;
 
+    /// A simulated host to which something happens at each wait.
+    struct Changing<F> {
+        host: Simulated,
+        at_wait: F,
+    }
+
+    impl<F: Fn(&SimHost, Instant) -> Result<()>> Host for Changing<F> {
+        type Platform = SimPlatform;
+        type Buffer = SimBuffer;
+
+        fn name(&self) -> &str {
+            self.host.name()
+        }
+
+        fn machine(&self, arena: usize) -> Result<bareverbs::Machine<SimPlatform>> {
+            self.host.machine(arena)
+        }
+
+        fn buffer(&self, len: usize) -> Result<SimBuffer> {
+            self.host.buffer(len)
+        }
+
+        fn now(&self) -> Instant {
+            self.host.now()
+        }
+
+        fn relax(&self) {
+            self.host.relax();
+        }
+
+        fn wait(&self, timeout: Duration) -> Result<bool> {
+            (self.at_wait)(self.host.inner(), self.now())?;
+            self.host.wait(timeout)
+        }
+
+        fn pci_device_id(&self) -> u16 {
+            self.host.pci_device_id()
+        }
+    }
+
+    fn device<F: Fn(&SimHost, Instant) -> Result<()>>(config: DeviceConfig, at_wait: F) -> Device<Changing<F>> {
+        let host = World::new(WorldConfig::default()).add(config).unwrap();
+        Device::bring_up(Changing { host: Simulated::new("card", host), at_wait }, &Arc::default()).unwrap()
+    }
+
     #[test]
     fn a_port_without_a_link_is_an_error_with_the_remedy() {
-        let host = World::new(WorldConfig::default()).add(DeviceConfig::default()).unwrap();
-        let mut device = Device::bring_up(Simulated::new("card", host), &Arc::default()).unwrap();
+        let mut device = device(DeviceConfig::default(), |_, _| Ok(()));
         let stop = AtomicBool::new(false);
-        assert_eq!(device.active_port(1, &stop).unwrap().lid.get(), 1);
-        device.host.inner().with_device(|device| device.set_link(false));
+        assert_eq!(device.active_port(1, true, &stop).unwrap().lid.get(), 1);
+        device.host.host.inner().with_device(|device| device.set_link(false));
         let start = device.host.now();
-        let error = device.active_port(1, &stop).unwrap_err();
-        assert!(error.to_string().starts_with("card: port 1 ") && error.to_string().contains("check the cable"), "{error}");
+        let error = format!("{:#}", device.active_port(1, true, &stop).unwrap_err());
+        assert!(error.starts_with("card: port 1 ") && error.contains("check the cable"), "{error}");
         assert!(device.host.now().since(start) >= ACTIVE_TIMEOUT);
-        device.host.inner().with_device(|device| device.set_link(true));
-        device.active_port(1, &stop).unwrap();
-        assert!(device.active_port(2, &stop).unwrap_err().to_string().contains("query_port 2"));
+        assert!(format!("{:#}", device.active_port(2, true, &stop).unwrap_err()).contains("no port 2"));
+    }
+
+    #[test]
+    fn a_link_may_come_late_and_its_events_are_there_afterwards() {
+        let late = Instant::from_nanos(40_000_000_000);
+        let mut device = device(DeviceConfig::default(), move |host, now| {
+            host.with_device(|device| device.set_link(now >= late));
+            Ok(())
+        });
+        device.host.host.inner().with_device(|device| device.set_link(false));
+        assert_eq!(device.active_port(1, false, &AtomicBool::new(false)).unwrap().lid.get(), 1);
+        assert!(device.host.now() >= late && device.host.now().since(late) < Duration::from_secs(1));
+        let events: Vec<_> = std::iter::from_fn(|| device.verbs.poll_event().unwrap()).collect();
+        assert_eq!(events, [Event::PortDown(1), Event::PortActive(1)]);
+    }
+
+    #[test]
+    fn a_managed_port_without_a_manager_lacks_that() {
+        let mut device = device(DeviceConfig { managed: true, ..DeviceConfig::default() }, |_, _| Ok(()));
+        let error = format!("{:#}", device.active_port(1, false, &AtomicBool::new(false)).unwrap_err());
+        assert!(error.contains("no subnet manager") && error.contains("opensm"), "{error}");
+    }
+
+    #[test]
+    fn a_stop_and_a_failure_of_the_host_end_the_wait() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stop);
+        let mut stopped = device(DeviceConfig::default(), move |_, now| {
+            asked.store(now >= Instant::from_nanos(5_000_000_000), Ordering::Relaxed);
+            Ok(())
+        });
+        stopped.host.host.inner().with_device(|device| device.set_link(false));
+        assert!(stopped.active_port(1, false, &stop).unwrap_err().is::<Interrupted>());
+        assert!(stopped.host.now() < Instant::from_nanos(6_000_000_000));
+        let mut removed = device(DeviceConfig::default(), |_, _| anyhow::bail!("the card is being removed"));
+        removed.host.host.inner().with_device(|device| device.set_link(false));
+        let error = removed.active_port(1, false, &AtomicBool::new(false)).unwrap_err();
+        assert_eq!(error.to_string(), "the card is being removed");
+    }
+
+    #[test]
+    fn the_line_says_how_the_port_is() {
+        let attr = PortAttr { state: PortState::Init, phys_state: PhysState::LinkUp, lid: Lid::new(0), ..PortAttr::default() };
+        let expected = "waiting for port 1 of 0000:01:00.0: Init (LinkUp), LID 0, 12 of 120 s";
+        assert_eq!(text("0000:01:00.0", 1, &attr, Duration::from_millis(12_900), ACTIVE_TIMEOUT), expected);
     }
 }

@@ -14,6 +14,8 @@ use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
 use crate::device::{Device, Endpoint, Host, Role, SEND_BLOCKS};
 
+/// Port of each device.
+pub(super) const PORT: u8 = 1;
 /// Codes of the local ACK timeout and the minimum RNR timer, as in perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
 const MIN_RNR_TIMER: u8 = 12;
@@ -66,7 +68,7 @@ impl<H: Host> PerfEnd<H> {
     /// The port is down, the device does not support the parameters, or there is not enough memory.
     pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, local_ends: u64, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
-        let port = device.active_port(1, stop)?;
+        let port = device.active_port(PORT, false, stop)?;
         let length = parameters.points().iter().map(|&point| BufferLayout::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);
@@ -137,7 +139,7 @@ impl<H: Host> PerfEnd<H> {
         let queues = self.queues.as_ref().context("no queues")?;
         for (queue_pair, (&psn, &(dest_qpn, rq_psn))) in queues.psns.iter().zip(&peer.queue_pairs).enumerate() {
             let attr = QpAttr {
-                port_num: 1,
+                port_num: PORT,
                 access,
                 av: AddressVector { dlid: Lid::new(peer.lid), ..AddressVector::default() },
                 path_mtu,

@@ -30,6 +30,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
+use self::end::PORT;
 use self::exchange::{LocalLink, StreamLink};
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
@@ -192,12 +193,12 @@ impl Job<'_> {
             }
             Placement::Listen(device, at) => {
                 let mut device = self.bring_up(Card::open(device)?)?;
-                let result = self.serve(&mut device, &at);
+                let result = self.await_port(&mut device).and_then(|()| self.serve(&mut device, &at));
                 tear_down(result, [device])
             }
             Placement::Connect(device, at) => {
                 let mut device = self.bring_up(Card::open(device)?)?;
-                let result = self.connect(&mut device, &at, parameters);
+                let result = self.await_port(&mut device).and_then(|()| self.connect(&mut device, &at, parameters));
                 tear_down(result, [device])
             }
         }
@@ -206,6 +207,11 @@ impl Job<'_> {
     fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
         self.report.devices.push(host.name().into());
         Device::bring_up(host, self.stop)
+    }
+
+    /// Waits for the port, before a peer waits for messages of this end.
+    fn await_port<H: Host>(&self, device: &mut Device<H>) -> Result<()> {
+        device.active_port(PORT, self.has_progress_line, self.stop).map(|_| ())
     }
 
     /// Runs both ends in this process.
@@ -217,6 +223,9 @@ impl Job<'_> {
                 Ok(device) => devices.push(device),
                 Err(error) => return tear_down(Err(error), devices),
             }
+        }
+        if let Err(error) = devices.iter_mut().try_for_each(|device| self.await_port(device)) {
+            return tear_down(Err(error), devices);
         }
         let (client_link, server_link) = LocalLink::pair();
         let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));

@@ -221,7 +221,7 @@ impl<'a> Job<'a> {
         let name_in_pair = devices.name(role);
         let device = devices.of(role);
         let name = if self.report.role == "both" { name_in_pair } else { device.host.name().to_string() };
-        device.active_port(self.args.ib_port, &self.stop)?;
+        device.active_port(self.args.ib_port, self.has_progress(), &self.stop)?;
         // The ends have different first PSNs.
         let seed = self.plan.seed.rotate_left(if role == Role::Client { 0 } else { 24 });
         PingpongEnd::new(role, &name, device, Plan { seed, ..self.plan }).context(name)
@@ -293,10 +293,14 @@ impl<'a> Job<'a> {
         self.print(format_args!("  remote address: {remote}"))
     }
 
+    /// Returns whether a terminal shows the progress.
+    const fn has_progress(&self) -> bool {
+        !self.args.json && !self.args.trace.trace
+    }
+
     /// Exchanges the messages. Returns the time in seconds by the wall clock.
     fn run_messages<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<f64> {
-        let wanted = !self.args.json && !self.args.trace.trace;
-        let mut progress = Progress::new(u64::from(self.args.iters), wanted, self.stop.clone());
+        let mut progress = Progress::new(u64::from(self.args.iters), self.has_progress(), self.stop.clone());
         let start = Instant::now();
         for end in ends.iter_mut() {
             end.start(devices.of(end.role))?;

@@ -211,8 +211,9 @@ impl Job<'_> {
     }
 
     fn ends<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
-        let lid_a = devices.of(Role::Client).active_port(PORT, &self.stop)?.lid;
-        let lid_b = devices.of(Role::Server).active_port(PORT, &self.stop)?.lid;
+        let has_line = !self.args.quiet && !self.args.trace.trace;
+        let lid_a = devices.of(Role::Client).active_port(PORT, has_line, &self.stop)?.lid;
+        let lid_b = devices.of(Role::Server).active_port(PORT, has_line, &self.stop)?.lid;
         let is_simulated = devices.of(Role::Client).host.simulated().is_some();
         let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
         let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);

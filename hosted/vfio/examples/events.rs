@@ -17,6 +17,9 @@ type Card = Mlx5<VfioPlatform, 4096>;
 const REMOVAL: Token = Token(usize::MAX);
 const WRITES: u64 = 10;
 
+/// For the training of the link after the card's reset, and the subnet manager.
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("events ADDRESS")?;
     let device = Device::open(address.parse()?)?;
@@ -41,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let region = verbs.reg_mr(pd, device.memory(4096)?, access)?;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
-    let (dlid, dest_qpn, path_mtu) = (verbs.query_port(1)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     verbs.connect(
         qp,

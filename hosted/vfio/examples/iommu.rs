@@ -11,6 +11,9 @@ use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
 
+/// For the training of the link after the card's reset, and the subnet manager.
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("iommu ADDRESS")?;
     let device = Device::open(address.parse()?)?;
@@ -24,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
     // Connected to itself: a request that it refuses as the responder breaks it, and is flushed.
-    let (dlid, dest_qpn, path_mtu) = (verbs.query_port(1)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() };
 

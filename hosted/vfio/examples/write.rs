@@ -2,6 +2,7 @@
 //! `write 0000:01:00.0 HOST` on another.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use bareverbs::{Access, AddressVector, DmaBuffer as _, DmaFence as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn};
 use bareverbs::{Remote, Rkey, SendFlags, Storage, Verbs};
@@ -10,6 +11,9 @@ use bareverbs_mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
+
+/// For the training of the link after the card's reset, and the subnet manager.
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, address, peer] = <[_; 3]>::try_from(Vec::from_iter(std::env::args())).map_err(|_| "write ADDRESS --listen|HOST")?;
@@ -32,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "--listen" => TcpListener::bind(("0.0.0.0", 18516))?.accept()?.0,
         host => TcpStream::connect((host, 18516))?,
     };
-    let (lid, qpn, here) = (verbs.query_port(1)?.lid, verbs.qp(qp)?.qpn, region.remote(0));
+    let (lid, qpn, here) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, region.remote(0));
     writeln!(tcp, "{} {} {} {}", lid.get(), qpn.get(), here.addr, here.rkey.get())?;
     let (mut line, mut reader) = (String::new(), BufReader::new(tcp.try_clone()?));
     reader.read_line(&mut line)?;

@@ -57,6 +57,9 @@ fn interrupted(vector: usize) {
 pub const CONFIG: Config =
     Config { boot_timeout: Duration::from_secs(10), command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
 
+/// For the training of a real card's link after its reset, and the subnet manager. Simulated ports are active at once.
+pub const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Time between two calls of [`Rdma::maintain`], and the timeout of one wait for an interrupt.
 const MAINTAIN_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ impl Connection {
         let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;
         interrupts::held(|| *HANDLER.lock() = Some(handler));
         interrupts::handle_with(interrupted);
-        let lid = rdma.query_port(1).during("query_port")?.lid;
+        let lid = rdma.wait_active(1, PORT_TIMEOUT).during("wait_active")?.lid;
         let pd = rdma.alloc_pd().during("alloc_pd")?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
         let region = rdma.reg_mr(pd, buffer, access).during("reg_mr")?;

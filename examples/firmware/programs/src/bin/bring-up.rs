@@ -4,7 +4,7 @@
 
 use board::card::Slot;
 use board::{During as _, Failure, println};
-use programs::connection::{self, CONFIG, Card, Rdma, STORAGE};
+use programs::connection::{self, CONFIG, Card, PORT_TIMEOUT, Rdma, STORAGE};
 
 board::entry!(main);
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Failure> {
     let mut verbs = connection::verbs(card)?;
     let device = verbs.query_device();
     println!("node {:016x}, {} queue pairs, {} regions at most", device.node_guid.0, device.max_qp, device.max_mr);
-    let port = verbs.query_port(1).during("query_port")?;
+    let port = verbs.wait_active(1, PORT_TIMEOUT).during("wait_active")?;
     println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
 
     let card = verbs.into_provider().ok().during("a queue is taken")?;

@@ -60,6 +60,7 @@ unsafe fn bring_up(bar: NonNull<u8>, bar_len: usize, arena: MappedMemory) -> Res
 
 const PAGE: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes the first page of `buffer` to the second one, through a queue pair that is connected to itself.
 fn write(verbs: &mut Verbs<'static, Card>, buffer: IdentityBuffer) -> Result<(), Failure> {
@@ -74,8 +75,9 @@ fn write(verbs: &mut Verbs<'static, Card>, buffer: IdentityBuffer) -> Result<(),
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
     let qp = verbs.create_qp(&init).during("create_qp")?;
 
-    // LID and QPN are those of the peer: here its own. A real port has a LID once a subnet manager has given it one.
-    let (dlid, dest_qpn) = (verbs.query_port(1).during("query_port")?.lid, verbs.qp(qp).during("qp")?.qpn);
+    // LID and QPN are those of the peer: here its own. A real port gets a LID when its link is trained, from a subnet manager.
+    let port = verbs.wait_active(1, PORT_TIMEOUT).during("wait_active")?;
+    let (dlid, dest_qpn) = (port.lid, verbs.qp(qp).during("qp")?.qpn);
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
     verbs.connect(qp, &attr).during("connect")?;
