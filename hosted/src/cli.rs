@@ -196,7 +196,8 @@ pub struct DevicesArgs {
 /// Options of `bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
-    /// Binds functions even if they are in use: interface up, default route, RDMA device open, virtual functions
+    /// Binds functions even if they are in use (interface up, with addresses or routes, RDMA device open, virtual functions),
+    /// and Ethernet ports, for other programs
     #[arg(long)]
     pub force: bool,
     /// Bytes that the program will lock for DMA, to be compared with the limit of this shell

@@ -126,6 +126,8 @@ ADDRESS       NAME                    DRIVER     GROUP  NUMA  LINK              
 0000:01:00.0  ConnectX-7              mlx5_core  5      1     16.0 GT/s x8 (of 32.0 GT/s x16)  ens1f0np0, mlx5_0
     0000:01:00.0 is bound to mlx5_core, not to vfio-pci
       remedy: sudo bareverbs bind 0000:01:00.0
+    the machine uses 0000:01:00.0: network interface ens1f0np0 is up
+      remedy: sudo ip link set ens1f0np0 down, or sudo bareverbs bind --force 0000:01:00.0
     IOMMU group 5 is not viable: it also has 0000:01:00.1, bound to snd_hda_intel
       remedy: sudo bareverbs bind --group 0000:01:00.0 (takes all of them from their drivers), or another slot for the card
 0000:02:00.0  ConnectX-7              vfio-pci   6      -     16.0 GT/s x8 (of 32.0 GT/s x16)  -
@@ -160,8 +162,15 @@ fn the_json_has_everything() {
     assert_eq!((&got[1]["kind"], &got[1]["physical_function"]), (&"virtual".into(), &CARD.into()));
     let own_file = card["vfio_device_file"].as_str().unwrap();
     assert!(own_file.ends_with("/dev/vfio/devices/vfio0") && got[1]["vfio_device_file"].is_null(), "{own_file}");
-    // A BAR without an address is an obstacle.
-    assert_eq!(got[1]["obstacles"][0]["code"], "bar-too-small");
+    // A virtual function has the mode of its card, and a BAR without an address is an obstacle too.
+    assert_eq!(
+        got[1]["obstacles"][0]["remedy"].as_str().unwrap().split(" (").next(),
+        Some("if it is a VPI card: sudo mstconfig -d 0000:01:00.0 set LINK_TYPE_P1=1")
+    );
+    assert_eq!(
+        (&got[1]["obstacles"][0]["code"], &got[1]["obstacles"][1]["code"]),
+        (&"ethernet-mode".into(), &"bar-too-small".into())
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Options of binding and unbinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bind a function even if the machine uses it.
+    /// Bind a function even if the machine uses it, or if its port is an Ethernet port.
     pub force: bool,
     /// Also bind the other members of the IOMMU group that are bound to drivers.
     pub group: bool,
@@ -143,7 +143,8 @@ impl fmt::Display for BindError {
             }
             Self::Refused { obstacle } => {
                 obstacle.fmt(f)?;
-                obstacle.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))
+                obstacle.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
+                if obstacle.is_of_the_port() { f.write_str("; --force binds it for another program") } else { Ok(()) }
             }
             Self::Used { address, usages } => {
                 let usages: Vec<_> = usages.iter().map(ToString::to_string).collect();
@@ -183,7 +184,9 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
         plan.modules(sysfs);
     }
     for (function, asked) in wanted {
-        let obstacles = if *asked { check::hardware(function, &Need::default()) } else { Vec::new() };
+        let mut obstacles = if *asked { check::hardware(function, &Need::default()) } else { Vec::new() };
+        // Other programs drive Ethernet ports.
+        obstacles.retain(|obstacle| !(options.force && obstacle.is_of_the_port()));
         if let Some(obstacle) = obstacles.into_iter().next().or_else(|| check::iommu(sysfs, function)) {
             return Err(BindError::Refused { obstacle });
         }

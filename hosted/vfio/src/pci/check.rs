@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use super::address::Address;
 use super::capability::Msix;
 use super::function::{Function, device_path};
 use super::model::Kind;
@@ -11,7 +12,7 @@ use super::model::Model;
 use super::obstacle::{Cpu, Machine, Obstacle};
 use super::process::Process;
 use super::sysfs::Sysfs;
-use super::usage::group_holders;
+use super::usage::{self, group_holders};
 
 /// Requirements of a program on a function and on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +65,19 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
     let mut found = Vec::new();
     match function.model {
         None => return vec![Obstacle::NotMlx5 { address, vendor: function.vendor, device: function.device }],
-        Some(Model { name, kind: Kind::Recovery, device }) => {
+        Some(Model { name, kind: Kind::Recovery, device, .. }) => {
             return vec![Obstacle::FirmwareRecovery { address, name, device }];
         }
         Some(_) => {}
     }
     if !function.answers {
         return vec![Obstacle::NoAnswer { address }];
+    }
+    if let Some(Model { name, ethernet_only: true, .. }) = function.model {
+        return vec![Obstacle::EthernetOnly { address, name }];
+    }
+    if function.is_ethernet() {
+        found.push(Obstacle::EthernetMode { address, setting: link_type(function) });
     }
     if function.bar0 < need.bar0 {
         found.push(Obstacle::BarTooSmall { address, size: function.bar0, needed: need.bar0 });
@@ -79,6 +86,13 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
         found.push(Obstacle::NoMsix { address });
     }
     found
+}
+
+/// Returns the physical function of the card that `mstconfig` reaches, and the number of the port in `LINK_TYPE_P1` or
+/// `LINK_TYPE_P2`: each port of a card has a physical function.
+fn link_type(function: &Function) -> (Address, u8) {
+    let physical = function.physical_function.unwrap_or(function.address);
+    (physical, physical.function().saturating_add(1))
 }
 
 /// Returns an obstacle if no IOMMU translates the function's DMA.
@@ -98,6 +112,7 @@ fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
     }
     if function.driver.as_deref() != Some("vfio-pci") {
         found.push(Obstacle::NotBound { address, driver: function.driver.clone() });
+        found.extend(usage::of(sysfs, function).into_iter().map(|usage| Obstacle::Used { address, usage: Box::new(usage) }));
     }
     if let Some(group) = &function.group {
         let members: Vec<_> = group.others.iter().filter(|member| member.blocks()).cloned().collect();

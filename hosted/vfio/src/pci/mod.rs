@@ -24,6 +24,7 @@ mod check;
 mod function;
 mod group;
 mod model;
+mod network;
 mod obstacle;
 mod plan;
 mod process;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::address::Address;
 use super::group::Member;
 use super::process::Holder;
-use super::usage::Holders;
+use super::usage::{Holders, Usage};
 
 /// A reason why a function cannot be used over VFIO now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,20 @@ pub enum Obstacle {
     NoAnswer {
         /// The function.
         address: Address,
+    },
+    /// Its port is in Ethernet mode, and the driver supports InfiniBand.
+    EthernetMode {
+        /// The function.
+        address: Address,
+        /// The physical function whose setting decides, and the number of its port, from 1.
+        setting: (Address, u8),
+    },
+    /// Its product has Ethernet ports alone.
+    EthernetOnly {
+        /// The function.
+        address: Address,
+        /// Name of the product.
+        name: &'static str,
     },
     /// BAR0 is too small for the registers.
     BarTooSmall {
@@ -71,6 +85,13 @@ pub enum Obstacle {
         address: Address,
         /// Its driver.
         driver: Option<String>,
+    },
+    /// The machine uses the function through its driver.
+    Used {
+        /// The function.
+        address: Address,
+        /// How.
+        usage: Box<Usage>,
     },
     /// Other devices of the IOMMU group are bound to drivers that use DMA.
     GroupNotViable {
@@ -147,6 +168,12 @@ impl fmt::Display for Obstacle {
             Self::NoAnswer { address } => {
                 write!(f, "{address} does not answer: its configuration space reads as all ones")
             }
+            Self::EthernetMode { address, .. } => {
+                write!(f, "the port of {address} is in Ethernet mode (PCI class 0200), and the driver supports InfiniBand")
+            }
+            Self::EthernetOnly { address, name } => {
+                write!(f, "{address} is a {name}: its ports are Ethernet ports, and the driver supports InfiniBand")
+            }
             Self::BarTooSmall { address, size: 0, needed } => {
                 write!(f, "{address} has no BAR0 assigned; {needed} bytes are needed")
             }
@@ -168,6 +195,7 @@ impl fmt::Display for Obstacle {
             Self::ModuleNotLoaded => f.write_str("the kernel module vfio-pci is not loaded"),
             Self::NotBound { address, driver: Some(driver) } => write!(f, "{address} is bound to {driver}, not to vfio-pci"),
             Self::NotBound { address, driver: None } => write!(f, "{address} is bound to no driver, and vfio-pci is needed"),
+            Self::Used { address, usage } => write!(f, "the machine uses {address}: {usage}"),
             Self::GroupNotViable { group, members, .. } => {
                 write!(f, "IOMMU group {group} is not viable: it also has ")?;
                 for (at, member) in members.iter().enumerate() {
@@ -196,9 +224,14 @@ impl fmt::Display for Obstacle {
 impl std::error::Error for Obstacle {}
 
 impl Obstacle {
-    /// Returns whether no driver can use the function.
+    /// Returns whether no removal of other obstacles makes the function usable.
     pub(crate) const fn is_final(&self) -> bool {
-        matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. })
+        matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. } | Self::EthernetOnly { .. })
+    }
+
+    /// Returns whether the function is one for other programs, to which it may be given.
+    pub(crate) const fn is_of_the_port(&self) -> bool {
+        matches!(self, Self::EthernetMode { .. } | Self::EthernetOnly { .. })
     }
 
     /// Returns a stable name for programs.
@@ -207,12 +240,15 @@ impl Obstacle {
             Self::NotMlx5 { .. } => "not-mlx5",
             Self::FirmwareRecovery { .. } => "firmware-recovery",
             Self::NoAnswer { .. } => "no-answer",
+            Self::EthernetMode { .. } => "ethernet-mode",
+            Self::EthernetOnly { .. } => "ethernet-only",
             Self::BarTooSmall { .. } => "bar-too-small",
             Self::NoMsix { .. } => "no-msix",
             Self::NoIommu { .. } => "no-iommu",
             Self::UnsafeNoIommu { .. } => "unsafe-no-iommu",
             Self::ModuleNotLoaded => "module-not-loaded",
             Self::NotBound { .. } => "not-bound",
+            Self::Used { .. } => "used",
             Self::GroupNotViable { .. } => "group-not-viable",
             Self::NoFile { .. } => "no-file",
             Self::NoAccess { .. } => "no-access",
@@ -234,6 +270,11 @@ impl Obstacle {
                 "echo 1 | sudo tee /sys/bus/pci/devices/{address}/remove && echo 1 | sudo tee /sys/bus/pci/rescan; \
                  power the machine off and on if it stays away"
             ),
+            Self::EthernetMode { setting: (address, port), .. } => format!(
+                "if it is a VPI card: sudo mstconfig -d {address} set LINK_TYPE_P{port}=1 (package mstflint), then power the machine off \
+                 and on; a card without this setting has Ethernet ports alone"
+            ),
+            Self::EthernetOnly { .. } => "another card: one with InfiniBand or VPI ports".into(),
             Self::BarTooSmall { size: 0, .. } => {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
             }
@@ -244,6 +285,21 @@ impl Obstacle {
             }
             Self::ModuleNotLoaded => "sudo modprobe vfio-pci".into(),
             Self::NotBound { address, .. } => format!("sudo bareverbs bind {address}"),
+            Self::Used { address, usage } => match usage.as_ref() {
+                Usage::InterfaceUp { interface } => {
+                    format!("sudo ip link set {interface} down, or sudo bareverbs bind --force {address}")
+                }
+                Usage::DefaultRoute { interface } | Usage::Network { interface, .. } => format!(
+                    "give another interface what {interface} has and sudo ip address flush dev {interface}, or sudo bareverbs bind \
+                     --force {address}"
+                ),
+                Usage::Rdma { .. } => format!("end these programs, or sudo bareverbs bind --force {address}"),
+                Usage::VirtualFunctions { .. } => {
+                    format!(
+                        "echo 0 | sudo tee /sys/bus/pci/devices/{address}/sriov_numvfs, or sudo bareverbs bind --force {address}"
+                    )
+                }
+            },
             Self::GroupNotViable { address, .. } => {
                 format!(
                     "sudo bareverbs bind --group {address} (takes all of them from their drivers), or another slot for the card"

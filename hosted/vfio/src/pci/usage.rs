@@ -1,18 +1,16 @@
 //! Uses of a function by the machine, which would break if it were bound to vfio-pci.
 
 use std::fmt;
-use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::address::Address;
 use super::function::Function;
+use super::network::{Carried, Networks};
 use super::process::{Holder, holders};
 use super::sysfs::{Sysfs, link_name, names, number};
 
 /// Flag of an interface: it is up (`IFF_UP`).
 const IFF_UP: u32 = 1;
-
-/// Flag of a route in `/proc/net/route` and `/proc/net/ipv6_route`: usable.
-const RTF_UP: u32 = 1;
 
 /// A use of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +19,15 @@ pub enum Usage {
     DefaultRoute {
         /// The interface of the route: that of the function, or the one above it (a bond, a bridge).
         interface: String,
+    },
+    /// A network interface of it, or one above it (a bond, a bridge, a VLAN), has addresses or routes.
+    Network {
+        /// The interface.
+        interface: String,
+        /// Its addresses with their prefix lengths.
+        addresses: Vec<String>,
+        /// Destinations of its routes, except the default and the networks of its addresses.
+        routes: Vec<String>,
     },
     /// A network interface of it is up.
     InterfaceUp {
@@ -45,6 +52,16 @@ impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DefaultRoute { interface } => write!(f, "the machine's default route goes through {interface}"),
+            Self::Network { interface, addresses, routes } => {
+                write!(f, "network interface {interface} would lose ")?;
+                let list = |one: &str, several: &str, all: &[String]| match all {
+                    [] => None,
+                    [only] => Some(format!("{one} {only}")),
+                    all => Some(format!("{several} {}", all.join(" and "))),
+                };
+                let parts = [list("its address", "its addresses", addresses), list("its route to", "its routes to", routes)];
+                f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(" and "))
+            }
             Self::InterfaceUp { interface } => write!(f, "network interface {interface} is up"),
             Self::Rdma { device, holders } => write!(f, "RDMA device {device} is in use by {}", Holders(holders)),
             Self::VirtualFunctions { count } => write!(f, "its {count} virtual functions would go away with its driver"),
@@ -75,14 +92,24 @@ impl fmt::Display for Holders<'_> {
 pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     let mut found = Vec::new();
     let folder = sysfs.folder(function.address);
+    let networks = Networks::of(sysfs);
     for interface in &function.interfaces {
         let net = folder.join("net").join(interface);
-        let master = link_name(&net.join("master"));
-        let route = default_routes(sysfs).into_iter().find(|name| name == interface || Some(name) == master.as_ref());
+        let mut interfaces = vec![interface.clone()];
+        interfaces.extend(above(&net));
         let flags: u32 = number(&net.join("flags")).unwrap_or(0);
-        if let Some(interface) = route {
-            found.push(Usage::DefaultRoute { interface });
-        } else if flags & IFF_UP != 0 {
+        let default_route = networks.default_route(&interfaces);
+        if let Some(interface) = default_route {
+            found.push(Usage::DefaultRoute { interface: interface.clone() });
+        }
+        let is_in_use = found.len();
+        for name in &interfaces {
+            let Carried { addresses, routes } = networks.carried_by(name);
+            if !addresses.is_empty() || !routes.is_empty() {
+                found.push(Usage::Network { interface: name.clone(), addresses, routes });
+            }
+        }
+        if default_route.is_none() && found.len() == is_in_use && flags & IFF_UP != 0 {
             found.push(Usage::InterfaceUp { interface: interface.clone() });
         }
     }
@@ -100,32 +127,25 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     found
 }
 
-/// Returns the interfaces with a default route of IPv4 or IPv6.
-fn default_routes(sysfs: &Sysfs) -> Vec<String> {
-    let mut found = Vec::new();
-    let table = |name: &str| fs::read_to_string(sysfs.proc(name)).unwrap_or_default();
-    // Interface, destination, gateway, flags, …, mask in the eighth column.
-    for line in table("net/route").lines().skip(1) {
-        let words: Vec<_> = line.split_whitespace().collect();
-        if let [interface, "00000000", _, flags, _, _, _, "00000000", ..] = words.as_slice()
-            && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_UP != 0)
-        {
-            found.push((*interface).into());
-        }
+/// Returns the interfaces above one (a bond, a bridge, a VLAN), by the links that the kernel makes: `upper_NAME`, `master`.
+fn above(folder: &Path) -> Vec<String> {
+    let mut found: Vec<String> = link_name(&folder.join("master")).into_iter().collect();
+    // The links among many interfaces could form a circle in a tree that is none of a kernel.
+    const DEPTH: usize = 8;
+    let mut folders = vec![folder.to_path_buf()];
+    for _ in 0..DEPTH {
+        let next: Vec<_> = folders.iter().flat_map(|folder| upper_links(folder)).collect();
+        found.extend(next.iter().map(|(name, _)| name.clone()));
+        folders = next.into_iter().map(|(_, folder)| folder).collect();
     }
-    // Destination, its prefix length, source, its prefix length, next hop, metric, users, uses, flags, interface.
-    for line in table("net/ipv6_route").lines() {
-        let words: Vec<_> = line.split_whitespace().collect();
-        if let [destination, "00", _, _, _, _, _, _, flags, interface] = words.as_slice()
-            && destination.bytes().all(|digit| digit == b'0')
-            && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_UP != 0)
-            // The kernel's own "unreachable" default is on the loopback interface.
-            && *interface != "lo"
-        {
-            found.push((*interface).into());
-        }
-    }
+    found.sort_unstable();
+    found.dedup();
     found
+}
+
+fn upper_links(folder: &Path) -> Vec<(String, PathBuf)> {
+    let link = |name: &String| Some((name.strip_prefix("upper_")?.to_string(), folder.join(name)));
+    names(folder).iter().filter_map(link).collect()
 }
 
 /// Returns the processes that have a group open.

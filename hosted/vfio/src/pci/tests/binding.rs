@@ -331,6 +331,90 @@ fn a_function_that_the_machine_uses_is_not_bound() {
     bind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
 }
 
+/// The tables of a kernel with eth2 (192.0.2.10/24 and 2001:db8::10/64), a VLAN above a bond above eth3, and eth9 of another card.
+fn networks(tree: &Tree) {
+    let hex = |text: &str| format!("{:032x}", text.parse::<std::net::Ipv6Addr>().unwrap().to_bits());
+    let v4 = |text: &str| format!("{:08X}", u32::from_ne_bytes(text.parse::<std::net::Ipv4Addr>().unwrap().octets()));
+    let route = |interface: &str, to: &str, gateway: &str, mask: &str| {
+        format!("{interface}\t{}\t{}\t0003\t0\t0\t0\t{}\t0\t0\t0\n", v4(to), v4(gateway), v4(mask))
+    };
+    let routes = [
+        route("eth2", "192.0.2.0", "0.0.0.0", "255.255.255.0"),
+        route("eth2", "198.51.100.0", "192.0.2.1", "255.255.254.0"),
+        route("vlan7", "203.0.113.0", "0.0.0.0", "255.255.255.128"),
+        route("eth9", "10.0.0.0", "0.0.0.0", "255.0.0.0"),
+    ];
+    tree.write("proc/net/route", "Iface\tDestination\tGateway\tFlags\n".to_string() + &routes.concat());
+    let leaf = |address: &str| format!("     |-- {address}\n        /32 host LOCAL\n");
+    let network = |address: &str| format!("  +-- {address}/24 2 0 2\n     |-- {address}\n        /24 link UNICAST\n");
+    let all = [network("192.0.2.0"), leaf("192.0.2.10"), leaf("203.0.113.5"), leaf("10.1.2.3"), leaf("127.0.0.1")].concat();
+    tree.write("proc/net/fib_trie", format!("Main:\n{all}Local:\n{all}"));
+    let address = |text: &str, scope: &str, name: &str| format!("{} 02 40 {scope} 80 {name:>8}\n", hex(text));
+    tree.write(
+        "proc/net/if_inet6",
+        address("::1", "10", "lo") + &address("fe80::1", "20", "eth2") + &address("2001:db8::10", "00", "eth2"),
+    );
+    let none = hex("::");
+    let route = |to: &str, prefix: &str, via: &str, flags: &str, name: &str| {
+        format!("{} {prefix} {none} 00 {} 00000100 00000001 00000000 {flags} {name:>8}\n", hex(to), hex(via))
+    };
+    let routes = [
+        route("2001:db8::", "40", "::", "00000001", "eth2"),
+        route("2001:db8:5::", "30", "fe80::9", "00000003", "eth2"),
+        route("fe80::", "40", "::", "00000001", "eth2"),
+        route("2001:db8::10", "80", "::", "80200001", "eth2"),
+        route("ff00::", "08", "::", "00000001", "eth2"),
+        route("::", "00", "::", "00200200", "lo"),
+    ];
+    tree.write("proc/net/ipv6_route", routes.concat());
+}
+
+#[test]
+fn what_an_interface_would_lose_is_named() {
+    let tree = Tree::new();
+    networks(&tree);
+    let refusal = |tree: &Tree| {
+        let mut kernel = Kernel::new(tree);
+        let error = bind(tree, &mut kernel, &Options::default()).unwrap_err().to_string();
+        assert_eq!(kernel.written.len(), 0);
+        error.replace("the machine uses 0000:01:00.0: ", "").replace("; --force takes it all the same", "")
+    };
+    let card = tree.card(CARD, 5).interface("eth2", 0x1003);
+    assert_eq!(
+        refusal(&tree),
+        "network interface eth2 would lose its addresses 2001:db8::10/64 and 192.0.2.10/24 and its routes to 198.51.100.0/23 and \
+         2001:db8:5::/48"
+    );
+    // An address does not need the flag, and one of an interface above counts: here of a VLAN on a bond.
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/net/eth2");
+    card.file("net/eth3/flags", "0x1002\n").file("net/eth3/upper_bond0/upper_vlan7/flags", "0x1003\n");
+    assert_eq!(refusal(&tree), "network interface vlan7 would lose its address 203.0.113.5/25");
+    // Another interface's addresses do not count.
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/net/eth3/upper_bond0");
+    bind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
+}
+
+#[test]
+fn an_ethernet_port_is_bound_for_other_programs_only() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5);
+    card.file("class", "0x020000\n");
+    for (device, sentence) in [("0x1021\n", "LINK_TYPE_P1=1"), ("0x101d\n", "a ConnectX-6 Dx: its ports are Ethernet ports")] {
+        card.file("device", device);
+        let mut kernel = Kernel::new(&tree);
+        let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
+        assert!(error.contains(sentence) && error.ends_with("; --force binds it for another program"), "{error}");
+        assert_eq!(kernel.written.len(), 0);
+        bind(&tree, &mut Kernel::new(&tree), &Options { force: true, ..Options::default() }).unwrap();
+        unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
+    }
+    // The force does not reach other obstacles.
+    card.file("config", [0xff; 256]);
+    card.file("device", "0x1021\n");
+    let error = bind(&tree, &mut Kernel::new(&tree), &Options { force: true, ..Options::default() }).unwrap_err();
+    assert!(error.to_string().contains("does not answer"), "{error}");
+}
+
 #[test]
 fn a_function_that_vfio_cannot_use_is_refused_with_the_remedy() {
     let tree = Tree::new();

@@ -196,6 +196,23 @@ fn functions_that_are_no_mlx5_or_whose_firmware_is_not_up() {
 }
 
 #[test]
+fn a_port_in_ethernet_mode_needs_its_setting_or_another_card() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5).vfio(5);
+    card.file("class", "0x020000\n");
+    let mode = "the port of 0000:01:00.0 is in Ethernet mode (PCI class 0200)";
+    one(&tree, &privileged(), mode, "sudo mstconfig -d 0000:01:00.0 set LINK_TYPE_P1=1");
+    // A virtual function has the mode of its physical one: here that of the second port.
+    tree.link("sys/bus/pci/devices/0000:01:00.0/physfn", "../0000:03:00.1");
+    one(&tree, &privileged(), mode, "sudo mstconfig -d 0000:03:00.1 set LINK_TYPE_P2=1");
+    for (device, name) in [("0x1015", "ConnectX-4 Lx"), ("0x101d", "ConnectX-6 Dx"), ("0x101f", "ConnectX-6 Lx")] {
+        card.file("device", device);
+        let sentence = format!("0000:01:00.0 is a {name}: its ports are Ethernet ports");
+        one(&tree, &privileged(), &sentence, "InfiniBand or VPI ports");
+    }
+}
+
+#[test]
 fn functions_that_lack_what_the_driver_needs() {
     let tree = Tree::new();
     let card = tree.card(CARD, 5).vfio(5);
