@@ -144,6 +144,8 @@ pub enum Feature {
     RelaxedOrdering,
     /// An unknown access flag.
     AccessFlag,
+    /// The function of the card's own processor (BlueField's Arm side).
+    EmbeddedCpu,
 }
 
 impl Error {
@@ -177,8 +179,14 @@ const _: () = assert!(size_of::<Result<(), PackedError>>() <= 2 * size_of::<usiz
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 /// Every feature, by the number that a [`PackedError`] has for it.
-const FEATURES: [Feature; 5] =
-    [Feature::Transport, Feature::MemoryWindows, Feature::Atomics, Feature::RelaxedOrdering, Feature::AccessFlag];
+const FEATURES: [Feature; 6] = [
+    Feature::Transport,
+    Feature::MemoryWindows,
+    Feature::Atomics,
+    Feature::RelaxedOrdering,
+    Feature::AccessFlag,
+    Feature::EmbeddedCpu,
+];
 
 impl Error {
     /// Returns the error in its packed form.
@@ -330,6 +338,9 @@ impl fmt::Display for Error {
             Self::Unmapped { page } => write!(f, "no device address for page {page} of the region"),
             Self::Misaligned => f.write_str("addresses and device addresses of the region lie differently in their pages"),
             Self::LimitExceeded { limit } => write!(f, "more than the limit of {limit}"),
+            Self::Unsupported(Feature::EmbeddedCpu) => f.write_str(
+                "the function belongs to the card's own processor (BlueField), which is not supported: use the function that the host sees",
+            ),
             Self::Unsupported(feature) => write!(f, "not supported: {feature:?}"),
             Self::Transition { from, to } => write!(f, "no command from {from:?} to {to:?}"),
             Self::Stopped => f.write_str("stopped by the caller"),

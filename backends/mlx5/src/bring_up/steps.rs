@@ -13,7 +13,7 @@ use crate::command::CommandInterface;
 use crate::command::name::CmdName;
 use crate::dma::arena::PAGE;
 use crate::driver::{BringUpState, Driver};
-use crate::error::{Error, PackedError};
+use crate::error::{Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
@@ -199,6 +199,10 @@ impl<P: Platform> Driver<P> {
             Step::WaitBoot => self.commands.wait_initialized(self.config.boot_timeout),
             Step::SetCommandQueue => {
                 self.commands.check_device()?;
+                // Its commands name the function otherwise (`embedded_cpu_function`), and it has pages to give for the host's too.
+                if self.commands.segment(InitialSeg::EMBEDDED_CPU) != 0 {
+                    return Err(Error::Unsupported(Feature::EmbeddedCpu).pack());
+                }
                 self.attr.fw_ver = self.commands.firmware_version();
                 self.commands.set_command_queue()
             }

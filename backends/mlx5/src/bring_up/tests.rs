@@ -201,3 +201,20 @@ fn a_device_that_reads_as_all_ones_has_the_time_of_the_boot() {
     let took = machine.clock.now().since(bareverbs::Instant::from_nanos(0));
     assert!(took >= config.boot_timeout, "{took:?}");
 }
+
+/// Bit 23 of the dword at 0x1fc of the initialization segment (`mlx5_ifc.h`: `embedded_cpu`).
+#[test]
+fn the_function_of_a_cards_own_processor_is_refused_before_any_command() {
+    let (machine, shared) = machine();
+    {
+        let mut state = shared.borrow_mut();
+        state.registers[4..8].copy_from_slice(&[0, 5, 0, 0]);
+        state.registers[0x17] = 0x56;
+        state.registers[0x1fd] = 0x80;
+        state.device = Some(Box::new(|_, at, _| panic!("a register is written: {at:#x}")));
+    }
+    let Err((error, _machine)) = Driver::bring_up(machine, &SHORT) else { panic!("it was brought up") };
+    assert_eq!((error.step, error.cause), (Step::SetCommandQueue, Error::Unsupported(crate::Feature::EmbeddedCpu)));
+    assert!(std::format!("{error}").contains("use the function that the host sees"), "{error}");
+    shared.borrow_mut().device = None;
+}
