@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bareverbs::Platform;
@@ -10,13 +11,16 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
 use crate::cli::InfoArgs;
-use crate::device::attributes::{DeviceAttributes, gid, guid, port_state};
+use crate::device::attributes::{DeviceAttributes, gid, guid, phys_state, port_state};
 use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
-use crate::device::{Device, Host, Verbs};
+use crate::device::{COMPLETION_QUEUES, DOMAINS, Device, Host, QUEUE_PAIRS, REGIONS, Verbs, WINDOWS};
 use crate::stop::Interrupted;
 use crate::trace;
+
+/// How long a port may take until its state is shown: the bring-up resets a card, whose link is trained again.
+const SETTLE_TIME: Duration = Duration::from_secs(15);
 
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";
@@ -46,8 +50,29 @@ pub struct Info {
     /// Attributes.
     #[serde(flatten)]
     pub attributes: DeviceAttributes,
+    /// What a job of this command uses of it.
+    pub used: Used,
     /// Its ports.
     pub ports: Vec<PortInfo>,
+}
+
+/// What a job of this command uses of a device at most.
+#[derive(Clone, Debug, Serialize)]
+pub struct Used {
+    /// Pages of 4096 bytes that its firmware requested and has.
+    pub firmware_pages: u32,
+    /// Pages of 4096 bytes for the driver's queues.
+    pub driver_pages: u32,
+    /// Queue pairs.
+    pub qp: usize,
+    /// Completion queues.
+    pub cq: usize,
+    /// Memory regions.
+    pub mr: usize,
+    /// Memory windows.
+    pub mw: usize,
+    /// Protection domains.
+    pub pd: usize,
 }
 
 /// Attributes of a port.
@@ -60,6 +85,10 @@ pub struct PortInfo {
     /// Number of the state.
     #[serde(skip)]
     state_code: u32,
+    /// Physical state.
+    pub phys_state: &'static str,
+    /// Number of the physical state.
+    pub phys_state_code: u8,
     /// Maximum MTU in bytes.
     pub max_mtu: u32,
     /// Active MTU in bytes.
@@ -105,12 +134,12 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
             }
-            (of_host(host, &stop), sink)
+            (of_host(host, !args.json && !args.trace.trace, &stop), sink)
         }
         DeviceChoice::Pci(address) => {
             args.simulation.refuse()?;
             trace::refuse(&args.trace)?;
-            (of_host(Card::open(*address)?, &stop), None)
+            (of_host(Card::open(*address)?, !args.json, &stop), None)
         }
     };
     let interrupted = matches!(&result, Err(error) if error.is::<Interrupted>());
@@ -123,10 +152,10 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 }
 
 /// Brings a device up, queries its attributes, and tears it down.
-fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
+fn of_host<H: Host>(host: H, has_line: bool, stop: &Arc<AtomicBool>) -> Result<Info> {
     let mut device = Device::bring_up(host, stop)?;
     let name = device.host.name().to_string();
-    let info = query(&name, &mut device);
+    let info = query(&name, &mut device, has_line, stop);
     let end = device.teardown();
     let info = info?;
     end?;
@@ -134,10 +163,29 @@ fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
 }
 
 /// Queries the attributes of the device `name`.
-fn query<H: Host>(name: &str, device: &mut Device<H>) -> Result<Info> {
+fn query<H: Host>(name: &str, device: &mut Device<H>, has_line: bool, stop: &AtomicBool) -> Result<Info> {
+    let count = device.verbs.query_device().phys_port_cnt;
+    for port in 1..=count {
+        // A port that stays down is shown as it is.
+        if let Err(error) = device.active_port_within(SETTLE_TIME, port, has_line, stop)
+            && error.is::<Interrupted>()
+        {
+            return Err(error);
+        }
+    }
+    let counted = device.verbs.provider().statistics();
+    let used = Used {
+        firmware_pages: counted.pages_held,
+        driver_pages: counted.pages_used,
+        qp: QUEUE_PAIRS,
+        cq: COMPLETION_QUEUES,
+        mr: REGIONS,
+        mw: WINDOWS,
+        pd: DOMAINS,
+    };
     let attributes = DeviceAttributes::new(device.verbs.query_device(), device.host.pci_device_id());
     let ports = (1..=attributes.phys_port_cnt).map(|port| port_info(&mut device.verbs, port)).collect::<Result<_>>()?;
-    Ok(Info { hca_id: name.into(), transport: "InfiniBand", attributes, ports })
+    Ok(Info { hca_id: name.into(), transport: "InfiniBand", attributes, used, ports })
 }
 
 fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
@@ -162,6 +210,8 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         port,
         state,
         state_code,
+        phys_state: phys_state(attr.phys_state),
+        phys_state_code: attr.phys_state.encoding(),
         max_mtu: attr.max_mtu.bytes(),
         active_mtu: attr.active_mtu.bytes(),
         sm_lid: attr.sm_lid.get(),
@@ -221,6 +271,20 @@ impl fmt::Display for Info {
         for (name, value) in lines {
             writeln!(f, "\t{:<32}{value}", format!("{name}:"))?;
         }
+        let Used { firmware_pages, driver_pages, qp, cq, mr, mw, pd } = &self.used;
+        writeln!(f, "\tused by a job of this command:")?;
+        let used = [
+            ("firmware_pages", format!("{firmware_pages} of 4096 bytes")),
+            ("driver_pages", format!("{driver_pages} of 4096 bytes")),
+            ("qp", format!("{qp} of {}", attributes.max_qp)),
+            ("cq", format!("{cq} of {}", attributes.max_cq)),
+            ("mr", format!("{mr} of {}", attributes.max_mr)),
+            ("mw", format!("{mw} of {}", attributes.max_mw)),
+            ("pd", format!("{pd} of {}", attributes.max_pd)),
+        ];
+        for (name, value) in used {
+            writeln!(f, "\t\t{:<24}{value}", format!("{name}:"))?;
+        }
         self.ports.iter().try_for_each(|port| write_port(f, port, attributes.max_msg_sz))
     }
 }
@@ -229,6 +293,7 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
     writeln!(f, "\t\tport:\t{}", port.port)?;
     let lines = [
         ("state", format!("{} ({})", port.state, port.state_code)),
+        ("phys_state", format!("{} ({})", port.phys_state, port.phys_state_code)),
         ("max_mtu", format!("{} ({})", port.max_mtu, mtu_code(port.max_mtu))),
         ("active_mtu", format!("{} ({})", port.active_mtu, mtu_code(port.active_mtu))),
         ("sm_lid", port.sm_lid.to_string()),

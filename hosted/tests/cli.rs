@@ -229,14 +229,21 @@ fn info_is_laid_out_like_ibv_devinfo() {
     {
         assert!(got.contains(line), "no {line:?} in\n{got}");
     }
-    for line in
-        ["PORT_ACTIVE (4)", "4096 (5)", "link_layer:             InfiniBand", "GID[  0]:               fe80:0000:0000:0000:"]
-    {
+    for line in [
+        "PORT_ACTIVE (4)",
+        "phys_state:             LINK_UP (5)",
+        "\t\tqp:                     32 of ",
+        "4096 (5)",
+        "link_layer:             InfiniBand",
+        "GID[  0]:               fe80:0000:0000:0000:",
+    ] {
         assert!(got.contains(line), "no {line:?} in\n{got}");
     }
     let info = json(&["info", "--json"]);
     assert_eq!((&info["atomic_cap"], &info["ports"][0]["port_lid"]), (&Value::Bool(true), &Value::from(1)));
     assert_eq!(info["ports"][0]["gids"].as_array().unwrap().len(), 1);
+    assert_eq!((&info["ports"][0]["phys_state"], &info["used"]["qp"]), (&Value::from("LINK_UP"), &Value::from(32)));
+    assert!(info["used"]["firmware_pages"].as_u64().unwrap() > 50, "{info}");
 }
 
 #[cfg(unix)]

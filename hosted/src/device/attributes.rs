@@ -1,6 +1,6 @@
 //! Attributes of a device as the subcommands report them, with the names and formats of `ibv_devinfo`.
 
-use bareverbs::{DeviceAttr, Gid, Guid, PortState};
+use bareverbs::{DeviceAttr, Gid, Guid, PhysState, PortState};
 use serde::Serialize;
 
 /// Attributes of a device.
@@ -89,6 +89,20 @@ pub(crate) fn port_state(state: PortState) -> (&'static str, u32) {
         PortState::Init => ("PORT_INIT", 2),
         PortState::Armed => ("PORT_ARMED", 3),
         PortState::Active => ("PORT_ACTIVE", 4),
+    }
+}
+
+/// Returns the name of a physical state in `ibv_devinfo`.
+pub(crate) const fn phys_state(state: PhysState) -> &'static str {
+    match state {
+        PhysState::Sleep => "SLEEP",
+        PhysState::Polling => "POLLING",
+        PhysState::Disabled => "DISABLED",
+        PhysState::Training => "PORT_CONFIGURATION TRAINNING",
+        PhysState::LinkUp => "LINK_UP",
+        PhysState::LinkErrorRecovery => "LINK_ERROR_RECOVERY",
+        PhysState::PhyTest => "PHY TEST",
+        PhysState::Unknown(_) => "invalid physical state",
     }
 }
 

@@ -35,8 +35,16 @@ pub const SEND_BLOCKS: usize = 2048;
 /// Receives of a queue pair.
 pub const RECEIVES: usize = 512;
 
-/// Objects of a device: 2 domains, 8 regions, 4 windows, 8 completion queues.
-type Tables<P> = Storage<'static, Backend<P>, 2, 8, 4, 8, QUEUE_PAIRS>;
+/// Protection domains of a device.
+pub const DOMAINS: usize = 2;
+/// Memory regions of a device.
+pub const REGIONS: usize = 8;
+/// Memory windows of a device.
+pub const WINDOWS: usize = 4;
+/// Completion queues of a device.
+pub const COMPLETION_QUEUES: usize = 8;
+
+type Tables<P> = Storage<'static, Backend<P>, DOMAINS, REGIONS, WINDOWS, COMPLETION_QUEUES, QUEUE_PAIRS>;
 
 /// Allocates the storage for the verbs on one device. It is leaked, so that the verbs may borrow it for the life of the process: a
 /// process brings each of its devices up once.

@@ -11,7 +11,9 @@ pub mod simulation_args;
 pub mod stoppable;
 pub mod vfio;
 
-pub use bring_up::{Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, SEND_BLOCKS, Verbs};
+pub use bring_up::{
+    COMPLETION_QUEUES, DOMAINS, Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, REGIONS, SEND_BLOCKS, Verbs, WINDOWS,
+};
 pub(crate) use endpoint::Endpoint;
 pub use host::Host;
 pub use selection::{DevicePair, Role};
