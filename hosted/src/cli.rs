@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bareverbs::Mtu;
 use bareverbs_serve::parse_number;
@@ -42,6 +42,9 @@ pub enum Command {
     Info(InfoArgs),
     /// Lists the mlx5 functions of this machine, the obstacles to using them through VFIO, and the remedies
     Devices(DevicesArgs),
+    /// Examines everything that a card needs, one line for each obstacle with its remedy. Functions without an obstacle are
+    /// brought up, and their ports are waited for. The exit status is 0 if all can be used
+    Doctor(DoctorArgs),
     /// Binds functions to vfio-pci (needs root)
     Bind(BindArgs),
     /// Binds functions to their former drivers again (needs root)
@@ -180,17 +183,43 @@ pub struct InfoArgs {
 /// Options of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
-    /// PCI addresses of the functions to list, mlx5 or not [default: all mlx5 functions]
+    /// The functions.
+    #[command(flatten)]
+    pub choice: FunctionChoice,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The functions.
+    #[command(flatten)]
+    pub choice: FunctionChoice,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Functions to examine.
+#[derive(Debug, Args)]
+pub struct FunctionChoice {
+    /// PCI addresses of the functions, mlx5 or not [default: all mlx5 functions]
     pub addresses: Vec<Address>,
     /// Bytes that the program will lock for DMA, to be compared with the limit of this shell
     #[arg(long, value_name = "BYTES", default_value_t = LOCKED_MEMORY, value_parser = parse_number::<u64>)]
     pub memory: u64,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
     /// The machine.
     #[command(flatten)]
     pub place: PlaceArgs,
+}
+
+impl FunctionChoice {
+    /// Returns whether the functions are those of this machine, and not of a copy of its files.
+    pub fn is_this_machine(&self) -> bool {
+        self.place.root == Path::new("/")
+    }
 }
 
 /// Options of `bind`.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysfs};
 use serde::{Serialize, Serializer};
 
-use crate::cli::DevicesArgs;
+use crate::cli::{DevicesArgs, FunctionChoice};
 use crate::sudo_user::sudo_user;
 
 /// A function in JSON.
@@ -70,9 +70,23 @@ pub(crate) struct ObstacleRow {
     remedy: Option<String>,
 }
 
+impl ObstacleRow {
+    pub(crate) const fn new(code: &'static str, text: String, remedy: Option<String>) -> Self {
+        Self { code, text, remedy }
+    }
+}
+
 impl From<&Obstacle> for ObstacleRow {
     fn from(obstacle: &Obstacle) -> Self {
-        Self { code: obstacle.code(), text: obstacle.to_string(), remedy: obstacle.remedy() }
+        Self::new(obstacle.code(), obstacle.to_string(), obstacle.remedy())
+    }
+}
+
+impl fmt::Display for ObstacleRow {
+    /// Writes the obstacle and its remedy as one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))
     }
 }
 
@@ -98,20 +112,25 @@ impl fmt::Display for Listing {
 ///
 /// The functions cannot be read, or a requested one does not exist.
 pub fn run(args: &DevicesArgs) -> Result<Listing> {
-    let sysfs = Sysfs::at(&args.place.root);
-    let functions = if args.addresses.is_empty() {
+    find(&args.choice).map(Listing)
+}
+
+/// Returns the functions of a choice with their obstacles.
+pub(crate) fn find(choice: &FunctionChoice) -> Result<Vec<(Function, Vec<Obstacle>)>> {
+    let sysfs = Sysfs::at(&choice.place.root);
+    let functions = if choice.addresses.is_empty() {
         pci::functions(&sysfs)?
     } else {
         let one = |address| pci::function(&sysfs, address).with_context(|| format!("there is no PCI function {address}"));
-        args.addresses.iter().map(|address| one(*address)).collect::<Result<_>>()?
+        choice.addresses.iter().map(|address| one(*address)).collect::<Result<_>>()?
     };
-    let process = sudo_user(&args.place.root);
-    let need = Need { memlock: args.memory, ..Need::default() };
+    let process = sudo_user(&choice.place.root);
+    let need = Need { memlock: choice.memory, ..Need::default() };
     let with_obstacles = |function| {
         let obstacles = pci::obstacles(&sysfs, &function, &process, &need);
         (function, obstacles)
     };
-    Ok(Listing(functions.into_iter().map(with_obstacles).collect()))
+    Ok(functions.into_iter().map(with_obstacles).collect())
 }
 
 fn row(function: &Function, obstacles: &[Obstacle]) -> Row {

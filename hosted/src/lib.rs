@@ -8,6 +8,7 @@ pub mod data_pattern;
 pub mod decode;
 pub mod device;
 pub mod devices;
+pub mod doctor;
 pub mod export;
 pub mod info;
 pub mod output;

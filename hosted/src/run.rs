@@ -15,7 +15,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, export, info, output, pingpong, selftest, stop};
+use crate::{bind, devices, doctor, export, info, output, pingpong, selftest, stop};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -29,6 +29,9 @@ pub fn run(cli: Cli) -> ExitCode {
         None => return run_selftest(&cli.selftest),
         Some(Command::Info(args)) => return run_info(&args),
         Some(Command::Devices(args)) => return job(args.json, || devices::run(&args), devices::Listing::to_string),
+        Some(Command::Doctor(args)) => {
+            return job(args.json, || doctor::run(&args, &stop::on_ctrl_c()?), doctor::Report::to_string);
+        }
         Some(Command::Bind(args)) => return job(args.change.json, || bind::bind(&args), bind::Changes::to_string),
         Some(Command::Unbind(args)) => return job(args.change.json, || bind::unbind(&args), bind::Changes::to_string),
         Some(Command::Perf(args)) => return run_perf(&args),
@@ -77,7 +80,7 @@ macro_rules! reports {
     )+};
 }
 
-reports!(selftest::Report, info::Report, perf::report::Report, pingpong::report::Report);
+reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, pingpong::report::Report);
 
 // These either succeed or have no report.
 impl Report for devices::Listing {}

@@ -174,6 +174,34 @@ fn the_json_has_everything() {
 }
 
 #[test]
+fn the_doctor_has_one_line_for_each_obstacle_and_fails_if_there_is_one() {
+    let tree = Tree::new();
+    let nothing = run(&tree, &["doctor"]);
+    assert_eq!(nothing, (Some(1), String::new(), "bareverbs: no mlx5 function in this machine\n".into()));
+    tree.card("0000:02:00.0", 6).vfio(6);
+    let good = succeed(&tree, &["doctor", "--memory", "0"]);
+    assert_eq!(good, "0000:02:00.0  ConnectX-7\n    ready: --device 0000:02:00.0\n");
+    tree.card(CARD, 5).interface("eth2", 0x1003).file("sriov_numvfs", "2\n").file("class", "0x020000\n");
+    let (status, out, err) = run(&tree, &["doctor", "--memory", "0"]);
+    assert_eq!((status, err.as_str()), (Some(1), "bareverbs: 1 of 2 functions cannot be used\n"));
+    let lines: Vec<_> = out.lines().take_while(|line| !line.starts_with("0000:02")).collect();
+    let [name, obstacles @ ..] = lines.as_slice() else { panic!("{out}") };
+    assert_eq!(*name, "0000:01:00.0  ConnectX-7");
+    let expected = ["LINK_TYPE_P1=1", "bareverbs bind 0000:01:00.0", "ip link set eth2 down", "sriov_numvfs"];
+    assert_eq!(obstacles.len(), expected.len(), "{out}");
+    for (line, remedy) in obstacles.iter().zip(expected) {
+        let (_, after) = line.split_once("; remedy: ").unwrap();
+        assert!(after.contains(remedy), "{remedy} is not the remedy in {line}");
+    }
+    let (status, out, _) = run(&tree, &["doctor", "--memory", "0", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &json["ok"], &json["failure"]), (Some(1), &false.into(), &"1 of 2 functions cannot be used".into()));
+    let codes: Vec<_> = json["functions"][0]["obstacles"].as_array().unwrap().iter().map(|each| &each["code"]).collect();
+    assert_eq!(codes, ["ethernet-mode", "not-bound", "used", "used"]);
+    assert_eq!(json["functions"][1]["obstacles"], Value::Array(Vec::new()));
+}
+
+#[test]
 fn single_functions_can_be_listed() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);

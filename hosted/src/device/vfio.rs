@@ -28,12 +28,17 @@ impl Card {
     /// # Errors
     /// The function cannot be used; the error contains the remedy.
     pub fn open(address: Address) -> Result<Self> {
-        let open = || {
-            let device = Device::open(address)?;
-            let interrupts = device.interrupts(VECTORS)?;
-            Ok(Self { name: address.to_string(), device, interrupts, clock: MonotonicClock::new() })
-        };
-        open().map_err(|error| of_card(&error, &address.to_string()))
+        Self::open_with(address).map_err(|error| of_card(&error, &address.to_string()))
+    }
+
+    /// Opens the function at `address`, as [`Self::open`] does.
+    ///
+    /// # Errors
+    /// The function cannot be used.
+    pub fn open_with(address: Address) -> Result<Self, bareverbs_vfio::Error> {
+        let device = Device::open(address)?;
+        let interrupts = device.interrupts(VECTORS)?;
+        Ok(Self { name: address.to_string(), device, interrupts, clock: MonotonicClock::new() })
     }
 }
 

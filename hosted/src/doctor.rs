@@ -1,0 +1,222 @@
+//! `bareverbs doctor`: everything that a card needs, from the machine to the subnet manager, with the remedy of each obstacle.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Result;
+use bareverbs::PortAttr;
+use bareverbs_vfio::pci::{Address, Function};
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::device::vfio::Card;
+use crate::device::{Device, Host};
+use crate::devices::{self, ObstacleRow};
+use crate::stop::Interrupted;
+
+/// Result of the subcommand.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether each function can be used.
+    pub ok: bool,
+    /// Whether Ctrl-C ended it early.
+    pub interrupted: bool,
+    /// How many functions cannot be used, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The functions that were examined.
+    pub functions: Vec<Examined>,
+}
+
+/// A function that was examined.
+#[derive(Debug, Serialize)]
+pub struct Examined {
+    address: String,
+    name: String,
+    /// Its obstacles: those that the machine shows, or that of an attempt to use it.
+    obstacles: Vec<ObstacleRow>,
+    /// Its ports, if it could be brought up.
+    ports: Vec<PortRow>,
+}
+
+/// A port that carries traffic.
+#[derive(Debug, Serialize)]
+struct PortRow {
+    port: u8,
+    lid: u16,
+    sm_lid: u16,
+    active_width: u8,
+    active_speed_gbps: u32,
+}
+
+/// Examines functions. Those without an obstacle are brought up, and their ports are waited for.
+///
+/// # Errors
+/// The functions cannot be read, or a requested one does not exist.
+pub fn run(args: &DoctorArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
+    let found = devices::find(&args.choice)?;
+    let is_this_machine = args.choice.is_this_machine();
+    let (mut functions, mut interrupted) = (Vec::new(), false);
+    for (function, obstacles) in found {
+        let mut examined = Examined::new(&function, obstacles.iter().map(Into::into).collect());
+        if examined.obstacles.is_empty() && is_this_machine {
+            interrupted = examined.try_out(|| open(function.address), stop);
+        }
+        functions.push(examined);
+        if interrupted {
+            break;
+        }
+    }
+    Ok(Report::new(functions, interrupted))
+}
+
+fn open(address: Address) -> Result<Card, ObstacleRow> {
+    Card::open_with(address).map_err(|error| ObstacleRow::new("open", error.to_string(), error.remedy()))
+}
+
+impl Report {
+    fn new(functions: Vec<Examined>, interrupted: bool) -> Self {
+        let bad = functions.iter().filter(|function| !function.obstacles.is_empty()).count();
+        let failure = match (functions.len(), bad) {
+            _ if interrupted => None,
+            (0, _) => Some("no mlx5 function in this machine".to_string()),
+            (_, 0) => None,
+            (all, bad) => Some(format!("{bad} of {all} functions cannot be used")),
+        };
+        Self { ok: failure.is_none() && !interrupted, interrupted, failure, functions }
+    }
+}
+
+impl Examined {
+    fn new(function: &Function, obstacles: Vec<ObstacleRow>) -> Self {
+        Self { address: function.address.to_string(), name: function.name(), obstacles, ports: Vec::new() }
+    }
+
+    /// Opens the function, brings it up and waits for its ports. Returns whether `stop` ended that.
+    fn try_out<H: Host>(&mut self, open: impl FnOnce() -> Result<H, ObstacleRow>, stop: &Arc<AtomicBool>) -> bool {
+        let host = match open() {
+            Ok(host) => host,
+            Err(obstacle) => {
+                self.obstacles.push(obstacle);
+                return false;
+            }
+        };
+        let mut device = match Device::bring_up(host, stop) {
+            Ok(device) => device,
+            Err(error) => return self.failed("bring-up", &error),
+        };
+        let ports = 1..=device.verbs.query_device().phys_port_cnt;
+        let result = ports.map(|port| Ok((port, device.active_port(port, true, stop)?))).collect::<Result<Vec<_>>>();
+        let is_stopped = match result {
+            Ok(ports) => {
+                self.ports = ports.into_iter().map(PortRow::from).collect();
+                false
+            }
+            Err(error) => self.failed("port", &error),
+        };
+        match device.teardown() {
+            Ok(_) => is_stopped,
+            Err(error) => self.failed("teardown", &error) || is_stopped,
+        }
+    }
+
+    /// Adds an obstacle, unless the error is that of Ctrl-C. Returns whether it is.
+    fn failed(&mut self, code: &'static str, error: &anyhow::Error) -> bool {
+        if error.is::<Interrupted>() {
+            return true;
+        }
+        self.obstacles.push(ObstacleRow::new(code, format!("{error:#}"), None));
+        false
+    }
+}
+
+impl From<(u8, PortAttr)> for PortRow {
+    fn from((port, attr): (u8, PortAttr)) -> Self {
+        let PortAttr { lid, sm_lid, active_width, active_speed_gbps, .. } = attr;
+        Self { port, lid: lid.get(), sm_lid: sm_lid.get(), active_width, active_speed_gbps }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.functions.iter().try_for_each(|function| function.fmt(f))
+    }
+}
+
+impl fmt::Display for Examined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, name, obstacles, ports } = self;
+        writeln!(f, "{address}  {name}")?;
+        obstacles.iter().try_for_each(|obstacle| writeln!(f, "    {obstacle}"))?;
+        for PortRow { port, lid, sm_lid, active_width, active_speed_gbps } in ports {
+            writeln!(
+                f,
+                "    port {port}: active, {active_width}X, {active_speed_gbps} Gbps, LID {lid}, subnet manager at LID {sm_lid}"
+            )?;
+        }
+        if obstacles.is_empty() {
+            writeln!(f, "    ready: --device {address}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::in_process::{World, WorldConfig};
+
+    use super::*;
+    use crate::device::simulated::Simulated;
+
+    fn examined() -> Examined {
+        Examined { address: "0000:01:00.0".into(), name: "ConnectX-7".into(), obstacles: Vec::new(), ports: Vec::new() }
+    }
+
+    fn host(config: DeviceConfig) -> Simulated {
+        Simulated::new("0000:01:00.0", World::new(WorldConfig::default()).add(config).unwrap())
+    }
+
+    #[test]
+    fn a_card_that_works_shows_its_port() {
+        let mut good = examined();
+        assert!(!good.try_out(|| Ok(host(DeviceConfig::default())), &Arc::default()));
+        let text = good.to_string();
+        assert!(text.contains("    port 1: active, 4X, ") && text.contains(", LID 1, "), "{text}");
+        assert!(text.ends_with("    ready: --device 0000:01:00.0\n"), "{text}");
+        assert!(Report::new(vec![good], false).ok);
+    }
+
+    #[test]
+    fn a_card_that_fails_shows_where() {
+        let mut without_manager = examined();
+        assert!(
+            !without_manager.try_out(|| Ok(host(DeviceConfig { managed: true, ..DeviceConfig::default() })), &Arc::default())
+        );
+        let mut busy = examined();
+        let refusal = || Err::<Simulated, _>(ObstacleRow::new("open", "no file".into(), Some("make one".into())));
+        assert!(!busy.try_out(refusal, &Arc::default()));
+        let report = Report::new(vec![without_manager, busy, examined()], false);
+        let text = report.to_string();
+        assert!(text.contains("no subnet manager") && text.contains("    no file; remedy: make one\n"), "{text}");
+        assert_eq!((report.ok, report.failure.as_deref()), (false, Some("2 of 3 functions cannot be used")));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            (&json["functions"][0]["obstacles"][0]["code"], &json["functions"][1]["obstacles"][0]["remedy"]),
+            (&"port".into(), &"make one".into())
+        );
+    }
+
+    #[test]
+    fn a_stop_is_no_obstacle() {
+        let stop = Arc::new(AtomicBool::new(false));
+        stop.store(true, Ordering::Relaxed);
+        let mut stopped = examined();
+        assert!(stopped.try_out(|| Ok(host(DeviceConfig::default())), &stop));
+        let report = Report::new(vec![stopped], true);
+        assert_eq!((report.ok, report.interrupted, report.failure), (false, true, None));
+    }
+}
