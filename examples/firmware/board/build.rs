@@ -3,22 +3,29 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-fn scripts(folder: &Path, out: &Path) -> io::Result<()> {
-    let memory = fs::read_to_string(folder.join("memory.ld"))?;
+/// The machine of each processor: a file in `src/machine`.
+const MACHINES: [(&str, &str); 3] = [("x86_64", "q35"), ("aarch64", "virt_aarch64"), ("riscv64", "virt_riscv64")];
+
+fn scripts(folder: &Path, machine: &Path, out: &Path) -> io::Result<()> {
+    let memory = fs::read_to_string(machine)?;
     fs::write(out.join("board.ld"), memory + &fs::read_to_string("src/sections.ld")?)?;
     let log = folder.join("log.ld");
-    // Most machines have no need of their own.
+    // Most processors have no need of their own.
     let log = if log.exists() { fs::read_to_string(log)? } else { "INCLUDE defmt.x\n".into() };
     fs::write(out.join("log.ld"), log)
 }
 
 fn main() {
-    let folder = PathBuf::from("src").join(env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default());
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let machine = MACHINES.iter().find(|(name, _)| *name == arch).map_or("none", |(_, machine)| machine);
+    let machine = PathBuf::from("src/machine").join(machine).with_extension("ld");
+    let folder = PathBuf::from("src/arch").join(arch);
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    if let Err(error) = scripts(&folder, &out) {
-        println!("cargo::error={}: {error}", folder.display());
+    if let Err(error) = scripts(&folder, &machine, &out) {
+        println!("cargo::error={}: {error}", machine.display());
     }
     println!("cargo::rustc-link-search={}", out.display());
     println!("cargo::rerun-if-changed={}", folder.display());
+    println!("cargo::rerun-if-changed={}", machine.display());
     println!("cargo::rerun-if-changed=src/sections.ld");
 }

@@ -10,10 +10,10 @@ use bareverbs::Clock as _;
 use heapless::String;
 use spin::Mutex;
 
-use crate::machine::Uart;
+use crate::machine::{UART, Uart};
 use crate::{Timer, interrupts};
 
-static LINE: Mutex<Uart> = Mutex::new(Uart);
+static LINE: Mutex<Uart> = Mutex::new(UART);
 
 struct Text<'a>(&'a mut Uart);
 

@@ -9,7 +9,7 @@ use core::time::Duration;
 use bareverbs::Clock as _;
 use spin::Mutex;
 
-use crate::{Timer, machine};
+use crate::{Timer, arch};
 
 /// Vectors that a machine has for the card.
 pub const VECTORS: usize = 8;
@@ -27,7 +27,7 @@ pub struct Message {
 
 /// Returns the message of vector `index`, which is open from now on; `None` if the machine has fewer.
 pub fn message(index: usize) -> Option<Message> {
-    if index < VECTORS { machine::open_interrupt(index) } else { None }
+    if index < VECTORS { arch::open_interrupt(index) } else { None }
 }
 
 /// Called with each vector that is raised.
@@ -40,10 +40,10 @@ pub fn handle_with(handler: fn(usize)) {
 
 /// Holds interrupts back while `f` runs.
 pub fn held<T>(f: impl FnOnce() -> T) -> T {
-    let came_through = machine::hold_interrupts();
+    let came_through = arch::hold_interrupts();
     let result = f();
     if came_through {
-        machine::let_interrupts_through();
+        arch::let_interrupts_through();
     }
     result
 }
@@ -79,7 +79,7 @@ pub fn wait(index: usize, before: u32, timeout: Duration) -> Option<u32> {
             if Timer.now() >= deadline {
                 return Some(None);
             }
-            machine::sleep_until(deadline.as_nanos());
+            arch::sleep_until(deadline.as_nanos());
             None
         });
         if let Some(result) = result {

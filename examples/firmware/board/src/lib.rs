@@ -1,8 +1,8 @@
 //! The board support of the example programs, for a machine without an operating system. It has what the driver does not do:
 //! start-up code, console, clock, PCI Express, interrupts, memory for the card, the end of a program.
 //!
-//! Three machines of QEMU are here, one folder each: `q35` (x86-64), `virt` of AArch64 and `virt` of RISC-V. On a board of
-//! one's own one of these folders is what changes.
+//! Three machines of QEMU are here: `q35` (x86-64), `virt` of AArch64 and `virt` of RISC-V. A board of one's own is one more file
+//! in `machine/`, with the addresses of what it has, and its linker script; the code of the processor is in `arch/`.
 #![no_std]
 
 pub mod card;
@@ -13,19 +13,30 @@ pub mod interrupts;
 #[cfg(feature = "defmt")]
 mod log;
 pub mod pci;
+mod registers;
+mod serial;
 pub mod stack;
 mod start;
 
 #[cfg(target_arch = "x86_64")]
-#[path = "x86_64/mod.rs"]
+#[path = "arch/x86_64/mod.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "machine/q35.rs"]
 mod machine;
 
 #[cfg(target_arch = "aarch64")]
-#[path = "aarch64/mod.rs"]
+#[path = "arch/aarch64/mod.rs"]
+mod arch;
+#[cfg(target_arch = "aarch64")]
+#[path = "machine/virt_aarch64.rs"]
 mod machine;
 
 #[cfg(target_arch = "riscv64")]
-#[path = "riscv64/mod.rs"]
+#[path = "arch/riscv64/mod.rs"]
+mod arch;
+#[cfg(target_arch = "riscv64")]
+#[path = "machine/virt_riscv64.rs"]
 mod machine;
 
 pub use failure::{During, Failure};
@@ -52,6 +63,6 @@ pub struct Timer;
 
 impl Clock for Timer {
     fn now(&self) -> Instant {
-        Instant::from_nanos(machine::nanoseconds())
+        Instant::from_nanos(arch::nanoseconds())
     }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use bareverbs::Clock as _;
 use spin::Mutex;
 
-use crate::{Timer, console, machine};
+use crate::{Timer, arch, console};
 
 /// Whether a frame is being written.
 static OPEN: AtomicBool = AtomicBool::new(false);
@@ -22,7 +22,7 @@ struct SerialLine;
 // `acquire` within a frame does not return.
 unsafe impl defmt::Logger for SerialLine {
     fn acquire() {
-        let came_through = machine::hold_interrupts();
+        let came_through = arch::hold_interrupts();
         assert!(!OPEN.swap(true, Ordering::Acquire), "a log line inside of another");
         CAME_THROUGH.store(came_through, Ordering::Relaxed);
         // From text to frames.
@@ -40,7 +40,7 @@ unsafe impl defmt::Logger for SerialLine {
         let came_through = CAME_THROUGH.load(Ordering::Relaxed);
         OPEN.store(false, Ordering::Release);
         if came_through {
-            machine::let_interrupts_through();
+            arch::let_interrupts_through();
         }
     }
 

@@ -3,7 +3,7 @@
 use core::panic::PanicInfo;
 
 use crate::failure::Failure;
-use crate::{console, machine, pci, println, stack};
+use crate::{arch, console, machine, pci, println, stack};
 
 /// Exit status of a program that failed.
 const FAILED: u8 = 1;
@@ -32,6 +32,7 @@ macro_rules! entry {
 extern "C" fn board_start() -> ! {
     stack::paint();
     machine::start();
+    arch::start();
     pci::start();
     let result = firmware_main();
     println!("stack: {} of {} bytes were used", stack::used(), stack::size());

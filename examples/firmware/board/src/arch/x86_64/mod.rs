@@ -1,4 +1,4 @@
-//! QEMU's q35.
+//! x86-64 as PCs have it: ports, the time stamp counter, the local APIC.
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
@@ -7,68 +7,36 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use volatile_register::RW;
 
 use crate::interrupts::{self, Message};
-use crate::pci::{Ecam, Window};
+use crate::machine::HPET;
+use crate::registers::registers;
 use crate::start::fault;
 
 global_asm!(include_str!("start.S"));
 
-/// Name of the machine.
-pub const NAME: &str = "x86_64, q35";
-/// The memory that the chip set maps to configuration space, as [`start`] sets it up.
-pub(crate) const ECAM: Ecam = Ecam { base: 0xb000_0000, buses: 256 };
-/// Below the I/O APIC, above the ECAM. SeaBIOS gives out addresses from the end down, a few megabytes at most.
-pub(crate) const BARS: Window = Window { base: 0xc000_0000, end: 0xf000_0000 };
-
-const COM1: u16 = 0x3f8;
-/// QEMU's isa-debug-exit: a byte `n` ends it with status `2n + 1`.
-const DEBUG_EXIT: u16 = 0xf4;
-/// Where the registers of power management are put ([`start`]).
-const POWER_MANAGEMENT: u16 = 0x600;
 /// Vectors of the card: above the exceptions of the processor.
 const FIRST_VECTOR: usize = 48;
 const TIMER_VECTOR: usize = 62;
 
-fn outb(port: u16, value: u8) {
-    // SAFETY: the ports of this file are those of the serial line, the interrupt controllers and the end of the machine.
+pub(crate) fn outb(port: u16, value: u8) {
+    // SAFETY: the ports of this package are those of the serial line, the chip set and the interrupt controllers.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
-fn outw(port: u16, value: u16) {
+pub(crate) fn outw(port: u16, value: u16) {
     // SAFETY: as for `outb`.
     unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
 }
 
-fn outl(port: u16, value: u32) {
-    // SAFETY: as for `outb`; the old way to configuration space too.
+pub(crate) fn outl(port: u16, value: u32) {
+    // SAFETY: as for `outb`.
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
 }
 
-fn inb(port: u16) -> u8 {
+pub(crate) fn inb(port: u16) -> u8 {
     let value;
     // SAFETY: reading the registers of the serial line.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
     value
-}
-
-/// Writes a dword of configuration space of bus 0 through the ports 0xcf8 and 0xcfc, which are there before the ECAM is.
-fn configure(device: u32, function: u32, register: u32, value: u32) {
-    outl(0xcf8, 1 << 31 | device << 11 | function << 8 | register);
-    outl(0xcfc, value);
-}
-
-/// The serial line: a 16550 at its ports.
-pub(crate) struct Uart;
-
-impl Uart {
-    pub(crate) fn put(&mut self, byte: u8) {
-        // Room in the transmitter; a line that never has any does not hold the program up.
-        let _ = (0..100_000).find(|_| inb(COM1 + 5) & 0x20 != 0);
-        outb(COM1, byte);
-    }
-
-    pub(crate) fn get(&mut self) -> Option<u8> {
-        (inb(COM1 + 5) & 1 != 0).then(|| inb(COM1))
-    }
 }
 
 /// Ticks of the local APIC's timer in a millisecond.
@@ -132,16 +100,6 @@ const _: () = {
 };
 
 const LOCAL_APIC: usize = 0xfee0_0000;
-const HPET: usize = 0xfed0_0000;
-
-/// Registers that every machine of this kind has at this address.
-///
-/// # Safety
-/// A block `T` of registers is there.
-unsafe fn registers<T>(address: usize) -> &'static T {
-    // SAFETY: promised by the caller; the start-up code maps every address, this part uncached.
-    unsafe { &*core::ptr::with_exposed_provenance(address) }
-}
 
 /// Compares the time stamp counter and the timer of the local APIC with the event timer for two milliseconds.
 fn calibrate() {
@@ -221,17 +179,8 @@ unsafe extern "C" {
     static vector_stubs: u8;
 }
 
-/// Sets up serial line, configuration space, clock and interrupts.
+/// Sets up clock and interrupts.
 pub(crate) fn start() {
-    // 115,200 baud, 8 bits, no parity, one stop bit, FIFO on.
-    for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 7), (4, 3)] {
-        outb(COM1 + register, value);
-    }
-    // PCIEXBAR of the host bridge: 256 MiB, on. PMBASE and ACPI_CNTL of the south bridge.
-    configure(0, 0, 0x64, 0);
-    configure(0, 0, 0x60, ECAM.base as u32 | 1);
-    configure(31, 0, 0x40, u32::from(POWER_MANAGEMENT) | 1);
-    configure(31, 0, 0x44, 0x80);
     // SAFETY: the local APIC is there on every x86-64; spurious interrupts are vector 63.
     unsafe { registers::<LocalApic>(LOCAL_APIC).spurious.write(0x100 | 63) };
     calibrate();
@@ -287,19 +236,5 @@ extern "C" fn board_vector(frame: &Frame) {
             unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
             fault("exception", frame.vector << 32 | frame.code & 0xffff_ffff, frame.at, address)
         }
-    }
-}
-
-/// Turns the machine off (status 0) or, with another status, ends QEMU with `2 * status + 1`.
-pub(crate) fn end(status: u8) -> ! {
-    if status == 0 {
-        // PM1 control: sleep type of soft off, sleep enable.
-        outw(POWER_MANAGEMENT + 4, 0x2000);
-    } else {
-        outb(DEBUG_EXIT, status);
-    }
-    loop {
-        // SAFETY: nothing is left to do.
-        unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
     }
 }

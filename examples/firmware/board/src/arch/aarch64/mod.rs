@@ -1,39 +1,23 @@
-//! QEMU's virt for AArch64, with an interrupt controller GICv2 and its v2m frame for message-signalled interrupts.
+//! AArch64 at EL1: the virtual timer, and an interrupt controller GICv2 with a v2m frame for message-signalled interrupts.
 
 use core::arch::{asm, global_asm};
 
 use volatile_register::{RO, RW, WO};
 
 use crate::interrupts::{self, Message};
-use crate::pci::{Ecam, Window};
+use crate::machine::{self, CPU_INTERFACE, DISTRIBUTOR, MESSAGES};
+use crate::registers::registers;
 use crate::start::fault;
 
-global_asm!(include_str!("start.S"));
+global_asm!(
+    include_str!("start.S"),
+    registers = const machine::REGISTERS_GIB,
+    ram = const machine::RAM_GIB,
+    ecam = const machine::ECAM_GIB,
+);
 
-/// Name of the machine.
-pub const NAME: &str = "aarch64, virt";
-/// The high ECAM of the machine (`highmem-ecam`, on by default).
-pub(crate) const ECAM: Ecam = Ecam { base: 0x40_1000_0000, buses: 256 };
-/// Its PCI addresses below 1 GiB.
-pub(crate) const BARS: Window = Window { base: 0x1000_0000, end: 0x3eff_0000 };
-
-const UART: usize = 0x0900_0000;
-const DISTRIBUTOR: usize = 0x0800_0000;
-const CPU_INTERFACE: usize = 0x0801_0000;
-const MESSAGES: usize = 0x0802_0000;
 /// Interrupt of the virtual timer, which ends a sleep.
 const VIRTUAL_TIMER: u32 = 27;
-
-/// The PL011, as far as it is used here.
-#[repr(C)]
-struct Pl011 {
-    data: RW<u32>,
-    reserved0: [u32; 5],
-    flags: RO<u32>,
-    reserved1: [u32; 4],
-    line_control: RW<u32>,
-    control: RW<u32>,
-}
 
 /// The distributor of the GICv2, as far as it is used here.
 #[repr(C)]
@@ -68,45 +52,12 @@ struct MessageFrame {
 }
 
 const _: () = {
-    assert!(core::mem::offset_of!(Pl011, control) == 0x30);
     assert!(core::mem::offset_of!(Distributor, enable) == 0x100);
     assert!(core::mem::offset_of!(Distributor, priority) == 0x400);
     assert!(core::mem::offset_of!(Distributor, target) == 0x800);
     assert!(core::mem::offset_of!(Distributor, configuration) == 0xc00);
     assert!(core::mem::offset_of!(MessageFrame, set) == 0x40);
 };
-
-/// Registers that every machine of this kind has at this address.
-///
-/// # Safety
-/// A block `T` of registers is there.
-unsafe fn registers<T>(address: usize) -> &'static T {
-    // SAFETY: promised by the caller; the start-up code maps these addresses as device memory.
-    unsafe { &*core::ptr::with_exposed_provenance(address) }
-}
-
-/// The serial line: a PL011.
-pub(crate) struct Uart;
-
-impl Uart {
-    fn registers() -> &'static Pl011 {
-        // SAFETY: the machine has its first serial line there.
-        unsafe { registers(UART) }
-    }
-
-    pub(crate) fn put(&mut self, byte: u8) {
-        let uart = Self::registers();
-        // Room in the transmitter; a line that never has any does not hold the program up.
-        let _ = (0..100_000).find(|_| uart.flags.read() & 0x20 == 0);
-        // SAFETY: sends a byte.
-        unsafe { uart.data.write(u32::from(byte)) };
-    }
-
-    pub(crate) fn get(&mut self) -> Option<u8> {
-        let uart = Self::registers();
-        (uart.flags.read() & 0x10 == 0).then(|| uart.data.read() as u8)
-    }
-}
 
 /// Returns the time since the counter began.
 pub(crate) fn nanoseconds() -> u64 {
@@ -118,13 +69,10 @@ pub(crate) fn nanoseconds() -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(frequency.max(1))) as u64
 }
 
-/// Sets up serial line and interrupts.
+/// Sets up interrupts.
 pub(crate) fn start() {
-    let uart = Uart::registers();
-    // SAFETY: 8 bits, FIFO on; then on, both ways. The distributor and the interface forward everything that is enabled.
+    // SAFETY: the machine has both there. The distributor and the interface forward everything that is enabled.
     unsafe {
-        uart.line_control.write(0x70);
-        uart.control.write(0x301);
         let distributor: &Distributor = registers(DISTRIBUTOR);
         distributor.control.write(1);
         let [private, ..] = &distributor.enable;
@@ -212,15 +160,4 @@ extern "C" fn board_interrupt() {
 #[unsafe(no_mangle)]
 extern "C" fn board_fault(_entry: u64, syndrome: u64, at: u64, address: u64) -> ! {
     fault("exception, syndrome", syndrome, at, address)
-}
-
-/// Ends QEMU with this status, by semihosting (SYS_EXIT, ADP_Stopped_ApplicationExit).
-pub(crate) fn end(status: u8) -> ! {
-    let block = [0x2_0026_u64, u64::from(status)];
-    // SAFETY: the machine was started with semihosting: the call does not come back. The block is read by the host.
-    unsafe { asm!("hlt #0xf000", in("x0") 0x18, in("x1") &raw const block, options(nostack)) };
-    loop {
-        // SAFETY: nothing is left to do.
-        unsafe { asm!("wfi", options(nomem, nostack)) }
-    }
 }

@@ -19,21 +19,20 @@ start:
     msr elr_el2, x0
     eret
 
-    # Level 1, blocks of 1 GiB, 39 bits of addresses. Registers: 0 to 1 GiB, and the ECAM at 256 GiB. RAM: 1 to 2 GiB.
+    # Level 1, blocks of 1 GiB, 39 bits of addresses: one of registers, one with the ECAM, one of RAM.
 10: adrp x0, tables
     add x1, x0, #4096
 20: stp xzr, xzr, [x1, #-16]!
     cmp x1, x0
     b.ne 20b
     # Block, access flag, memory type 0, not executable.
-    ldr x1, =0x0060000000000401
-    str x1, [x0]
-    ldr x2, =0x4000000000
-    orr x1, x1, x2
-    str x1, [x0, #(256 * 8)]
+    ldr x1, =(0x0060000000000401 + ({registers} << 30))
+    str x1, [x0, #({registers} * 8)]
+    ldr x1, =(0x0060000000000401 + ({ecam} << 30))
+    str x1, [x0, #({ecam} * 8)]
     # Block, access flag, inner shareable, memory type 1.
-    ldr x1, =0x40000705
-    str x1, [x0, #8]
+    ldr x1, =(0x705 + ({ram} << 30))
+    str x1, [x0, #({ram} * 8)]
     # Type 0: Device-nGnRnE. Type 1: normal, write-back.
     mov x1, #0xff00
     msr mair_el1, x1
