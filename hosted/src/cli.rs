@@ -101,7 +101,7 @@ pub enum EntryCommand {
 pub enum CommandCommand {
     /// Shows the named fields of a command's input or output
     Decode(CommandArgs),
-    /// Prints the commands of a recording as a table: name, opcode, op_mod, input, output
+    /// Prints the commands of a recording or a kernel log as a table: name, opcode, op_mod, input, output
     Export(ExportArgs),
 }
 
@@ -156,9 +156,9 @@ pub struct CommandArgs {
 /// Options of `command export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Recording that `sim serve --record` wrote
+    /// Recording that `sim serve --record` wrote, or kernel log with the debug messages of mlx5_core
     pub recording: PathBuf,
-    /// Device whose commands are printed, by its name in the recording [default: the only one]
+    /// Device whose commands are printed: its name in the recording, its PCI address in the log [default: the only one]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 }

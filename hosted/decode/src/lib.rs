@@ -24,6 +24,7 @@ pub mod completion;
 mod decoded;
 pub mod event;
 pub mod field_printer;
+pub mod kernel_log;
 pub mod receive;
 pub mod send;
 #[cfg(test)]

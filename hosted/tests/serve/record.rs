@@ -72,6 +72,13 @@ fn the_commands_of_one_device_are_exported() {
     assert!(export(&["/no/such/file"], 1).contains("/no/such/file: "));
     std::fs::write(&file, "recording 1\ndance\n").unwrap();
     assert!(export(&[name], 1).contains("line 2: "));
+    std::fs::write(&file, "[ 1.0] nothing of a card\n").unwrap();
+    assert!(export(&[name], 1).contains("is no recording of sim serve, and no kernel log"));
+    let entry = "07000000 00000010 00000000 00000000\n010: 080d0000 00000000 00000000 00000000\n\
+                 020: 00000000 00000000 00000000 00000000\n030: 00000000 00000000 00000010 01fd0000";
+    let dump = |side: &str| format!("mlx5_core 0000:01:00.0: dump command NOP(0x80d) {side}\n000: {entry}\n");
+    std::fs::write(&file, dump("INPUT") + &dump("OUTPUT")).unwrap();
+    assert!(export(&[name, "--device", "0000:01:00.0"], 0).contains("\nNOP\t80d\t0\t080d0000"));
     std::fs::write(&file, "recording 1\n").unwrap();
     assert!(export(&[name], 2).contains("the recording has no device"));
 }
