@@ -90,6 +90,13 @@ fn a_pulled_cable_trains_again_and_the_lid_stays() {
     pass(&mut host, SWEEP);
     assert_eq!(port(&mut host), (5, 4, 7, 1));
     assert_eq!(changes(&host), [INITIALIZED, LID, ACTIVE, DOWN, INITIALIZED, ACTIVE]);
+    // Pulled before the subnet has found it.
+    host.device.set_link(false);
+    host.device.set_link(true);
+    pass(&mut host, TRAINING + SWEEP / 2);
+    host.device.set_link(false);
+    pass(&mut host, SWEEP);
+    assert_eq!(changes(&host)[6..], [DOWN, INITIALIZED, DOWN]);
 }
 
 #[test]
