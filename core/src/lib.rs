@@ -68,8 +68,8 @@ pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind}
 pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use platform::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingLayout, RingView,
-    WordRegister,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
+    RingView, TooFewPages, WordRegister,
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,

@@ -1,6 +1,6 @@
-//! What a machine must offer: registers, memory that the device sees, ordering, time.
+//! What a machine must offer: registers, memory that the device sees, pages for its firmware, ordering, time.
 //!
-//! All four are implemented by the integrator (or by a simulated device) and composed in a [`Platform`].
+//! All five are implemented by the integrator (or by a simulated device) and composed in a [`Platform`].
 
 use core::time::Duration;
 
@@ -204,6 +204,48 @@ pub trait RingView {
     fn record(self, second: bool, value: u32);
 }
 
+/// Pages for the firmware of a device: single pages of 4096 bytes, anywhere. A real card wants thousands of them. The driver
+/// never accesses them.
+///
+/// # Safety
+/// The device reads and writes the pages that it is given. So:
+/// - [`Self::allocate`] returns the address of 4096 bytes, as the device sees them, which belong to nothing else until
+///   [`Self::free`] returns `true` for the address, or [`Self::free_all`] is called.
+/// - They stay allocated as long as the value lives. Once it is gone, the device cannot reach them any more (an IOMMU sees to
+///   that), or they are never used for anything else.
+#[expect(unsafe_code, reason = "a wrong implementation would let the device write anywhere")]
+pub unsafe trait PageSource {
+    /// Prepares `pages` more pages, before the first of them is allocated.
+    ///
+    /// # Errors
+    /// There are fewer.
+    fn reserve(&mut self, pages: u32) -> Result<(), TooFewPages>;
+    /// Allocates a page and returns its address as the device sees it, a multiple of 4096. `None` if none is left.
+    fn allocate(&mut self) -> Option<u64>;
+    /// Frees the page at this address. Returns `false` if no page there is allocated: the address comes from the device.
+    fn free(&mut self, device_addr: u64) -> bool;
+    /// Frees every page. A bring-up begins with it: a device that was reset has no pages any more.
+    fn free_all(&mut self);
+}
+
+/// A [`PageSource`] has fewer pages than requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TooFewPages {
+    /// Pages requested.
+    pub wanted: u32,
+    /// Pages that are left.
+    pub available: u32,
+}
+
+impl core::fmt::Display for TooFewPages {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} pages of 4096 bytes are wanted, {} are left", self.wanted, self.available)
+    }
+}
+
+impl core::error::Error for TooFewPages {}
+
 /// Ordering between this CPU and the device.
 pub trait DmaFence {
     /// Orders earlier writes to [`DmaMemory`] before later writes to registers and memory, as the device sees them.
@@ -266,12 +308,14 @@ pub trait Clock {
     }
 }
 
-/// The four traits of one machine, composed.
+/// The five traits of one machine, composed.
 pub trait Platform {
     /// Device registers.
     type Registers: Registers;
-    /// Memory for queues, commands and firmware.
+    /// Memory for queues and commands.
     type Memory: DmaMemory;
+    /// Pages for the firmware.
+    type Pages: PageSource;
     /// Ordering; each queue has one of its own.
     type Fence: DmaFence + Clone + 'static;
     /// Time.
@@ -282,8 +326,10 @@ pub trait Platform {
 pub struct Machine<P: Platform> {
     /// BAR0 of the device. The integrator enables bus mastering before.
     pub registers: P::Registers,
-    /// Memory for queues, commands and firmware, at least as long as the driver requires.
+    /// Memory for queues and commands, at least as long as the driver requires.
     pub memory: P::Memory,
+    /// Pages for the firmware.
+    pub pages: P::Pages,
     /// Ordering.
     pub fence: P::Fence,
     /// Time.

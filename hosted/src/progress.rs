@@ -14,6 +14,8 @@ const QUIET_TIME: Duration = Duration::from_secs(1);
 pub struct Progress {
     started: Instant,
     total: u64,
+    /// What is counted.
+    unit: &'static str,
     done: u64,
     is_wanted: bool,
     bar: Option<ProgressBar>,
@@ -21,15 +23,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of a job of `total` messages. A bar appears only if `is_wanted` and standard error is a terminal.
-    pub fn new(total: u64, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
+    /// Creates the progress of a job of `total` messages, or of another `unit`. A bar appears only if `is_wanted` and standard error is a terminal.
+    pub fn new(total: u64, unit: &'static str, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
         let is_wanted = is_wanted && std::io::stderr().is_terminal();
-        Self { started: Instant::now(), total, done: 0, is_wanted, bar: None, stop }
+        Self { started: Instant::now(), total, unit, done: 0, is_wanted, bar: None, stop }
     }
 
     /// Counts messages of the phase `what`.
     pub fn advance(&mut self, what: &'static str, messages: u64) {
-        self.done = self.done.saturating_add(messages);
+        self.move_to(what, self.done.saturating_add(messages));
+    }
+
+    /// Sets what is done, in the phase `what`.
+    pub fn move_to(&mut self, what: &'static str, done: u64) {
+        self.done = done;
         if self.bar.is_none() && self.is_wanted && self.started.elapsed() > QUIET_TIME {
             self.bar = Some(self.new_bar());
         }
@@ -46,8 +53,8 @@ impl Progress {
 
     fn new_bar(&self) -> ProgressBar {
         let bar = ProgressBar::new(self.total).with_position(self.done).with_elapsed(self.started.elapsed());
-        let template = "{msg:16} {wide_bar} {human_pos}/{human_len} messages, {percent} %, {elapsed}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        let template = format!("{{msg:16}} {{wide_bar}} {{human_pos}}/{{human_len}} {}, {{percent}} %, {{elapsed}}", self.unit);
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
         bar

@@ -213,7 +213,7 @@ impl Node {
 
 /// Returns a machine for a driver on `host`.
 pub fn machine(host: &Host) -> Machine<SimPlatform> {
-    Machine { registers: host.registers(), memory: host.memory(Driver::ARENA), fence: host.fence(), clock: host.clock() }
+    host.machine(Driver::ARENA)
 }
 
 /// A protection domain, a completion queue and a queue pair on one host.

@@ -10,7 +10,7 @@ use bareverbs::{
     PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags, SendOp,
     SendWr, WcStatus,
 };
-use bareverbs_mlx5::{BringUpError, Config, Error, Step};
+use bareverbs_mlx5::{BringUpError, Config, Error, Progress, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
@@ -80,9 +80,11 @@ fn commands_of_steps() -> Vec<(Step, u16)> {
     let opcodes = Opcodes::on(&host);
     let mut pairs = Vec::new();
     let mut last = None;
-    let driver = Driver::bring_up_with(machine(&host), &IMPATIENT, |step| {
+    let driver = Driver::bring_up_with(machine(&host), &IMPATIENT, |next| {
         pairs.extend(opcodes.take().into_iter().filter_map(|opcode| Some((last?, opcode))));
-        last = Some(step);
+        if let Progress::Step(step) = next {
+            last = Some(step);
+        }
         ControlFlow::Continue(())
     });
     pairs.extend(opcodes.take().into_iter().filter_map(|opcode| Some((last?, opcode))));
@@ -94,8 +96,8 @@ fn commands_of_steps() -> Vec<(Step, u16)> {
 /// Brings the device up with a fault armed before `at`, which must end in an error.
 fn bring_up_with_fault(host: &Host, at: Step, fault: Fault) -> BringUpError {
     let before = host.clock().now();
-    let brought = Driver::bring_up_with(machine(host), &IMPATIENT, |step| {
-        if step == at {
+    let brought = Driver::bring_up_with(machine(host), &IMPATIENT, |next| {
+        if next == Progress::Step(at) {
             arm(host, fault);
         }
         ControlFlow::Continue(())
@@ -169,8 +171,8 @@ fn the_device_is_pulled_out_before_each_step() {
     for at in Step::ALL.iter().copied() {
         let host = host();
         let before = host.clock().now();
-        let brought = Driver::bring_up_with(machine(&host), &IMPATIENT, |step| {
-            if step == at {
+        let brought = Driver::bring_up_with(machine(&host), &IMPATIENT, |next| {
+            if next == Progress::Step(at) {
                 host.with_device(|device| device.set_removed(true));
             }
             ControlFlow::Continue(())

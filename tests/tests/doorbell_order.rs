@@ -34,6 +34,7 @@ impl Fixture {
         let machine = Machine {
             registers: log.record(host.registers()),
             memory: log.record(host.memory(Recorded::ARENA)),
+            pages: host.pages(u32::MAX),
             fence: log.record(host.fence()),
             clock: host.clock(),
         };

@@ -9,7 +9,7 @@ use bareverbs::{
     AllocPdError, Clock, Completion, DestroyQpError, DeviceError, Errno, Instant, Machine, Payload, Platform, PollCqError,
     SendOp, WcStatus,
 };
-use bareverbs_mlx5::{Config, Error, Mlx5, Step};
+use bareverbs_mlx5::{Config, Error, Mlx5, Progress, Step};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_tests::{
@@ -106,8 +106,8 @@ fn in_each_step_of_the_bring_up() {
     let mut other = Loopback::new(Node::new(other));
     for (seed, at) in (1..).zip(Step::ALL.iter().copied()) {
         let mut since = Instant::default();
-        let brought = Driver::bring_up_with(machine(&host), &Config::DEFAULT, |step| {
-            if step == at {
+        let brought = Driver::bring_up_with(machine(&host), &Config::DEFAULT, |next| {
+            if next == Progress::Step(at) {
                 reset(&host);
                 since = host.clock().now();
             }
@@ -249,6 +249,7 @@ struct ReturningClock {
 impl Platform for Returning {
     type Registers = <SimPlatform as Platform>::Registers;
     type Memory = <SimPlatform as Platform>::Memory;
+    type Pages = <SimPlatform as Platform>::Pages;
     type Fence = <SimPlatform as Platform>::Fence;
     type Clock = ReturningClock;
 }
@@ -271,9 +272,9 @@ impl Clock for ReturningClock {
 fn a_device_that_reads_as_ones_after_its_reset_has_the_time_of_its_boot() {
     let (_, [host]) = hosts();
     host.with_device(|device| device.set_removed(true));
-    let Machine { registers, memory, fence, clock } = machine(&host);
+    let Machine { registers, memory, pages, fence, clock } = machine(&host);
     let back = Cell::new(Some(clock.now().after(Duration::from_secs(30))));
-    let machine = Machine { registers, memory, fence, clock: ReturningClock { host: host.clone(), back } };
+    let machine = Machine { registers, memory, pages, fence, clock: ReturningClock { host: host.clone(), back } };
     let start = host.clock().now();
     let driver = Mlx5::<Returning, PAGES>::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
     assert!(host.clock().now().since(start) >= Duration::from_secs(30));

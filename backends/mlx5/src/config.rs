@@ -24,7 +24,7 @@ pub struct Config {
     pub page_events: u32,
     /// Entries of each event queue for completions, a power of two from 64.
     pub completion_events: u32,
-    /// Maximum number of pages that the firmware gets.
+    /// Maximum number of pages that the firmware gets, if its source has that many.
     pub firmware_pages: u32,
     /// MSI-X vector of the first three event queues; completion event queue n takes the n-th vector after it.
     pub first_vector: u16,

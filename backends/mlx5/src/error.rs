@@ -15,10 +15,20 @@ pub enum Error {
         /// Bytes handed in.
         have: usize,
     },
-    /// The arena has no contiguous range of that many free pages.
+    /// The arena is too small: it has not that many free pages, or they are not contiguous.
     ArenaFull {
         /// Pages requested.
         pages: u32,
+        /// Pages that are free, at most 2^24 - 1 are told.
+        free: u32,
+    },
+    /// The machine has fewer pages for the firmware than that wants, or [`Config::firmware_pages`](crate::Config::firmware_pages)
+    /// allows fewer. None of them was given.
+    TooFewPages {
+        /// Pages that the firmware wants.
+        wanted: u32,
+        /// Pages that are left, at most 2^24 - 1 are told.
+        available: u32,
     },
     /// Every doorbell record is in use.
     RecordsFull,
@@ -194,7 +204,8 @@ impl Error {
     pub(crate) const fn pack(self) -> PackedError {
         let (kind, small, opcode, fact) = match self {
             Self::ArenaTooSmall { have } => (0, 0, 0, have),
-            Self::ArenaFull { pages } => (1, 0, 0, pages as usize),
+            Self::ArenaFull { pages, free } => (1, shorter(free).0, shorter(free).1, pages as usize),
+            Self::TooFewPages { wanted, available } => (25, shorter(available).0, shorter(available).1, wanted as usize),
             Self::RecordsFull => (2, 0, 0, 0),
             Self::OutOfRange { offset } => (3, 0, 0, offset),
             Self::NotInitialized => (4, 0, 0, 0),
@@ -224,6 +235,12 @@ impl Error {
     }
 }
 
+/// Returns a number of pages as the small fact and the opcode of a [`PackedError`]: 24 bits, which are 64 GiB.
+const fn shorter(pages: u32) -> (u8, u16) {
+    let pages = if pages > 0xff_ffff { 0xff_ffff } else { pages };
+    (pages as u8, (pages >> 8) as u16)
+}
+
 impl From<PackedError> for Error {
     #[inline(never)]
     fn from(PackedError { head, fact }: PackedError) -> Self {
@@ -231,7 +248,7 @@ impl From<PackedError> for Error {
         let (small, opcode, number) = ((head >> 8) as u8, (head >> 16) as u16, fact as u32);
         match head & 0xff {
             0 => Self::ArenaTooSmall { have: fact },
-            1 => Self::ArenaFull { pages: number },
+            1 => Self::ArenaFull { pages: number, free: u32::from(opcode) << 8 | u32::from(small) },
             2 => Self::RecordsFull,
             3 => Self::OutOfRange { offset: fact },
             4 => Self::NotInitialized,
@@ -257,6 +274,7 @@ impl From<PackedError> for Error {
             }
             23 => Self::PagesKept { pages: number },
             24 => Self::DeviceReset,
+            25 => Self::TooFewPages { wanted: number, available: u32::from(opcode) << 8 | u32::from(small) },
             _ => Self::Stopped,
         }
     }
@@ -301,7 +319,20 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ArenaTooSmall { have } => write!(f, "the memory has {have} bytes, fewer than were promised"),
-            Self::ArenaFull { pages } => write!(f, "no {pages} contiguous free pages in the arena"),
+            Self::ArenaFull { pages, free } if pages > free => {
+                write!(f, "{pages} pages are needed, the arena has {free} free ones; make it larger (a parameter of `Mlx5`)")
+            }
+            Self::ArenaFull { pages, free } => {
+                write!(
+                    f,
+                    "no {pages} contiguous pages among the {free} free ones of the arena; make it larger (a parameter of `Mlx5`)"
+                )
+            }
+            Self::TooFewPages { wanted, available } => {
+                let (has, lacks) = (available / 256, wanted.saturating_sub(available).div_ceil(256));
+                write!(f, "the card's firmware wants {wanted} pages, {available} are left ({has} MiB); ")?;
+                write!(f, "give the driver {lacks} MiB more for the firmware (`Machine::pages`, `Config::firmware_pages`)")
+            }
             Self::RecordsFull => f.write_str("every doorbell record is in use"),
             Self::OutOfRange { offset } => write!(f, "byte {offset:#x} is outside registers or memory"),
             Self::NotInitialized => f.write_str("the device did not finish its initialization in time"),
@@ -358,7 +389,7 @@ impl DeviceError for Error {
 
     fn errno(&self) -> Errno {
         match *self {
-            Self::ArenaFull { .. } | Self::RecordsFull => Errno::Enomem,
+            Self::ArenaFull { .. } | Self::TooFewPages { .. } | Self::RecordsFull => Errno::Enomem,
             Self::ArenaTooSmall { .. }
             | Self::NoPort { .. }
             | Self::Misaligned
@@ -408,7 +439,10 @@ mod tests {
     fn a_packed_error_has_every_fact() {
         let mut errors = std::vec![
             Error::ArenaTooSmall { have: usize::MAX },
-            Error::ArenaFull { pages: u32::MAX },
+            Error::ArenaFull { pages: u32::MAX, free: 0xff_ffff },
+            Error::ArenaFull { pages: 3, free: 0x123_456 },
+            Error::TooFewPages { wanted: u32::MAX, available: 0xff_ffff },
+            Error::TooFewPages { wanted: 12_868, available: 512 },
             Error::RecordsFull,
             Error::OutOfRange { offset: usize::MAX },
             Error::NotInitialized,

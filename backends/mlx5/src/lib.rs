@@ -1,8 +1,9 @@
 //! An mlx5 (ConnectX) driver without an operating system and without a heap.
 //!
-//! [`Mlx5::bring_up`] takes a [`Machine`] (registers, memory, fences, clock), brings the device up and implements the core's
-//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. All memory of the device comes from one
-//! arena, whose size is part of the type. The driver checks each value from the device: an impossible number is an error, and
+//! [`Mlx5::bring_up`] takes a [`Machine`] (registers, memory, pages, fences, clock), brings the device up and implements the core's
+//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. The driver's own memory (queues, doorbell
+//! records, mailboxes) comes from one arena, whose size is part of the type; the pages that the device's firmware wants come from a
+//! [`PageSource`](bareverbs::PageSource) of the machine. The driver checks each value from the device: an impossible number is an error, and
 //! every wait has a deadline.
 //!
 //! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio`
@@ -18,8 +19,8 @@
 //! use bareverbs::{Machine, Platform, QpRings, Storage, Verbs};
 //! use bareverbs_mlx5::{Config, Mlx5};
 //!
-//! /// The driver, with an arena of 512 pages of 4096 bytes.
-//! type Card<P> = Mlx5<P, 512>;
+//! /// The driver, with an arena of 128 pages of 4096 bytes.
+//! type Card<P> = Mlx5<P, 128>;
 //!
 //! fn show_port<P: Platform + 'static>(machine: Machine<P>) -> Result<(), Box<dyn Error>> {
 //!     let card = Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _machine)| error)?;
@@ -33,7 +34,7 @@
 //! }
 //! ```
 //!
-//! `P` names the types of registers, memory, fences and clock. The book of the project shows a whole program for firmware.
+//! `P` names the types of registers, memory, pages, fences and clock. The book of the project shows a whole program for firmware.
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_debug_implementations)]
@@ -61,7 +62,7 @@ use core::ops::ControlFlow;
 use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
-pub use bring_up::steps::{BringUpError, Step, TeardownError, TeardownReport};
+pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
 pub use command::name::CmdName;
 pub use config::Config;
 pub use error::{Error, Feature};
@@ -105,14 +106,15 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
 
-    /// Brings a device up and calls `hook` before each step. If `hook` returns `Break`, the steps before are undone.
+    /// Brings a device up and calls `hook` before each step and each batch of pages for the firmware. If `hook` returns `Break`,
+    /// what was done is undone.
     ///
     /// # Errors
     /// Same as [`Mlx5::bring_up`]; the cause is [`Error::Stopped`] if the hook stopped the bring-up.
     pub fn bring_up_with(
         machine: Machine<P>,
         config: &Config,
-        mut hook: impl FnMut(Step) -> ControlFlow<()>,
+        mut hook: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self, (BringUpError, Machine<P>)> {
         let mut this = Self { driver: Driver::new(machine, *config) };
         match this.start(&mut hook) {
@@ -142,7 +144,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
             // The caller needs the first cause.
             let _ = view.tear_down();
-            let pages_kept = view.commands.arena.firmware_pages();
+            let pages_kept = view.commands.held.total();
             BringUpError { step, cause: cause.into(), pages_kept, needs_reset: view.needs_reset() }
         })
     }
@@ -185,7 +187,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     pub fn statistics(&self) -> Statistics {
         let arena: &arena::Arena = &self.driver.commands.arena;
         Statistics {
-            pages_held: arena.firmware_pages(),
+            pages_held: self.driver.commands.held.total(),
             pages_used: arena.used_pages(),
             pages_free: arena.free_pages(),
             ..self.driver.commands.stats

@@ -18,8 +18,8 @@ pub struct Statistics {
     pub pages_back: u32,
     /// Pages that the firmware has.
     pub pages_held: u32,
-    /// Pages that the driver uses.
+    /// Pages of the arena that the driver uses.
     pub pages_used: u32,
-    /// Free pages.
+    /// Free pages of the arena.
     pub pages_free: u32,
 }

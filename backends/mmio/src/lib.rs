@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`MappedBar`] | [`Registers`](bareverbs::Registers) | a device's BAR, mapped into the address space |
 //! | [`MappedMemory`], [`MappedRing`] | [`DmaMemory`](bareverbs::DmaMemory), [`DmaRing`](bareverbs::DmaRing) | memory that CPU and device share |
+//! | [`PageRanges`] | [`PageSource`](bareverbs::PageSource) | single pages for the firmware of a device, from ranges of memory |
 //! | [`CpuFence`] | [`DmaFence`](bareverbs::DmaFence) | the CPU's barriers between DMA memory and registers |
 //! | [`IdentityBuffer`] | [`DmaBuffer`](bareverbs::DmaBuffer) | an application buffer where device addresses are the caller's |
 //!
@@ -20,6 +21,7 @@ mod bar;
 mod fence;
 mod identity_buffer;
 mod memory;
+mod pages;
 mod ring;
 #[cfg(test)]
 mod test_memory;
@@ -28,4 +30,5 @@ pub use bar::{MappedBar, MappedDoorbell, MappedWord};
 pub use fence::CpuFence;
 pub use identity_buffer::IdentityBuffer;
 pub use memory::MappedMemory;
+pub use pages::PageRanges;
 pub use ring::{MappedRing, MappedRingView};

@@ -20,7 +20,7 @@
 //! /// What a driver is brought up on: with `bareverbs-mlx5`, `Mlx5::<_, 512>::bring_up(machine(&host), &Config::DEFAULT)`.
 //! fn machine(host: &Host) -> Machine<SimPlatform> {
 //!     let memory = host.memory(512 * 4096);
-//!     Machine { registers: host.registers(), memory, fence: host.fence(), clock: host.clock() }
+//!     Machine { registers: host.registers(), memory, pages: host.pages(u32::MAX), fence: host.fence(), clock: host.clock() }
 //! }
 //!
 //! let faults = WireFaults { loss: Probability::per_cent(2.0)?, ..WireFaults::NONE };

@@ -9,7 +9,7 @@ use bareverbs::{
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 
-type Driver = Mlx5<SimPlatform, 512>;
+type Driver = Mlx5<SimPlatform, 128>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (_, host_a, host_b) = World::pair(WorldConfig::default());

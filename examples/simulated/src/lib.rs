@@ -16,7 +16,7 @@ use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform, World, WorldConfig
 use bareverbs_sim::wire::WireFaults;
 
 /// The driver, with an arena of 512 pages of 4096 bytes for its queues and for the device's firmware.
-pub type Driver = Mlx5<SimPlatform, 512>;
+pub type Driver = Mlx5<SimPlatform, 128>;
 
 /// A host whose device is up.
 pub struct Node {

@@ -6,21 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Event, Machine, Platform, QpRings, Storage};
-use bareverbs_mlx5::{Mlx5, TeardownReport};
+use bareverbs_mlx5::{Error, Mlx5, Progress, TeardownReport};
 
 use super::host::Host;
 use super::stoppable::{Stoppable, StoppableClock};
+use crate::progress::Progress as ProgressBar;
 use crate::stop::Interrupted;
 
-/// Pages of 4096 bytes in the driver's arena: for the firmware of a card, and for queues.
-pub(super) const PAGES: usize = 16384;
+/// Pages of 4096 bytes in the driver's arena, for its queues: 32 queue pairs of 40 pages, and completion queues with room for all.
+pub(super) const PAGES: usize = 8192;
+
+/// Bytes that the firmware of a card is expected to want, rounded up: a ConnectX-4 Lx wanted 50 MiB. They are mapped as it asks.
+const FIRMWARE_MEMORY: u64 = 64 << 20;
 
 /// Bytes for the messages of a job with default options, rounded up: the self-test, `pingpong` and `perf` map them besides the
 /// driver's memory.
 const JOB_MEMORY: u64 = 16 << 20;
 
-/// Bytes that a subcommand locks for one card: the memory of the driver and of a job.
-pub const LOCKED_MEMORY: u64 = PAGES as u64 * 4096 + JOB_MEMORY;
+/// Bytes that a subcommand locks for one card: the memory of the driver, of the firmware and of a job.
+pub const LOCKED_MEMORY: u64 = PAGES as u64 * 4096 + FIRMWARE_MEMORY + JOB_MEMORY;
 
 /// The driver on platform `P`.
 pub(super) type Backend<P> = Mlx5<P, PAGES>;
@@ -72,14 +76,26 @@ impl<H: Host> Device<H> {
     /// The host lacks a resource, or a step of the bring-up failed; the error names it. [`Interrupted`] if `stop` was set
     /// meanwhile.
     pub fn bring_up(host: H, stop: &Arc<AtomicBool>) -> Result<Self> {
-        let Machine { registers, memory, fence, clock } = host.machine(Backend::<H::Platform>::ARENA)?;
-        let machine = Machine { registers, memory, fence, clock: StoppableClock::new(clock, stop.clone()) };
+        let Machine { registers, memory, pages, fence, clock } = host.machine(Backend::<H::Platform>::ARENA)?;
+        let machine = Machine { registers, memory, pages, fence, clock: StoppableClock::new(clock, stop.clone()) };
         let is_stopped = || stop.load(Ordering::Relaxed);
-        let before_step = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        match Backend::bring_up_with(machine, &host.config(), before_step) {
+        let mut bar = None;
+        let hook = |progress| {
+            match progress {
+                Progress::Step(_) => bar = None,
+                Progress::Pages { given, wanted } => bar
+                    .get_or_insert_with(|| ProgressBar::new(u64::from(wanted), "pages", true, stop.clone()))
+                    .move_to("firmware", u64::from(given)),
+            }
+            if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        match Backend::bring_up_with(machine, &host.config(), hook) {
             Ok(backend) => Ok(Self { host, verbs: Box::new(Verbs::new(backend, storage())) }),
             Err(_) if is_stopped() => Err(Interrupted.into()),
-            Err((error, _machine)) => Err(error).with_context(|| host.name().to_string()),
+            Err((error, machine)) => Err(match (error.cause, host.pages_refused(&machine.pages)) {
+                (Error::TooFewPages { .. }, Some(reason)) => reason.context(error),
+                _ => anyhow::Error::new(error).context(host.name().to_string()),
+            }),
         }
     }
 

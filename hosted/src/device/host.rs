@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use bareverbs::{DmaBuffer, Instant, Machine, Platform};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::Host as SimHost;
@@ -28,6 +28,11 @@ pub trait Host {
     /// # Errors
     /// The device or the memory is not available.
     fn machine(&self, arena: usize) -> Result<Machine<Self::Platform>>;
+
+    /// Returns why the pages for the firmware did not suffice, if the host knows more than their number.
+    fn pages_refused(&self, _pages: &<Self::Platform as Platform>::Pages) -> Option<Error> {
+        None
+    }
 
     /// Allocates `len` zeroed bytes that the device can access, to be registered.
     ///

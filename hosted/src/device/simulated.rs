@@ -50,8 +50,7 @@ impl Host for Simulated {
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<SimPlatform>> {
-        let host = &self.host;
-        Ok(Machine { registers: host.registers(), memory: host.memory(arena), fence: host.fence(), clock: host.clock() })
+        Ok(self.host.machine(arena))
     }
 
     fn buffer(&self, len: usize) -> Result<SimBuffer> {

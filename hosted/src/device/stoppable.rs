@@ -18,6 +18,7 @@ pub struct Stoppable<P>(PhantomData<P>);
 impl<P: Platform> Platform for Stoppable<P> {
     type Registers = P::Registers;
     type Memory = P::Memory;
+    type Pages = P::Pages;
     type Fence = P::Fence;
     type Clock = StoppableClock<P::Clock>;
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use bareverbs::{Clock as _, Instant, Machine};
 use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
-use bareverbs_vfio::{Device, DmaAllocation, Interrupt, MonotonicClock, VfioPlatform, wait_any};
+use bareverbs_vfio::{Device, DmaAllocation, FirmwarePages, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
 use super::host::Host;
 
@@ -68,6 +68,10 @@ impl Host for Card {
 
     fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>> {
         self.device.machine(arena).map_err(|error| of_card(&error, self.name()))
+    }
+
+    fn pages_refused(&self, pages: &FirmwarePages) -> Option<anyhow::Error> {
+        pages.refused().map(|error| of_card(error, self.name()))
     }
 
     fn buffer(&self, len: usize) -> Result<DmaAllocation> {

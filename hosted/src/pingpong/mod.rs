@@ -300,7 +300,7 @@ impl<'a> Job<'a> {
 
     /// Exchanges the messages. Returns the time in seconds by the wall clock.
     fn run_messages<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<f64> {
-        let mut progress = Progress::new(u64::from(self.args.iters), self.has_progress(), self.stop.clone());
+        let mut progress = Progress::new(u64::from(self.args.iters), "messages", self.has_progress(), self.stop.clone());
         let start = Instant::now();
         for end in ends.iter_mut() {
             end.start(devices.of(end.role))?;

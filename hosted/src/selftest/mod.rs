@@ -195,7 +195,7 @@ impl Job<'_> {
             Err(error) => return (devices, Err(error)),
         };
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
-        let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
+        let progress = Progress::new(total, "messages", !self.args.quiet && !self.args.trace.trace, self.stop.clone());
         let (seed, loses) = (self.args.seed, self.args.loss != Probability::NEVER);
         let mut harness = Harness { devices, a, b, progress, seed, loses, connections: 0, first: 0 };
         let mut window = None;

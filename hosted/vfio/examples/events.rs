@@ -11,7 +11,7 @@ use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
-type Card = Mlx5<VfioPlatform, 4096>;
+type Card = Mlx5<VfioPlatform, 512>;
 
 /// Token of the kernel's notice; the interrupts have their numbers.
 const REMOVAL: Token = Token(usize::MAX);

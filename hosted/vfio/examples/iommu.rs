@@ -9,7 +9,7 @@ use bareverbs::{QpRings, QpState, QpType, Remote, SendFlags, Sge, Storage, Verbs
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 
-type Card = Mlx5<VfioPlatform, 4096>;
+type Card = Mlx5<VfioPlatform, 512>;
 
 /// For the training of the link after the card's reset, and the subnet manager.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -27,6 +27,7 @@ use crate::clock::MonotonicClock;
 use crate::config_space::ConfigSpace;
 use crate::dma::{DmaAllocation, Mapping};
 use crate::error::Error;
+use crate::firmware_pages::FirmwarePages;
 use crate::interrupt::Interrupt;
 use crate::open_function::{Claim, OpenFunction};
 use crate::pci::{self, Address, Need, Obstacle, Process, Sysfs};
@@ -207,13 +208,14 @@ impl Device {
         unsafe { Mapping::new(self.function.clone(), base, len) }
     }
 
-    /// Creates the machine for the driver: the registers, `arena` bytes of memory, the fences of this CPU, and a clock.
+    /// Creates the machine for the driver: the registers, `arena` bytes of memory, pages for the firmware, the fences of this CPU, and a clock.
     ///
     /// # Errors
     /// As for [`Device::registers`] and [`Device::memory`].
     pub fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>, Error> {
         let memory = self.memory(arena)?;
-        Ok(Machine { registers: self.registers()?, memory, fence: CpuFence::UNCACHED, clock: MonotonicClock::new() })
+        let pages = FirmwarePages::new(self.function.clone());
+        Ok(Machine { registers: self.registers()?, memory, pages, fence: CpuFence::UNCACHED, clock: MonotonicClock::new() })
     }
 
     /// Enables the first `count` MSI-X vectors of the device and returns their event descriptors. Those of an earlier call are no longer

@@ -398,7 +398,7 @@ impl DmaRing for DmaAllocationRing {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use bareverbs::RingView as _;
@@ -409,13 +409,13 @@ mod tests {
 
     /// An IOMMU that counts the unmapped ranges, and can be made to refuse.
     #[derive(Clone, Default)]
-    struct Iommu {
+    pub(crate) struct Iommu {
         unmapped: Arc<AtomicU32>,
         refuses: Arc<AtomicBool>,
     }
 
     impl Iommu {
-        fn range(&self, base: NonNull<u8>, len: usize) -> IovaRange {
+        fn range(&self, base: NonNull<u8>, len: usize, iova: u64) -> IovaRange {
             let iommu = self.clone();
             let unmap = move || {
                 if iommu.refuses.load(Ordering::Relaxed) {
@@ -424,17 +424,21 @@ mod tests {
                 iommu.unmapped.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             };
-            IovaRange { base, len, iova: IOVA, unmap: Some(Box::new(unmap)) }
+            IovaRange { base, len, iova, unmap: Some(Box::new(unmap)) }
         }
 
         fn buffer(&self, len: usize) -> DmaAllocation {
+            self.buffer_at(len, IOVA)
+        }
+
+        pub(crate) fn buffer_at(&self, len: usize, iova: u64) -> DmaAllocation {
             let pages = Pages::new(len).unwrap();
-            let range = self.range(pages.base, pages.len);
+            let range = self.range(pages.base, pages.len, iova);
             // SAFETY: no device accesses them.
             unsafe { DmaAllocation::mapped(pages, range, len) }
         }
 
-        fn unmapped(&self) -> u32 {
+        pub(crate) fn unmapped(&self) -> u32 {
             self.unmapped.load(Ordering::Relaxed)
         }
     }
@@ -478,7 +482,7 @@ mod tests {
     fn a_mapping_that_cannot_be_unmapped_is_returned() {
         let (iommu, pages) = (Iommu::default(), Pages::new(8192).unwrap());
         // SAFETY: no device accesses the pages, which outlive the mapping.
-        let mut mapping = unsafe { Mapping::of(iommu.range(pages.base, pages.len)) };
+        let mut mapping = unsafe { Mapping::of(iommu.range(pages.base, pages.len, IOVA)) };
         iommu.refuses.store(true, Ordering::Relaxed);
         mapping = mapping.end().unwrap_err().returned.unwrap();
         mapping.write(8190, &[1, 2]).unwrap();

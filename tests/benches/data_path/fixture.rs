@@ -13,7 +13,7 @@ use bareverbs::{
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
-use bareverbs_mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord, PageRanges};
 use bareverbs_sim::host_memory::{DmaFault, HostMemory};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{Device, DeviceConfig};
@@ -23,6 +23,8 @@ use crate::operations::{BATCH, Kind, Operation};
 
 const PAGES: usize = 2048;
 const ARENA: usize = PAGES * 4096;
+/// Bytes behind the arena for the pages of the firmware.
+const FIRMWARE: usize = 1 << 20;
 /// Blocks of the send ring, entries of the receive ring and of the completion queue.
 const DEPTH: usize = 256;
 
@@ -33,7 +35,7 @@ fn plain(len: usize) -> NonNull<u8> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory")
 }
 
-/// The arena as the device reaches it; device addresses are pointers.
+/// The arena and the firmware's pages as the device reaches them; device addresses are pointers.
 #[derive(Clone, Copy)]
 struct Arena(NonNull<u8>);
 
@@ -44,7 +46,7 @@ unsafe impl Send for Arena {}
 impl Arena {
     fn at(self, addr: u64, len: usize) -> Result<*mut u8, DmaFault> {
         let offset = addr.wrapping_sub(self.0.as_ptr() as u64);
-        let end = offset.checked_add(len as u64).filter(|end| *end <= ARENA as u64);
+        let end = offset.checked_add(len as u64).filter(|end| *end <= (ARENA + FIRMWARE) as u64);
         end.map(|_| self.0.as_ptr().wrapping_add(offset as usize)).ok_or(DmaFault { addr, len })
     }
 }
@@ -123,6 +125,7 @@ pub(crate) struct PlainPlatform;
 impl Platform for PlainPlatform {
     type Registers = Bar;
     type Memory = MappedMemory;
+    type Pages = PageRanges;
     type Fence = CpuFence;
     type Clock = DeviceClock;
 }
@@ -201,7 +204,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Creates a connected queue pair on a device that then stands still.
     pub(crate) fn new(path: Path) -> Self {
-        let arena = Arena(plain(ARENA));
+        let arena = Arena(plain(ARENA + FIRMWARE));
         let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena)).unwrap();
         let watch = Watch::default();
         device.set_tracer(Some(Box::new(watch.clone())));
@@ -209,10 +212,18 @@ impl Fixture {
         let device = Arc::new(Mutex::new(device));
         // SAFETY: the arena is aligned to a page, lives for ever, and is accessed by pointer only.
         let memory = unsafe { MappedMemory::new(arena.0, ARENA, arena.0.as_ptr() as u64) };
+        let mut pages = PageRanges::new();
+        // SAFETY: as above, the bytes behind the arena.
+        let added = unsafe {
+            let behind = arena.0.add(ARENA);
+            pages.add(behind, FIRMWARE, behind.as_ptr() as u64)
+        };
+        assert!(added);
         let bar = plain(Device::bar_len() as usize);
         // SAFETY: the memory is aligned to a page, lives for ever, and is accessed through the value only.
         let registers = Bar { device: device.clone(), plain: unsafe { MappedBar::new(bar, Device::bar_len() as usize) } };
-        let machine = Machine { registers, memory, fence: path.fence(), clock: DeviceClock { device, now: Cell::new(0) } };
+        let clock = DeviceClock { device, now: Cell::new(0) };
+        let machine = Machine { registers, memory, pages, fence: path.fence(), clock };
         let config = Config { blue_flame: path == Path::BlueFlame, ..Config::DEFAULT };
         let driver = Mlx5::bring_up(machine, &config).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());

@@ -6,10 +6,10 @@ use core::ptr::NonNull;
 
 use bareverbs::{Clock, Instant, Platform, QpRings, Storage, Verbs};
 use bareverbs_mlx5::Mlx5;
-use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 
-/// Pages of the arena: what bring-up, firmware and the small configuration need.
-pub const PAGES: usize = 256;
+/// Pages of the arena: what bring-up and the small configuration need.
+pub const PAGES: usize = 64;
 
 /// A timer that counts nanoseconds.
 pub struct Timer(pub NonNull<u64>);
@@ -27,6 +27,7 @@ pub struct Probe;
 impl Platform for Probe {
     type Registers = MappedBar;
     type Memory = MappedMemory;
+    type Pages = PageRanges;
     type Fence = CpuFence;
     type Clock = Timer;
 }

@@ -224,6 +224,7 @@ fn of_the_core() {
         StaleHandle,
         Storage<'static, Driver, 1, 1, 1, 1, 1>,
         TakeError,
+        TooFewPages,
         TypedQp<Rc>,
         TypedQpError,
         TypedSendBatch<'static, Driver, Rc>,
@@ -268,6 +269,7 @@ fn of_the_driver() {
         bareverbs_mlx5::Mlx5SendWriter<'static, P>,
         bareverbs_mlx5::Statistics,
         bareverbs_mlx5::Step,
+        bareverbs_mlx5::Progress,
         bareverbs_mlx5::TeardownError,
         bareverbs_mlx5::TeardownReport,
     ];
@@ -278,6 +280,7 @@ fn of_the_driver() {
 fn of_mapped_registers_and_memory() {
     let listed = logged![
         CpuFence,
+        PageRanges,
         IdentityBuffer,
         MappedBar,
         MappedDoorbell,

@@ -5,18 +5,21 @@ use std::sync::{Arc, Mutex};
 
 use bareverbs::{Clock, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, WordRegister};
 use bareverbs_decode::command_table::Exchange;
-use bareverbs_sim::in_process::{SimFence, SimMemory};
+use bareverbs_sim::in_process::{MemoryMap, SimFence, SimMemory, SimPages};
 
 use crate::card::{BAR, Card, Setting};
 
 /// Where the driver's memory lies for the card.
 const MEMORY: u64 = 0x12_3400_0000;
+/// From where on the pages for its firmware lie.
+const PAGES: u64 = 0x77_0000_0000;
 
 pub(crate) struct ReplayPlatform;
 
 impl Platform for ReplayPlatform {
     type Registers = CardRegisters;
     type Memory = SimMemory;
+    type Pages = SimPages;
     type Fence = SimFence;
     type Clock = Ticks;
 }
@@ -26,7 +29,8 @@ pub(crate) fn machine(table: Vec<Exchange>, setting: Setting, len: usize) -> (Ma
     let memory = SimMemory::new(MEMORY, len);
     let card = Arc::new(Mutex::new(Card::new(table, setting, memory.clone())));
     let registers = CardRegisters(Arc::clone(&card));
-    (Machine { registers, memory, fence: SimFence, clock: Ticks::default() }, card)
+    let pages = SimPages::new(MemoryMap::default(), PAGES, u32::MAX);
+    (Machine { registers, memory, pages, fence: SimFence, clock: Ticks::default() }, card)
 }
 
 /// BAR0 of the card.

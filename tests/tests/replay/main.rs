@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bareverbs_decode::command_table::{Exchange, HEADING, parse};
-use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step, TeardownReport};
+use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step, TeardownReport};
 use bareverbs_serve::record;
 use bareverbs_tests::book::table;
 use bareverbs_tests::command_fields::command_name;
@@ -31,8 +31,8 @@ const LINUX: &str = include_str!("../../data/linux/6.12.recording");
 /// The recorded card's port is an Ethernet port, which this driver refuses: it is said to be an InfiniBand port.
 const SETTING: Setting = Setting { firmware: [14, 12, 1220], port_type: Some(0) };
 
-/// The driver, with pages enough for what the card's firmware demands.
-type Driver = Mlx5<ReplayPlatform, 16_384>;
+/// The driver.
+type Driver = Mlx5<ReplayPlatform, 64>;
 
 fn recording() -> Vec<Exchange> {
     parse(CARD).unwrap_or_else(|error| panic!("{error}"))
@@ -56,9 +56,11 @@ fn run(table: Vec<Exchange>, setting: Setting) -> Run {
     let (machine, card) = machine(table, setting, Driver::ARENA);
     let steps = Mutex::new(Vec::new());
     let starts = Mutex::new(Vec::new());
-    let hook = |step| {
-        starts.lock().unwrap().push((card.lock().unwrap().executed.len(), Some(step)));
-        steps.lock().unwrap().push(step);
+    let hook = |next| {
+        if let Progress::Step(step) = next {
+            starts.lock().unwrap().push((card.lock().unwrap().executed.len(), Some(step)));
+            steps.lock().unwrap().push(step);
+        }
         ControlFlow::Continue(())
     };
     let (result, firmware, pages_given) = match Driver::bring_up_with(machine, &Config::DEFAULT, hook) {

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use bareverbs::{Clock, DmaMemory, Guid, Platform, Registers};
+use bareverbs::{Clock, DmaMemory, Guid, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock,
     QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
@@ -94,6 +94,21 @@ impl Step {
     ];
 }
 
+/// What a bring-up does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Progress {
+    /// This step.
+    Step(Step),
+    /// Give more pages to the firmware, which it needs to boot or to initialize itself. Real cards want thousands.
+    Pages {
+        /// Pages that it was given.
+        given: u32,
+        /// Pages that it wants.
+        wanted: u32,
+    },
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
@@ -108,9 +123,9 @@ pub struct BringUpError {
     pub step: Step,
     /// The reason.
     pub cause: Error,
-    /// Pages of the memory that the firmware did not return.
+    /// Pages that the firmware did not return. They stay allocated in their source.
     pub pages_kept: u32,
-    /// Whether the device may still use the memory, which must stay untouched until a reset of the device.
+    /// Whether the device may still use the machine's memory and pages, which must stay untouched until a reset of the device.
     pub needs_reset: bool,
 }
 
@@ -130,11 +145,11 @@ pub struct TeardownReport {
     pub pages_given: u32,
     /// Pages that the firmware returned.
     pub pages_back: u32,
-    /// Pages that the firmware kept.
+    /// Pages that the firmware kept. They stay allocated in their source.
     pub pages_kept: u32,
     /// Completion queues that were not destroyed before.
     pub cqs_left: u32,
-    /// Whether the device may still use the memory, which must stay untouched until a reset of the device.
+    /// Whether the device may still use the machine's memory and pages, which must stay untouched until a reset of the device.
     pub needs_reset: bool,
 }
 
@@ -161,8 +176,8 @@ impl core::error::Error for TeardownError {}
 /// Selects an event queue of the driver.
 type EqPlace<P> = fn(&mut Driver<P>) -> &mut Option<Eq<P>>;
 
-/// Called before each step; `Break` stops the bring-up there and undoes it.
-pub(crate) type Hook<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+/// Called before each step and each batch of pages; `Break` stops the bring-up there and undoes it.
+pub(crate) type Hook<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 impl<P: Platform> Driver<P> {
     /// Performs all steps, in order. On failure the caller undoes them.
@@ -172,8 +187,8 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, PackedError)> {
         for step in Step::ALL {
             log_event!(debug, "bring-up: {:?}", step);
-            let result = match hook(*step) {
-                ControlFlow::Continue(()) => self.step(*step, need),
+            let result = match hook(Progress::Step(*step)) {
+                ControlFlow::Continue(()) => self.step(*step, need, hook),
                 ControlFlow::Break(()) => Err(Error::Stopped.pack()),
             };
             if let Err(error) = result {
@@ -182,13 +197,14 @@ impl<P: Platform> Driver<P> {
             }
         }
         let [major, minor, sub] = self.attr.fw_ver;
-        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.commands.arena.firmware_pages());
+        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.commands.held.total());
         Ok(())
     }
 
-    fn step(&mut self, step: Step, need: usize) -> Result<(), PackedError> {
+    fn step(&mut self, step: Step, need: usize, hook: Hook<'_>) -> Result<(), PackedError> {
         match step {
             Step::CheckArena => {
+                self.commands.machine.pages.free_all();
                 // From here on a register that cannot be read counts as all ones.
                 if self.commands.machine.registers.len() < InitialSeg::SIZE {
                     return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.pack());
@@ -213,12 +229,12 @@ impl<P: Platform> Driver<P> {
                 Ok(())
             }
             Step::Issi => self.commands.negotiate_issi(),
-            Step::BootPages => self.commands.give_startup_pages(query_pages::BOOT),
+            Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
             Step::SetCapabilities => self.commands.set_general_capabilities(self.config.signatures),
             Step::AtomicCapabilities => self.commands.set_atomic_capabilities(),
-            Step::InitPages => self.commands.give_startup_pages(query_pages::INIT),
+            Step::InitPages => self.give_startup_pages(query_pages::INIT, hook),
             Step::InitHca => {
                 self.commands.command_without_output::<cmd::InitHca>(View::zeros())?;
                 self.state.initialized = true;
@@ -256,6 +272,10 @@ impl<P: Platform> Driver<P> {
             }
             Step::CompletionEqs => self.create_completion_eqs(),
         }
+    }
+
+    fn give_startup_pages(&mut self, when: u32, hook: Hook<'_>) -> Result<(), PackedError> {
+        self.commands.give_startup_pages(when, &mut |given, wanted| hook(Progress::Pages { given, wanted }))
     }
 
     /// Creates an event queue for types other than completions.
@@ -316,7 +336,7 @@ impl<P: Platform> Driver<P> {
             self.state.initialized = result.is_err();
             record_failure(&mut failed, CmdOpcode::TeardownHca, result);
         }
-        if self.commands.arena.firmware_pages() != 0 {
+        if self.commands.held.total() != 0 {
             record_failure(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
         }
         if self.state.enabled {
@@ -327,7 +347,7 @@ impl<P: Platform> Driver<P> {
         let report = TeardownReport {
             pages_given: self.commands.stats.pages_given,
             pages_back: self.commands.stats.pages_back,
-            pages_kept: self.commands.arena.firmware_pages(),
+            pages_kept: self.commands.held.total(),
             cqs_left: failed.cqs_left,
             needs_reset: self.needs_reset(),
         };
@@ -342,7 +362,7 @@ impl<P: Platform> Driver<P> {
 impl<P: Platform> Driver<P> {
     /// Returns whether the device may still use its memory after a teardown.
     pub(crate) fn needs_reset(&self) -> bool {
-        self.commands.dead.is_some() || self.commands.arena.firmware_pages() != 0 || self.state != BringUpState::default()
+        self.commands.dead.is_some() || self.commands.held.total() != 0 || self.state != BringUpState::default()
     }
 }
 

@@ -152,7 +152,7 @@ fn a_device_may_answer_anything() {
                 use_it(&mut verbs);
                 let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
                 let stats = driver.statistics();
-                let sum = stats.pages_free + stats.pages_held + stats.pages_used;
+                let sum = stats.pages_free + stats.pages_used;
                 assert_eq!(sum as usize, PAGES, "seed {seed}: every page is in one place: {stats:?}");
                 let report = match driver.teardown() {
                     Ok((_, report)) => report,
@@ -160,7 +160,7 @@ fn a_device_may_answer_anything() {
                 };
                 assert!(report.pages_back <= report.pages_given, "seed {seed}");
             }
-            Err((error, _)) => assert!(error.pages_kept as usize <= PAGES, "seed {seed}: {error:?}"),
+            Err((error, _)) => assert!(error.pages_kept <= 64, "seed {seed}: {error:?}"),
         }
     }
     assert!(came_up > 50, "{came_up}: the noise is too loud to test more than the first steps");
@@ -181,7 +181,7 @@ fn a_driver_may_be_made_where_it_stays() {
                 let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
                 let _ = driver.take_down();
             }
-            Err(error) => assert!(error.pages_kept as usize <= PAGES, "seed {seed}: {error:?}"),
+            Err(error) => assert!(error.pages_kept <= 64, "seed {seed}: {error:?}"),
         }
         // It is down: teardown only returns the machine.
         let driver = place.take().expect("up or not, it is there");

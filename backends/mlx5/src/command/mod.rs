@@ -4,11 +4,12 @@
 //! and write its output. No further command is sent, each call fails with the reason, and nothing is freed. Only a reset ends
 //! this.
 
+mod held_pages;
 mod init_segment;
 mod mailbox;
 pub(crate) mod name;
 pub(crate) mod object;
-mod pages;
+pub(crate) mod pages;
 mod queue;
 
 use core::time::Duration;
@@ -22,6 +23,7 @@ use crate::error::{Error, PackedError};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
+use held_pages::HeldPages;
 use mailbox::MailboxChain;
 use name::CmdName;
 use queue::{CommandQueue, Post, QueueAddress};
@@ -73,13 +75,15 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     unanswered: [Option<u16>; 2],
     /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
     pub(crate) dead: Option<PackedError>,
+    /// Pages that the firmware has.
+    pub(crate) held: HeldPages,
     pub(crate) arena: Arena<U>,
 }
 
 impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
     /// Creates an interface without a queue, which has not accessed its device.
     pub(crate) fn new(machine: Machine<P>, config: &Config) -> Self {
-        let arena = Arena::new(machine.memory.device_addr(), config.firmware_pages);
+        let arena = Arena::new(machine.memory.device_addr());
         Self {
             machine,
             stats: Statistics::default(),
@@ -90,6 +94,7 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
             signatures: false,
             unanswered: [None; 2],
             dead: None,
+            held: HeldPages::new(config.firmware_pages),
             arena,
         }
     }

@@ -1,13 +1,15 @@
 //! Pages for the firmware: given at boot, at initialization and on request, and reclaimed.
 
+use core::ops::ControlFlow;
 use core::time::Duration;
 
-use bareverbs::{Clock, Platform};
+use bareverbs::{Clock, PageSource, Platform, TooFewPages};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, EventType, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, cmd,
     manage_pages,
 };
 
+use super::held_pages::FUNCTIONS;
 use super::{Call, CommandClass, CommandInterface};
 use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
@@ -22,55 +24,77 @@ const RECLAIM_LIMIT: u32 = 50_000;
 /// Maximum number of page requests that one call serves.
 const REQUESTS: usize = 16;
 
+/// Called with the number of pages that were given, and wanted; `Break` stops there.
+pub(crate) type PageHook<'a> = &'a mut dyn FnMut(u32, u32) -> ControlFlow<()>;
+
 fn bad_answer(value: u32) -> PackedError {
     Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.pack()
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Gives `count` pages to the firmware for a function. If the arena has fewer, the firmware is notified that it gets none.
-    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
+    /// Gives `count` pages to the firmware for a function. If there are fewer, the firmware is notified that it gets none.
+    /// `hook` is called before each batch; if it returns `Break`, no more are given.
+    pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
         self.check_alive()?;
-        if count > self.arena.room_for_firmware() {
-            let room = self.arena.room_for_firmware();
-            log_event!(warn, "the firmware wants {} pages for function {}, the arena has {}", count, function, room);
-            return self.refuse_pages(function, count);
+        let room = self.held.room();
+        let reserved =
+            if count > room { Err(TooFewPages { wanted: count, available: room }) } else { self.machine.pages.reserve(count) };
+        if let Err(TooFewPages { available, .. }) = reserved {
+            log_event!(warn, "the firmware wants {} pages for function {}, {} are left", count, function, available);
+            return self.refuse_pages(function, Error::TooFewPages { wanted: count, available });
         }
-        let mut left = count;
-        while left > 0 {
-            let mut batch = [0u64; PAGES_PER_COMMAND];
-            let mut filled = 0;
-            for place in batch.iter_mut().take(left as usize) {
-                let Some(addr) = self.arena.allocate_firmware_page(function) else { break };
-                *place = addr;
-                filled += 1;
+        let mut given = 0;
+        while given < count {
+            if hook(given, count).is_break() {
+                return Err(Error::Stopped.pack());
             }
-            let pages = batch.get(..filled).unwrap_or_default();
-            if pages.is_empty() {
-                log_event!(warn, "the firmware wants pages for function {}, one too many", function);
-                return self.refuse_pages(function, left);
-            }
-            let entries = pages.len() as u32;
-            if let Err(error) = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]) {
-                // If the device is lost, its firmware may have them.
-                if self.dead.is_none() {
-                    for addr in pages {
-                        self.arena.free_firmware_page(*addr, function);
-                    }
-                }
-                log_event!(warn, "{} pages were not given for function {}: {:?}", entries, function, error);
-                return Err(error);
-            }
-            self.stats.pages_given = self.stats.pages_given.wrapping_add(entries);
-            left = left.saturating_sub(entries);
-            log_event!(debug, "the firmware was given {} pages for function {}", entries, function);
+            given += self.give_batch(function, count - given)?;
         }
         Ok(())
     }
 
-    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
-        let output = &mut [0; ManagePagesOut::SIZE];
-        self.manage(function, manage_pages::CANT_GIVE, 0, &[], output)?;
-        Err(Error::ArenaFull { pages: count }.pack())
+    /// Gives up to `count` pages in one command, and returns their number.
+    fn give_batch(&mut self, function: u16, count: u32) -> Result<u32, PackedError> {
+        let mut batch = [0u64; PAGES_PER_COMMAND];
+        let mut filled = 0;
+        for place in batch.iter_mut().take(count as usize) {
+            let Some(addr) = self.machine.pages.allocate() else { break };
+            *place = addr;
+            filled += 1;
+        }
+        let pages = batch.get(..filled).unwrap_or_default();
+        let entries = pages.len() as u32;
+        if pages.is_empty() {
+            return self.refuse_pages(function, Error::TooFewPages { wanted: count, available: 0 }).map(|()| 0);
+        }
+        let given = if self.held.add(function, entries) {
+            let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]);
+            if given.is_err() && self.dead.is_none() {
+                self.held.remove(function, entries);
+            }
+            given
+        } else {
+            self.refuse_pages(function, Error::LimitExceeded { limit: FUNCTIONS as u32 })
+        };
+        if let Err(error) = given {
+            log_event!(warn, "{} pages were not given for function {}: {:?}", entries, function, error);
+            // If the device is lost, its firmware may have them.
+            if self.dead.is_none() {
+                for addr in pages {
+                    self.machine.pages.free(*addr);
+                }
+            }
+            return Err(error);
+        }
+        self.stats.pages_given = self.stats.pages_given.wrapping_add(entries);
+        log_event!(debug, "the firmware was given {} pages for function {}", entries, function);
+        Ok(entries)
+    }
+
+    /// Tells the firmware that it gets no pages, and returns the reason.
+    fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), PackedError> {
+        self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE])?;
+        Err(reason.pack())
     }
 
     /// Reclaims up to `count` pages of a function, and returns the number that the firmware returned.
@@ -102,7 +126,8 @@ impl<P: Platform> CommandInterface<P> {
         let mut foreign = None;
         for index in 0..(got as usize).min(PAGES_PER_COMMAND) {
             let addr = view.tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
-            if self.arena.free_firmware_page(addr, function) {
+            if self.machine.pages.free(addr) {
+                self.held.remove(function, 1);
                 self.stats.pages_back = self.stats.pages_back.wrapping_add(1);
             } else {
                 foreign = Some(addr);
@@ -152,9 +177,9 @@ impl<P: Platform> CommandInterface<P> {
             let (function, wanted) = (view.get(PagesReqEvent::FUNCTION_ID) as u16, view.get(PagesReqEvent::NUM_PAGES) as i32);
             log_event!(debug, "the firmware requests {} pages for function {}", wanted, function);
             let served = if wanted >= 0 {
-                self.give_pages(function, wanted as u32)
+                self.give_pages(function, wanted as u32, &mut |_, _| ControlFlow::Continue(()))
             } else {
-                let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(self.arena.firmware_pages());
+                let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(self.held.total());
                 self.reclaim_pages(function, count).map(|_| ())
             };
             if let Err(error) = &served {
@@ -166,17 +191,16 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
-    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<(), PackedError> {
+    ///
+    /// A negative number, seen from a ConnectX-7, says that it needs none.
+    pub(crate) fn give_startup_pages(&mut self, when: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryPagesIn::OP_MOD, when);
         self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
         let view = output.view();
-        let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES));
-        if wanted > i32::MAX as u32 {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted }.pack());
-        }
+        let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES) as i32);
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
-        self.give_pages(function, wanted)
+        self.give_pages(function, wanted.max(0) as u32, hook)
     }
 
     /// Reclaims every page of every function. `timeout` is that of the firmware to return one more page.
@@ -185,17 +209,17 @@ impl<P: Platform> CommandInterface<P> {
     /// The firmware kept pages.
     pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), PackedError> {
         let mut deadline = self.machine.clock.now().after(timeout);
-        while self.arena.firmware_pages() > 0 {
+        while self.held.total() > 0 {
             let (mut came, mut index) = (0, 0);
-            while let Some(of) = self.arena.firmware_function(index) {
+            while let Some(of) = self.held.function(index) {
                 index += 1;
                 came += self.reclaim_pages(of.function, of.pages)?;
             }
             if came > 0 {
                 deadline = self.machine.clock.now().after(timeout);
             } else if self.machine.clock.now() >= deadline {
-                log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
-                return Err(Error::PagesKept { pages: self.arena.firmware_pages() }.pack());
+                log_event!(warn, "the firmware keeps {} pages", self.held.total());
+                return Err(Error::PagesKept { pages: self.held.total() }.pack());
             }
             self.machine.clock.relax(deadline);
         }

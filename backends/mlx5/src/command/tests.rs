@@ -1,6 +1,7 @@
 //! Bytes of the command interface, by `mlx5_ifc.h` and Linux `struct mlx5_cmd_layout` and `struct mlx5_cmd_prot_block`.
 
 use core::cell::RefCell;
+use core::ops::ControlFlow;
 use std::rc::Rc;
 use std::vec::Vec;
 
@@ -77,7 +78,7 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let seen = answer_all(&shared, 0);
     let memory = commands.allocate_memory(2, true).unwrap();
-    commands.give_pages(3, 2).unwrap();
+    commands.give_pages(3, 2, &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 3)], "in the last slot");
     shared.borrow_mut().device = None;
     let reason = Error::CommandTimeout { opcode: CmdOpcode::QueryIssi.code() as u16 }.pack();
@@ -95,13 +96,13 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
         assert_eq!(commands.create_with_list::<cmd::CreateMkey>(Buffer::zeroed().view(), 4000, &mut |_| 0), Err(reason));
         assert_eq!(commands.destroy::<cmd::DestroyQp>(5, memory), Err(reason));
         assert_eq!(commands.allocate_memory(1, true).map(|_| ()), Err(reason));
-        assert_eq!(commands.give_pages(3, 1), Err(reason));
+        assert_eq!(commands.give_pages(3, 1, &mut |_, _| ControlFlow::Continue(())), Err(reason));
         assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Err(reason));
         assert_eq!(commands.serve_page_requests(), Err(reason));
         commands.free_memory(memory);
     }
     assert_eq!(shared.borrow().log[log..], [], "neither registers nor memory are written");
-    assert_eq!((commands.arena.free_pages(), commands.arena.firmware_pages()), (free, 2));
+    assert_eq!((commands.arena.free_pages(), commands.held.total()), (free, 2));
     assert!(commands.machine.clock.now().since(now) < Duration::from_micros(100), "none waits");
 }
 
@@ -257,10 +258,53 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
         memory[slot * 64 + 63] = 0;
     }));
     for (function, count) in [(0, 2), (3, 5), (0x107, 1)] {
-        commands.give_pages(function, count).unwrap();
+        commands.give_pages(function, count, &mut |_, _| ControlFlow::Continue(())).unwrap();
     }
-    assert_eq!(commands.arena.firmware_pages(), 8);
+    assert_eq!(commands.held.total(), 8);
     assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Ok(()));
-    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_back), (0, 8));
+    assert_eq!((commands.held.total(), commands.stats.pages_back), (0, 8));
     assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
+}
+
+#[test]
+fn too_few_pages_are_refused_before_the_first_is_given() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let seen = answer_all(&shared, 0);
+    let mut go = |_, _| ControlFlow::Continue(());
+    commands.give_pages(7, 60, &mut go).unwrap();
+    for (limit, wanted, available) in [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (63, 4, 3), (60, 1, 0)] {
+        commands.held = HeldPages::new(limit);
+        commands.held.add(7, 60);
+        seen.borrow_mut().clear();
+        let refused = commands.give_pages(7, wanted, &mut go);
+        assert_eq!(refused, Err(Error::TooFewPages { wanted, available }.pack()));
+        // MANAGE_PAGES with op_mod 0: the pages cannot be given.
+        assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 7)]);
+        assert_eq!(shared.borrow().memory[3 * 64 + 22..3 * 64 + 24], [0, 0]);
+        assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 60));
+    }
+    // A refused command gives none either.
+    commands.held = HeldPages::new(u32::MAX);
+    answer_all(&shared, 5);
+    assert!(commands.give_pages(7, 2, &mut go).is_err());
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 0));
+}
+
+#[test]
+fn firmware_that_wants_a_negative_number_of_pages_gets_none() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let opcodes = Rc::new(RefCell::new(Vec::new()));
+    let note = opcodes.clone();
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
+        if at == 0x18 {
+            note.borrow_mut().push(u16::from_be_bytes([memory[16], memory[17]]));
+            memory[32..48].fill(0);
+            memory[44..48].copy_from_slice(&(-3_i32).to_be_bytes());
+            memory[63] = 0;
+        }
+    }));
+    assert_eq!(commands.give_startup_pages(2, &mut |_, _| panic!("nothing is given")), Ok(()));
+    assert_eq!((opcodes.borrow().clone(), commands.held.total()), (std::vec![CmdOpcode::QueryPages.code() as u16], 0));
 }

@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn queues_take_turns_and_a_full_one_reports_it() {
         let (machine, shared) = machine();
-        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR, 0);
+        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
         let arena: &mut Arena = &mut arena;
         let mut events = Mlx5CompletionEvents::<MockPlatform>::new(0);
         for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {

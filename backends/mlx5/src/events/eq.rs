@@ -156,7 +156,7 @@ mod tests {
     /// Returns a queue of 64 entries, of which those before `start` were taken.
     fn queue(start: u32) -> (Eq<MockPlatform>, Shared) {
         let (machine, shared) = machine();
-        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR, 0);
+        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
         let arena: &mut Arena = &mut arena;
         let memory = ObjectMemory::new(Some(arena.allocate(1).unwrap()), None);
         let io = EqIo::open(&machine, 4 * UAR_PAGE, memory, 6).unwrap();

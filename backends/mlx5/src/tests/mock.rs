@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::vec::Vec;
 
 use bareverbs::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingLayout, RingView,
-    WordRegister,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
+    RingView, TooFewPages, WordRegister,
 };
 use bareverbs_mlx5_spec::UAR_PAGE;
 
@@ -51,6 +51,7 @@ pub(crate) struct MockPlatform;
 impl Platform for MockPlatform {
     type Registers = Part;
     type Memory = Part;
+    type Pages = MockPages;
     type Fence = Part;
     type Clock = Part;
 }
@@ -256,6 +257,42 @@ impl Clock for Part {
     }
 }
 
+/// Pages for the firmware, at addresses of no memory: bit n for the page at `FIRMWARE_ADDR + n * 4096`.
+#[derive(Default)]
+pub(crate) struct MockPages {
+    pub(crate) allocated: u64,
+}
+
+/// Address of the first page for the firmware.
+pub(crate) const FIRMWARE_ADDR: u64 = 0x77_0000_0000;
+
+// SAFETY: no device reaches the pages.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl PageSource for MockPages {
+    fn reserve(&mut self, wanted: u32) -> Result<(), TooFewPages> {
+        let available = self.allocated.count_zeros();
+        if wanted <= available { Ok(()) } else { Err(TooFewPages { wanted, available }) }
+    }
+
+    fn allocate(&mut self) -> Option<u64> {
+        let page = u64::from(self.allocated.trailing_ones());
+        self.allocated |= 1u64.checked_shl(page as u32)?;
+        Some(FIRMWARE_ADDR + page * 4096)
+    }
+
+    fn free(&mut self, device_addr: u64) -> bool {
+        let page = device_addr.wrapping_sub(FIRMWARE_ADDR) / 4096;
+        let bit = if device_addr.is_multiple_of(4096) && page < 64 { 1 << page } else { 0 };
+        let was = self.allocated & bit != 0;
+        self.allocated &= !bit;
+        was
+    }
+
+    fn free_all(&mut self) {
+        self.allocated = 0;
+    }
+}
+
 /// Pages of the arena.
 pub(crate) const PAGES: usize = 32;
 
@@ -265,7 +302,7 @@ pub(crate) fn machine() -> (Machine<MockPlatform>, Shared) {
     shared.borrow_mut().memory = std::vec![0; PAGES * 4096];
     shared.borrow_mut().registers = std::vec![0; 0x10000];
     let part = || Part(shared.clone());
-    (Machine { registers: part(), memory: part(), fence: part(), clock: part() }, shared)
+    (Machine { registers: part(), memory: part(), pages: MockPages::default(), fence: part(), clock: part() }, shared)
 }
 
 /// Returns a driver that has not accessed its device, and its machine.

@@ -2,7 +2,7 @@
 //! and no wall clock. Any thread may use any of it.
 //!
 //! A [`World`] contains the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
-//! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`].
+//! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimPages`], [`SimFence`] and [`SimClock`].
 //!
 //! Simulated time moves when the program looks for something:
 //!
@@ -18,6 +18,7 @@ mod config;
 mod idle_reads;
 mod memory;
 mod order;
+mod pages;
 mod platform;
 mod state;
 mod world;
@@ -25,5 +26,6 @@ mod world;
 pub use config::WorldConfig;
 pub use memory::{MemoryMap, SimBuffer, SimMemory, SimRing};
 pub use order::{Access, OrderLog, Recorded, RecordedPlatform, RecordedRegister, RecordedRing};
+pub use pages::SimPages;
 pub use platform::{SimClock, SimFence, SimPlatform, SimRegister, SimRegisters};
 pub use world::{Host, World};

@@ -281,6 +281,7 @@ pub struct RecordedPlatform<P> {
 impl<P: Platform> Platform for RecordedPlatform<P> {
     type Registers = Recorded<P::Registers>;
     type Memory = Recorded<P::Memory>;
+    type Pages = P::Pages;
     type Fence = Recorded<P::Fence>;
     type Clock = P::Clock;
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use bareverbs::{Clock, DmaFence, Doorbell, Instant, OutOfRange, Platform, Registers, WordRegister};
 
 use super::memory::SimMemory;
+use super::pages::SimPages;
 use super::state::WorldState;
 use crate::device::Device;
 
@@ -141,6 +142,7 @@ pub struct SimPlatform;
 impl Platform for SimPlatform {
     type Registers = SimRegisters;
     type Memory = SimMemory;
+    type Pages = SimPages;
     type Fence = SimFence;
     type Clock = SimClock;
 }

@@ -11,6 +11,7 @@ use parking_lot::ReentrantMutex;
 use super::config::WorldConfig;
 use super::idle_reads::HomeWorld;
 use super::memory::{MemoryMap, SimMemory};
+use super::pages::SimPages;
 use super::platform::{SimClock, SimFence, SimPlatform, SimRegisters};
 use super::state::{Subnet, WorldState};
 use crate::config::{ConfigError, DeviceConfig};
@@ -139,9 +140,16 @@ impl Host {
         &self.world
     }
 
-    /// Returns what a driver is brought up on: registers, `arena` bytes of memory, fence and clock of this host.
+    /// Returns what a driver is brought up on: registers, `arena` bytes of memory, pages for the firmware, fence and clock of this
+    /// host.
     pub fn machine(&self, arena: usize) -> Machine<SimPlatform> {
-        Machine { registers: self.registers(), memory: self.memory(arena), fence: self.fence(), clock: self.clock() }
+        let (registers, memory, pages) = (self.registers(), self.memory(arena), self.pages(u32::MAX));
+        Machine { registers, memory, pages, fence: self.fence(), clock: self.clock() }
+    }
+
+    /// Returns a source of up to `limit` pages for the firmware.
+    pub fn pages(&self, limit: u32) -> SimPages {
+        SimPages::new(self.map.clone(), FIRST_MEMORY, limit)
     }
 
     /// BAR0 of the device.

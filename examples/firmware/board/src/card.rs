@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use bareverbs::Machine;
 use bareverbs_mlx5::Mlx5;
 use bareverbs_mlx5_spec::{InitialSeg, Layout as _};
-use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 use heapless::Vec;
 
 use crate::interrupts::{self, VECTORS};
@@ -119,12 +119,12 @@ impl Slot {
         self.vectors
     }
 
-    /// Returns the machine for the driver. `arena` is [`Card::ARENA`] bytes.
-    pub fn machine(self, arena: MappedMemory) -> Machine<Board> {
+    /// Returns the machine for the driver. `arena` is [`Card::ARENA`] bytes; the card's firmware gets its memory from `pages`.
+    pub fn machine(self, arena: MappedMemory, pages: PageRanges) -> Machine<Board> {
         // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more. The page tables map these addresses
         // uncached (on RISC-V: the physical memory attributes do). `self` owns the BAR. The MSI-X table, which lies in it too,
         // was written before and is not accessed any more.
         let registers = unsafe { MappedBar::new(self.bar.base(), self.bar.len()) };
-        Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer }
+        Machine { registers, memory: arena, pages, fence: CpuFence::UNCACHED, clock: Timer }
     }
 }

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use bareverbs_mmio::MappedMemory;
+use bareverbs_mmio::{MappedMemory, PageRanges};
 
 /// `LEN` bytes of a static, page-aligned. [`dma_memory!`](crate::dma_memory) makes it.
 #[repr(C, align(4096))]
@@ -33,13 +33,34 @@ impl<const LEN: usize> Pages<LEN> {
         if taken.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let bytes = NonNull::from_ref(self).cast::<u8>();
+        let bytes = self.first();
         // SAFETY: the static is page-aligned (its type), `LEN` bytes long, and was handed out just now for the first time. Its
         // bytes are in an `UnsafeCell`, to which no reference exists. The card accesses it at the same addresses: the machines
         // map every address to itself, have no IOMMU, and their caches are coherent with the bus.
         Some(unsafe { MappedMemory::new(bytes, LEN, bytes.as_ptr().addr() as u64) })
     }
+
+    /// Returns the bytes as single pages for the card's firmware, the first time; `None` after that.
+    ///
+    /// # Safety
+    /// Same as [`Pages::take`].
+    #[doc(hidden)]
+    pub unsafe fn take_pages(&'static self, taken: &'static AtomicBool) -> Option<PageRanges> {
+        if taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let (bytes, mut pages) = (self.first(), PageRanges::new());
+        // SAFETY: as in `take`.
+        unsafe { pages.add(bytes, LEN, bytes.as_ptr().addr() as u64) }.then_some(pages)
+    }
+
+    fn first(&'static self) -> NonNull<u8> {
+        NonNull::from_ref(self).cast()
+    }
 }
+
+/// Bytes of [`firmware_pages!`](crate::firmware_pages): a ConnectX-4 Lx wants 50 MiB.
+pub const FIRMWARE: usize = 64 << 20;
 
 /// `dma_memory!(LEN)`: that many bytes (whole pages) of static memory for the card, as [`MappedMemory`]; `None` when the
 /// program comes by this line a second time.
@@ -52,5 +73,22 @@ macro_rules! dma_memory {
         static DMA_MEMORY_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
         // SAFETY: no other code can name the two.
         unsafe { DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN) }
+    }};
+}
+
+/// `firmware_pages!()`: [`FIRMWARE`](crate::dma::FIRMWARE) bytes of static memory, or `firmware_pages!(LEN)`: that many, as pages for the card's firmware
+/// ([`PageRanges`]); `None` when the program comes by this line a second time.
+#[macro_export]
+macro_rules! firmware_pages {
+    () => {
+        $crate::firmware_pages!($crate::dma::FIRMWARE)
+    };
+    ($len:expr) => {{
+        // SAFETY: a section of its own, which nothing loads or clears: the bytes have no value before they are written.
+        #[unsafe(link_section = ".dma")]
+        static FIRMWARE_PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
+        static FIRMWARE_PAGES_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        // SAFETY: no other code can name the two.
+        unsafe { FIRMWARE_PAGES.take_pages(&FIRMWARE_PAGES_TAKEN) }
     }};
 }

@@ -43,7 +43,7 @@ pub use failure::{During, Failure};
 pub use machine::NAME;
 
 use bareverbs::{Clock, Instant, Platform};
-use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 
 /// The machine as the driver sees it: a BAR mapped uncached, memory that the card reaches under the CPU's addresses, the
 /// barriers of the CPU, its counter.
@@ -53,6 +53,7 @@ pub struct Board;
 impl Platform for Board {
     type Registers = MappedBar;
     type Memory = MappedMemory;
+    type Pages = PageRanges;
     type Fence = CpuFence;
     type Clock = Timer;
 }

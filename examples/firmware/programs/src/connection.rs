@@ -15,8 +15,8 @@ use static_cell::ConstStaticCell;
 
 use crate::address::Address;
 
-/// An arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware asks for.
-pub type Card = card::Card<512>;
+/// An arena of 128 pages: queues, doorbell records, mailboxes.
+pub type Card = card::Card<128>;
 /// The verbs on it.
 pub type Rdma = Verbs<'static, Card>;
 /// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs.
@@ -90,7 +90,8 @@ impl Connection {
     /// # Errors
     /// What could not be done.
     pub fn open(slot: Slot, arena: MappedMemory, buffer: IdentityBuffer) -> Result<Self, Failure> {
-        let brought = Card::bring_up(slot.machine(arena), &CONFIG);
+        let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+        let brought = Card::bring_up(slot.machine(arena, pages), &CONFIG);
         let card = brought.map_err(|(error, _)| error).during("bringing the card up")?;
         let mut rdma = verbs(card)?;
         let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;

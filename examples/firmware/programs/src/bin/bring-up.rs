@@ -14,7 +14,8 @@ fn main() -> Result<(), Failure> {
     println!("{}: 15b3:{:04x}, BAR0 {} bytes, {} vectors", slot.address(), slot.device(), slot.bar_len(), slot.vectors());
 
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let card = Card::bring_up(slot.machine(arena), &CONFIG).map_err(|(error, _)| error).during("bringing it up")?;
+    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+    let card = Card::bring_up(slot.machine(arena, pages), &CONFIG).map_err(|(error, _)| error).during("bringing it up")?;
     let [major, minor, sub] = card.firmware_version();
     let statistics = card.statistics();
     println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);

@@ -13,7 +13,7 @@ use bareverbs::{
     QpRings, QpType, SendFlags, SendOp, SendWr, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::{Config, Mlx5};
-use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory, PageRanges};
 use board::card::Slot;
 use board::{During as _, Failure, println};
 use static_cell::ConstStaticCell;
@@ -27,19 +27,19 @@ impl Clock for Timer {
     }
 }
 
-/// What this machine is to the driver: a mapped BAR, coherent memory, the CPU's own barriers, a timer.
+/// What this machine is to the driver: a mapped BAR, coherent memory, pages for the card's firmware, the CPU's own barriers, a timer.
 struct Board;
 
 impl Platform for Board {
     type Registers = MappedBar;
     type Memory = MappedMemory;
+    type Pages = PageRanges;
     type Fence = CpuFence;
     type Clock = Timer;
 }
 
-/// The driver, with an arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware requests. That
-/// suffices for the simulated card; begin with 16,384 on a real one.
-type Card = Mlx5<Board, 512>;
+/// The driver, with an arena of 128 pages: queues, doorbell records, mailboxes.
+type Card = Mlx5<Board, 128>;
 /// 1 protection domain, 1 region, no window, 1 completion queue, 1 queue pair.
 type Tables = Storage<'static, Card, 1, 1, 0, 1, 1>;
 
@@ -50,11 +50,11 @@ static TABLES: ConstStaticCell<Tables> = ConstStaticCell::new(Storage::new([RING
 /// Brings the card up.
 ///
 /// # Safety
-/// `bar` is BAR0 of `bar_len` bytes, mapped uncached, and bus mastering is on. Nothing else uses it or `arena`.
-unsafe fn bring_up(bar: NonNull<u8>, bar_len: usize, arena: MappedMemory) -> Result<Card, Failure> {
+/// `bar` is BAR0 of `bar_len` bytes, mapped uncached, and bus mastering is on. Nothing else uses it, `arena` or `pages`.
+unsafe fn bring_up(bar: NonNull<u8>, bar_len: usize, arena: MappedMemory, pages: PageRanges) -> Result<Card, Failure> {
     // SAFETY: the caller promises it.
     let registers = unsafe { MappedBar::new(bar, bar_len) };
-    let machine = Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer };
+    let machine = Machine { registers, memory: arena, pages, fence: CpuFence::UNCACHED, clock: Timer };
     Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).during("bring-up")
 }
 
@@ -114,13 +114,14 @@ board::entry!(main);
 
 fn main() -> Result<(), Failure> {
     println!("minimal on {}", board::NAME);
-    // Two pieces of static memory, which CPU and card reach at the same addresses.
+    // Three pieces of static memory, which CPU and card reach at the same addresses. The firmware of a real card wants 50 MiB.
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
+    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?; // 64 MiB
     let buffer = IdentityBuffer::new(board::dma_memory!(2 * PAGE).during("the buffer is in use")?);
     // The card: found on the bus, BAR0 placed, memory space and bus mastering on.
     let slot = Slot::find().during("looking for the card")?;
     // SAFETY: the slot's BAR0 is mapped uncached, and it is given to nothing else.
-    let card = unsafe { bring_up(slot.bar(), slot.bar_len(), arena) }?;
+    let card = unsafe { bring_up(slot.bar(), slot.bar_len(), arena, pages) }?;
     let mut verbs = Verbs::new(card, TABLES.try_take().during("the tables are in use")?);
     write(&mut verbs, buffer)?;
 

@@ -1,0 +1,17 @@
+//! Fewer pages than the card's firmware wants.
+#![no_std]
+#![no_main]
+
+use board::card::Slot;
+use board::{During as _, Failure};
+use programs::connection::{CONFIG, Card};
+
+board::entry!(main);
+
+fn main() -> Result<(), Failure> {
+    let slot = Slot::find().during("looking for the card")?;
+    let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
+    let pages = board::firmware_pages!(33 * 4096).during("the pages for the firmware are in use")?;
+    let brought = Card::bring_up(slot.machine(arena, pages), &CONFIG);
+    brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
+}
