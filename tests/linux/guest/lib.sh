@@ -255,6 +255,20 @@ rdma_core_tests() {
 	if [ $tests_status -eq 0 ]; then pass "all were run"; else fail "the tests ended early: status $tests_status"; fi
 }
 
+# run_job CARD...: the main job without end on these cards, in the background, until data moves.
+run_job() {
+	job_cards=""
+	for card in "$@"; do job_cards="$job_cards --device $card"; done
+	# shellcheck disable=SC2086
+	bareverbs $job_cards -n 10000000 -s 4096 >/tmp/job 2>&1 &
+	job=$!
+	wait_for 60 test -e "/proc/$job/fd/5" || fail "the job does not start"
+	sleep 4
+	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
+}
+# ended PROCESS: whether it has, waited for or not.
+ended() { ! kill -0 "$1" 2>/dev/null || grep -q "State:.Z" "/proc/$1/status"; }
+
 # Hands every card to vfio-pci; their addresses are $card0, $card1 and so on.
 vfio_cards() {
 	load vfio_pci && load vfio_iommu_type1 || return 1

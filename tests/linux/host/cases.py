@@ -444,6 +444,13 @@ CASES = [
         timeout=600,
     ),
     own_driver(
+        "vfio-reset",
+        "a card that somebody else resets: in the bring-up, idle, under traffic, in the teardown",
+        typical_seconds=80,
+        waits=True,
+        timeout=600,
+    ),
+    own_driver(
         "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and its remedy", typical_seconds=30
     ),
     own_driver("vfio-group", "a card that shares its IOMMU group with another function", devices=1, companion=True),

@@ -2,15 +2,15 @@
 vfio_cards || return
 group=$(basename "$(readlink "/sys/bus/pci/devices/$card0/iommu_group")")
 
-# run_job CARD: the main job without end, in the background; its number is in $job.
-run_job() {
+# start_job CARD: the main job without end, in the background; its number is in $job.
+start_job() {
 	bareverbs --device "$1" -n 10000000 -s 4096 >/tmp/job 2>&1 &
 	job=$!
 }
 
 bareverbs --device "$card1" -n 2000 >/tmp/neighbour 2>&1 &
 neighbour=$!
-run_job "$card0"
+start_job "$card0"
 wait_for 60 has_open $job "/dev/vfio/$group" || fail "the job does not open its card"
 refused "a card that another process has" 1 "in use by process $job \(bareverbs\)" bareverbs info --device "$card0"
 expect "and how to get it" "kill $job"
@@ -23,7 +23,7 @@ for seconds in 0.1 0.4 1 2 4; do
 	if step "the next one finds the card usable" bareverbs info --device "$card0"; then
 		expect "the port is up" "state: +PORT_ACTIVE"
 	fi
-	run_job "$card0"
+	start_job "$card0"
 done
 sleep 3
 kill -INT $job

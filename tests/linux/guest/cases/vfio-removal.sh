@@ -1,17 +1,6 @@
 # Cards that go away under a running job: requested by the kernel, pulled out, stuck; the job says so and ends on its own.
 vfio_cards || return
 
-# run_job CARD...: the main job without end on these cards, in the background, until data moves.
-run_job() {
-	job_cards=""
-	for card in "$@"; do job_cards="$job_cards --device $card"; done
-	# shellcheck disable=SC2086
-	bareverbs $job_cards -n 10000000 -s 4096 >/tmp/job 2>&1 &
-	job=$!
-	wait_for 60 test -e "/proc/$job/fd/5" || fail "the job does not start"
-	sleep 4
-	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
-}
 # job_ends NAME PATTERN: on its own, with status 1 and a line like this.
 job_ends() {
 	# The kernel resets a device that a process leaves, and waits for a minute for one that is not there.
@@ -23,7 +12,6 @@ job_ends() {
 	expect "$1: the reason" "$2"
 	if [ $status -eq 1 ]; then pass "$1: with status 1"; else fail "$1: exit status $status"; fi
 }
-ended() { ! kill -0 "$1" 2>/dev/null || grep -q "State:.Z" "/proc/$1/status"; }
 
 # The kernel asks for the card: it waits until the process has let go.
 run_job "$card0"
