@@ -116,7 +116,8 @@ fn second_life(mut arena: MappedMemory, mut buffer: MappedMemory, early: bool) -
     let slot = Slot::find().during("looking for the card")?;
     watch(&mut arena, &mut buffer).during("after the reset of the card")?;
     println!("no byte was written by the card");
-    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+    // Those of the life before are a static of their own.
+    let pages = board::firmware_pages!(1 << 20).during("the pages for the firmware are in use")?;
     let card =
         Card::bring_up(slot.machine(arena, pages), &CONFIG).map_err(|(error, _)| error).during("bringing the card up")?;
     let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
