@@ -12,6 +12,8 @@ pub struct Statistics {
     pub async_events: u32,
     /// Page requests of the firmware.
     pub page_requests: u32,
+    /// Page requests that were refused: there were too few pages, or too many functions.
+    pub page_requests_refused: u32,
     /// Pages given to the firmware.
     pub pages_given: u32,
     /// Pages that the firmware returned.

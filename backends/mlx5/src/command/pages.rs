@@ -112,7 +112,8 @@ impl<P: Platform> CommandInterface<P> {
             }
             self.take_returned_pages(function, &output)?;
             came += got;
-            if got == 0 {
+            // The firmware has no more to return now.
+            if got < wanted_now {
                 break;
             }
         }
@@ -158,10 +159,13 @@ impl<P: Platform> CommandInterface<P> {
         self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len })
     }
 
-    /// Serves the page requests that the device reported, and returns the first error after all were tried.
+    /// Serves the page requests that the device reported. A request that was refused is counted: the firmware was told, and goes
+    /// on without the pages.
+    ///
+    /// # Errors
+    /// The reason why the device is lost.
     pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
         self.check_alive()?;
-        let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
             let Some(entry) = eq.pop() else {
@@ -183,11 +187,12 @@ impl<P: Platform> CommandInterface<P> {
                 self.reclaim_pages(function, count).map(|_| ())
             };
             if let Err(error) = &served {
+                self.stats.page_requests_refused = self.stats.page_requests_refused.wrapping_add(1);
                 log_event!(warn, "{} pages for function {} were refused: {:?}", wanted, function, error);
+                self.check_alive()?;
             }
-            result = result.and(served);
         }
-        result
+        Ok(())
     }
 
     /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
