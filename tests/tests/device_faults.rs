@@ -482,7 +482,7 @@ fn a_health_counter_that_stands_still() {
     let mut fixture = Fixture::new();
     let host = fixture.node.host.clone();
     let health = |node: &mut Node| {
-        host.world().advance(Duration::from_secs(1));
+        host.world().advance(Duration::from_secs(2));
         node.verbs.provider_mut().health().unwrap()
     };
     assert!(health(&mut fixture.node).is_well());

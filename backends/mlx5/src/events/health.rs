@@ -20,7 +20,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
 pub struct Health {
     /// The device's counter, 24 bits.
     pub counter: u32,
-    /// Consecutive checks that found the counter unchanged.
+    /// Consecutive checks, two seconds apart or more, that found the counter unchanged.
     pub misses: u8,
     /// Whether that were three or more: the firmware has stopped.
     pub stuck: bool,
@@ -44,6 +44,8 @@ impl Health {
 pub(crate) struct HealthWatch {
     last: Option<u32>,
     misses: u8,
+    /// When the counter was seen to change, or a miss was counted.
+    counted: Instant,
     /// When [`HealthWatch::maintain`] checks again.
     next: Instant,
 }
@@ -54,10 +56,15 @@ impl HealthWatch {
         let (reset_wanted, report) = commands.read_health_report()?;
         let word = commands.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
-        self.misses = if self.last == Some(counter) { self.misses.saturating_add(1) } else { 0 };
-        self.last = Some(counter);
-        if self.misses == MAX_MISSES {
-            log_event!(error, "the health counter stands still at {:x}", counter);
+        let now = commands.machine.clock.now();
+        if self.last != Some(counter) {
+            (self.last, self.misses, self.counted) = (Some(counter), 0, now);
+        } else if now >= self.counted.after(HEALTH_INTERVAL) {
+            // Checks in quick succession are one: the counter moves at its own pace.
+            (self.misses, self.counted) = (self.misses.saturating_add(1), now);
+            if self.misses == MAX_MISSES {
+                log_event!(error, "the health counter stands still at {:x}", counter);
+            }
         }
         Ok(Health {
             counter,
