@@ -405,7 +405,11 @@ impl<P: Platform> CommandInterface<P> {
             return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.pack());
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
-        let range = self.allocate_cleared(1)?;
+        let mut range = self.allocate_cleared(1)?;
+        // An address whose lower half is 0 cannot be told from that of a device that was reset.
+        if self.arena.addr(range.at()) as u32 == 0 {
+            range = self.allocate_cleared(1)?;
+        }
         self.start(range, log_size, log_stride);
         let addr = self.arena.addr(range.at());
         self.set_queue_address(addr)

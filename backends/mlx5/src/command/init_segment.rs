@@ -19,19 +19,18 @@ impl<P: Platform> CommandInterface<P> {
         let low = InitialSeg::CMDQ_PHY_ADDR_31_12;
         machine.registers.write32(low.dword(), low.place(addr as u32 >> 12).to_be())?;
         machine.fence.flush();
-        self.queue_address = QueueAddress { written: addr, was_seen: false };
+        self.queue_address = QueueAddress { page: addr as u32 >> 12, was_seen: false };
         self.queue_address.was_seen = self.has_queue_address();
         Ok(())
     }
 
     /// Returns whether the device has the address of the command queue, and takes commands.
     fn has_queue_address(&self) -> bool {
-        let high = self.register(InitialSeg::CMDQ_PHY_ADDR_63_32.dword());
         let low = self.register(InitialSeg::CMDQ_PHY_ADDR_31_12.dword());
-        let addr = u64::from(high) << 32 | u64::from(InitialSeg::CMDQ_PHY_ADDR_31_12.take(low)) << 12;
+        let page = InitialSeg::CMDQ_PHY_ADDR_31_12.take(low);
         // These two states are the sensors of Linux's `mlx5_health_check_fatal_sensors`.
         let is_off = matches!(InitialSeg::nic_interface(low), InitialSeg::NIC_DISABLED | InitialSeg::NIC_SOFTWARE_RESET);
-        addr != 0 && addr == self.queue_address.written && !is_off
+        page != 0 && page == self.queue_address.page && !is_off
     }
 
     /// Returns a register of the initialization segment in host byte order, all ones where there is none.

@@ -110,12 +110,12 @@ impl CommandQueue {
     }
 }
 
-/// The registers with the address of the command queue. A reset clears them, while the health counter goes on and the health
-/// buffer says nothing. Linux relies on their values too: `mlx5_set_nic_state` of `health.c` writes back what it reads.
+/// The register with the lower half of the command queue's address. A reset clears it, while the health counter goes on and the
+/// health buffer says nothing. Linux relies on its value too: `mlx5_set_nic_state` of `health.c` writes back what it reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueAddress {
-    /// What the driver wrote.
-    pub(super) written: u64,
+    /// Bits 31 to 12 of the address that the driver wrote.
+    pub(super) page: u32,
     /// Whether a look at the registers has found it. A device that does not show it is not suspected.
     pub(super) was_seen: bool,
 }

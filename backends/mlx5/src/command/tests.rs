@@ -107,6 +107,25 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
 }
 
 #[test]
+fn the_lower_half_of_the_queue_address_tells_a_reset() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    shared.borrow_mut().device = None;
+    commands.set_queue_address(DEVICE_ADDR).unwrap();
+    // A device that takes the upper half from its register, and shows it no more.
+    shared.borrow_mut().registers[0x10..0x14].fill(0);
+    assert_eq!(commands.check_device(), Ok(()));
+    shared.borrow_mut().registers[0x14..0x18].fill(0);
+    assert_eq!(commands.check_device(), Err(Error::DeviceReset.pack()));
+    // An address without a lower half looks like that of a device that was reset: nothing is concluded from it.
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    shared.borrow_mut().device = None;
+    commands.set_queue_address(1 << 32).unwrap();
+    assert_eq!(commands.check_device(), Ok(()));
+}
+
+#[test]
 fn a_call_that_ended_by_unwinding_had_no_answer() {
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
