@@ -62,20 +62,27 @@ impl std::fmt::Debug for FirmwarePages {
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
 unsafe impl PageSource for FirmwarePages {
     fn reserve(&mut self, wanted: u32) -> Result<(), TooFewPages> {
-        while self.free.len() < wanted as usize {
+        let mut chunks = Vec::new();
+        let mut available = self.free.len();
+        while available < wanted as usize {
             match (self.map)(CHUNK) {
                 Ok(chunk) => {
-                    let pages = (chunk.len() / PAGE) as u64;
-                    self.free.extend((0..pages).rev().map(|page| chunk.device_addr() + page * PAGE as u64));
-                    self.chunks.push(chunk);
+                    available += chunk.len() / PAGE;
+                    chunks.push(chunk);
                 }
+                // What was mapped for this request is unmapped again: a firmware that asks for too much leaves memory for the rest.
                 Err(error) => {
-                    let missing = (wanted as usize).saturating_sub(self.free.len()) * PAGE;
+                    let missing = (wanted as usize).saturating_sub(available) * PAGE;
                     self.refused = Some(for_all(error, missing.next_multiple_of(CHUNK) - CHUNK));
-                    return Err(TooFewPages { wanted, available: self.free.len() as u32 });
+                    return Err(TooFewPages { wanted, available: available as u32 });
                 }
             }
         }
+        for chunk in &chunks {
+            let pages = (chunk.len() / PAGE) as u64;
+            self.free.extend((0..pages).rev().map(|page| chunk.device_addr() + page * PAGE as u64));
+        }
+        self.chunks.append(&mut chunks);
         Ok(())
     }
 
@@ -141,9 +148,10 @@ mod tests {
         assert_eq!(pages.reserve(5000), Err(TooFewPages { wanted: 5000, available: 1024 }));
         let needed = (8 << 20) + 7 * (2 << 20);
         assert!(matches!(pages.refused(), Some(Error::Obstacle(Obstacle::Memlock { needed: all, .. })) if *all == needed));
+        assert_eq!((pages.mapped(), counter.unmapped()), (4 << 20, 1), "the third chunk is given back");
         pages.free_all();
-        pages.reserve(3 * 512).unwrap();
-        assert_eq!(counter.unmapped(), 0);
+        pages.reserve(2 * 512).unwrap();
+        assert_eq!(counter.unmapped(), 1);
         drop(pages);
         assert_eq!(counter.unmapped(), 3);
     }
