@@ -15,6 +15,13 @@ SUSPECT = re.compile(
 )
 
 
+#: What a trace has of a port that comes up as that of a card does: its link trains, then a subnet manager gives it a LID.
+PORT_COMES_UP = (
+    r" eqe .* PORT_CHANGE INITIALIZED ",
+    r" eqe .* PORT_CHANGE LID ",
+    r" eqe .* PORT_CHANGE ACTIVE ",
+)
+
 #: For a case whose drivers give back what they made on every device.
 ALL_DEVICES = ".*"
 
@@ -45,6 +52,8 @@ class Case(case.Case):
     expected: tuple = ()
     #: What the wire must be seen to do to packets, in per cent: lost, doubled, passed.
     disorder: tuple = ()
+    #: Patterns of lines that the trace of the devices must have, in this order.
+    trace: tuple = ()
     #: The drivers are shut down at the end, as on a machine that is turned off. Without it the guest just stops, seconds
     #: earlier.
     shut_down: bool = False
@@ -201,6 +210,18 @@ CASES = [
     pingpong("rc", "ibv_rc_pingpong between two devices", "rc"),
     pingpong("rc-loopback", "ibv_rc_pingpong within one device", "rc", devices=1),
     pingpong("rc-no-blueflame", "ibv_rc_pingpong without BlueFlame", "rc", serve=("--no-blueflame",)),
+    *(
+        pingpong(
+            profile,
+            f"the same with the demands of {card}: pages, slow commands, a link that trains, a late LID",
+            "rc",
+            serve=("--profile", profile),
+            # Linux asks for 2^18 queue pairs, twice as many as in the recording: for 25,736 pages and a few.
+            trace=(r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x64[0-9a-f]{2}\b", *PORT_COMES_UP),
+            typical_seconds=60,
+        )
+        for profile, card in (("connectx-4-lx", "a recorded ConnectX-4 Lx"), ("connectx-7", "a ConnectX-7"))
+    ),
     pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
     pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),
     pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq"),

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import re
 import shutil
 import time
 
@@ -67,6 +68,8 @@ class GuestRun(CaseRun):
             self._first_completions()
         if case.disorder:
             self._judge_wire()
+        if case.trace:
+            self._judge_trace()
 
     def _compress(self):
         """Makes the traces small: some have a hundred megabytes."""
@@ -84,6 +87,13 @@ class GuestRun(CaseRun):
             # A packet is passed only if another one follows soon.
             if count < seen.sent * per_cent / 100 / 4:
                 raise Failed(f"of {seen.sent} packets {count} {'were' if count != 1 else 'was'} {name}, {per_cent} % should be")
+
+    def _judge_trace(self):
+        """Checks that the devices' trace has the lines of the case, in their order."""
+        with open(self.servers[0].trace, encoding="utf-8", errors="replace") as lines:
+            for pattern in self.case.trace:
+                if not any(re.search(pattern, line) for line in lines):
+                    raise Failed(f"the trace has no line like {pattern!r} after those before it")
 
     def _first_completions(self):
         """Returns the time from each start that the case announced to the first completion of a device."""
