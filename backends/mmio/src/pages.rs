@@ -212,6 +212,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes; the other tests make the same accesses")]
     fn thousands_of_pages_are_allocated_without_a_search_of_all() {
         const LEN: usize = 40_000 * PAGE;
         let memory = std::alloc::Layout::from_size_align(LEN, PAGE).unwrap();
