@@ -184,7 +184,7 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
         plan.modules(sysfs);
     }
     for (function, asked) in wanted {
-        let mut obstacles = if *asked { check::hardware(function, &Need::default()) } else { Vec::new() };
+        let mut obstacles = if *asked { check::hardware(sysfs, function, &Need::default()) } else { Vec::new() };
         // Other programs drive Ethernet ports.
         obstacles.retain(|obstacle| !(options.force && obstacle.is_of_the_port()));
         if let Some(obstacle) = obstacles.into_iter().next().or_else(|| check::iommu(sysfs, function)) {

@@ -35,7 +35,7 @@ impl Default for Need {
 ///
 /// Obstacles that only an attempt shows are not included: an exhausted limit of locked memory, or a process that is not visible.
 pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &Need) -> Vec<Obstacle> {
-    let mut found = hardware(function, need);
+    let mut found = hardware(sysfs, function, need);
     if found.iter().any(Obstacle::is_final) {
         // Removing the other obstacles would not help.
         return found;
@@ -60,7 +60,7 @@ pub fn in_use(sysfs: &Sysfs, group: u32) -> Obstacle {
 }
 
 /// Returns the obstacles of the function itself.
-pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
+pub(crate) fn hardware(sysfs: &Sysfs, function: &Function, need: &Need) -> Vec<Obstacle> {
     let address = function.address;
     let mut found = Vec::new();
     match function.model {
@@ -77,7 +77,8 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
         return vec![Obstacle::EthernetOnly { address, name }];
     }
     if function.is_ethernet() {
-        found.push(Obstacle::EthernetMode { address, setting: link_type(function) });
+        let (physical, port) = link_type(function, machine(sysfs).is_virtual);
+        found.push(Obstacle::EthernetMode { address, physical, port });
     }
     if function.bar0 < need.bar0 {
         found.push(Obstacle::BarTooSmall { address, size: function.bar0, needed: need.bar0 });
@@ -89,10 +90,12 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
 }
 
 /// Returns the physical function of the card that `mstconfig` reaches, and the number of the port in `LINK_TYPE_P1` or
-/// `LINK_TYPE_P2`: each port of a card has a physical function.
-fn link_type(function: &Function) -> (Address, u8) {
-    let physical = function.physical_function.unwrap_or(function.address);
-    (physical, physical.function().saturating_add(1))
+/// `LINK_TYPE_P2`, as far as this machine knows them: each port of a card has a physical function of its own.
+fn link_type(function: &Function, is_virtual: bool) -> (Option<Address>, Option<u8>) {
+    let is_physical = function.model.is_some_and(|model| model.kind == Kind::Physical);
+    let physical = function.physical_function.or(is_physical.then_some(function.address));
+    let port = physical.filter(|_| !is_virtual).map(|physical| physical.function().saturating_add(1));
+    (physical, port)
 }
 
 /// Returns an obstacle if no IOMMU translates the function's DMA.

@@ -39,8 +39,10 @@ pub enum Obstacle {
     EthernetMode {
         /// The function.
         address: Address,
-        /// The physical function whose setting decides, and the number of its port, from 1.
-        setting: (Address, u8),
+        /// The physical function whose setting decides. `None`: another machine has it.
+        physical: Option<Address>,
+        /// The number of its port, from 1. `None` in a virtual machine, which numbers functions itself.
+        port: Option<u8>,
     },
     /// Its product has Ethernet ports alone.
     EthernetOnly {
@@ -215,7 +217,10 @@ impl fmt::Display for Obstacle {
             }
             Self::InUse { group, holders } => write!(f, "IOMMU group {group} is in use by {}", Holders(holders)),
             Self::Memlock { limit, needed } => {
-                write!(f, "the process may lock {limit} bytes of memory (RLIMIT_MEMLOCK), and {needed} are needed for DMA")
+                write!(
+                    f,
+                    "the process may lock {limit} bytes of memory (RLIMIT_MEMLOCK), and {needed} at least are needed for DMA"
+                )
             }
         }
     }
@@ -270,10 +275,20 @@ impl Obstacle {
                 "echo 1 | sudo tee /sys/bus/pci/devices/{address}/remove && echo 1 | sudo tee /sys/bus/pci/rescan; \
                  power the machine off and on if it stays away"
             ),
-            Self::EthernetMode { setting: (address, port), .. } => format!(
-                "if it is a VPI card: sudo mstconfig -d {address} set LINK_TYPE_P{port}=1 (package mstflint), then power the machine off \
-                 and on; a card without this setting has Ethernet ports alone"
-            ),
+            Self::EthernetMode { physical, port, .. } => {
+                let setting = match port {
+                    Some(port) => format!("LINK_TYPE_P{port}=1"),
+                    None => "LINK_TYPE_P1=1 (of a second port: LINK_TYPE_P2=1)".into(),
+                };
+                let (place, address) = match physical {
+                    Some(address) => ("", address.to_string()),
+                    None => (", on the machine that has its physical function", "ADDRESS".into()),
+                };
+                format!(
+                    "if it is a VPI card{place}: sudo mstconfig -d {address} set {setting} (package mstflint), then power the machine \
+                     off and on; a card without this setting has Ethernet ports alone"
+                )
+            }
             Self::EthernetOnly { .. } => "another card: one with InfiniBand or VPI ports".into(),
             Self::BarTooSmall { size: 0, .. } => {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
@@ -293,6 +308,9 @@ impl Obstacle {
                     "give another interface what {interface} has and sudo ip address flush dev {interface}, or sudo bareverbs bind \
                      --force {address}"
                 ),
+                Usage::OtherNamespace { holder, .. } => {
+                    format!("end process {} and its container, or sudo bareverbs bind --force {address}", holder.pid)
+                }
                 Usage::Rdma { .. } => format!("end these programs, or sudo bareverbs bind --force {address}"),
                 Usage::VirtualFunctions { .. } => {
                     format!(

@@ -72,15 +72,18 @@ pub struct Holder {
 
 /// Returns the processes that have a file open, as far as they are visible: to root all, to other users their own.
 pub(crate) fn holders(sysfs: &Sysfs, path: &Path) -> Vec<Holder> {
-    let mut found = Vec::new();
-    for pid in names(&sysfs.proc("")).iter().filter_map(|name| name.parse().ok()) {
-        let pid: u32 = pid;
-        let folder = sysfs.proc(&format!("{pid}/fd"));
-        let is_open = |name: &String| fs::read_link(folder.join(name)).is_ok_and(|target| target == path);
-        if names(&folder).iter().any(is_open) {
-            found.push(Holder { pid, name: text(&sysfs.proc(&format!("{pid}/comm"))).unwrap_or_default() });
-        }
-    }
+    let has_open = |holder: &Holder| {
+        let folder = sysfs.proc(&format!("{}/fd", holder.pid));
+        names(&folder).iter().any(|name| fs::read_link(folder.join(name)).is_ok_and(|target| target == path))
+    };
+    processes(sysfs).into_iter().filter(has_open).collect()
+}
+
+/// Returns the processes of the machine, by number.
+pub(crate) fn processes(sysfs: &Sysfs) -> Vec<Holder> {
+    let name = |pid: u32| text(&sysfs.proc(&format!("{pid}/comm"))).unwrap_or_default();
+    let pids = names(&sysfs.proc("")).into_iter().filter_map(|pid| pid.parse().ok());
+    let mut found: Vec<_> = pids.map(|pid| Holder { pid, name: name(pid) }).collect();
     found.sort_by_key(|holder| holder.pid);
     found
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::address::Address;
 use super::function::Function;
 use super::network::{Carried, Networks};
-use super::process::{Holder, holders};
+use super::process::{Holder, holders, processes};
 use super::sysfs::{Sysfs, link_name, names, number};
 
 /// Flag of an interface: it is up (`IFF_UP`).
@@ -33,6 +33,13 @@ pub enum Usage {
     InterfaceUp {
         /// The interface.
         interface: String,
+    },
+    /// A network interface of it is in another network namespace: that of a container, say.
+    OtherNamespace {
+        /// The interface.
+        interface: String,
+        /// A process in that namespace.
+        holder: Holder,
     },
     /// Processes use an RDMA device of it.
     Rdma {
@@ -63,6 +70,13 @@ impl fmt::Display for Usage {
                 f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(" and "))
             }
             Self::InterfaceUp { interface } => write!(f, "network interface {interface} is up"),
+            Self::OtherNamespace { interface, holder } => {
+                write!(
+                    f,
+                    "network interface {interface} is in the network namespace of {}",
+                    Holders(std::slice::from_ref(holder))
+                )
+            }
             Self::Rdma { device, holders } => write!(f, "RDMA device {device} is in use by {}", Holders(holders)),
             Self::VirtualFunctions { count } => write!(f, "its {count} virtual functions would go away with its driver"),
         }
@@ -113,6 +127,7 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
             found.push(Usage::InterfaceUp { interface: interface.clone() });
         }
     }
+    found.extend(in_other_namespaces(sysfs, function));
     // The folder of each verbs device file names its RDMA device.
     for file in names(&folder.join("infiniband_verbs")) {
         let holders = holders(sysfs, &sysfs.dev(&format!("infiniband/{file}")));
@@ -123,6 +138,23 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     }
     if function.virtual_functions > 0 {
         found.push(Usage::VirtualFunctions { count: function.virtual_functions });
+    }
+    found
+}
+
+/// Returns the interfaces of a function that its folder does not list, because they are in other network namespaces. The sysfs of a
+/// process there lists them, if it has one mounted. Root sees those of all processes.
+fn in_other_namespaces(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
+    let mut found: Vec<Usage> = Vec::new();
+    for holder in processes(sysfs) {
+        let net = sysfs.proc(&format!("{}/root/sys/bus/pci/devices/{}/net", holder.pid, function.address));
+        for interface in names(&net) {
+            let is_new =
+                |usage: &Usage| !matches!(usage, Usage::OtherNamespace { interface: known, .. } if *known == interface);
+            if !function.interfaces.contains(&interface) && found.iter().all(is_new) {
+                found.push(Usage::OtherNamespace { interface, holder: holder.clone() });
+            }
+        }
     }
     found
 }

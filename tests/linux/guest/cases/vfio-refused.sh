@@ -30,7 +30,7 @@ chmod 666 /dev/vfio/vfio
 refused "the file of the group" 1 "/dev/vfio/$group may not be opened by this user" su user -c "bareverbs info --device $card"
 chown user "/dev/vfio/$group"
 ulimit -l 1024
-refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+ are needed" \
+refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+ at least are needed" \
 	su user -c "bareverbs info --device $card"
 expect "the remedy" "ulimit -l [0-9]+"
 needed=$(sed -n 's/.*ulimit -l \([0-9]*\).*/\1/p' /tmp/step | head -n 1)

@@ -391,6 +391,15 @@ fn what_an_interface_would_lose_is_named() {
     assert_eq!(refusal(&tree), "network interface vlan7 would lose its address 203.0.113.5/25");
     // Another interface's addresses do not count.
     tree.remove("sys/bus/pci/devices/0000:01:00.0/net/eth3/upper_bond0");
+    // Containers have an interface that the machine does not see.
+    for (pid, interface) in [(70, "ib0"), (300, "ib0"), (80, "eth3")] {
+        tree.write(&format!("proc/{pid}/comm"), "runc\n");
+        tree.write(&format!("proc/{pid}/root/sys/bus/pci/devices/0000:01:00.0/net/{interface}/flags"), "0x1003\n");
+        tree.write(&format!("proc/{pid}/root/sys/bus/pci/devices/0000:02:00.0/net/other/flags"), "0x1003\n");
+    }
+    assert_eq!(refusal(&tree), "network interface ib0 is in the network namespace of process 70 (runc)");
+    tree.remove("proc/70");
+    tree.remove("proc/300");
     bind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
 }
 

@@ -169,7 +169,7 @@ fn a_limit_of_locked_memory_that_is_too_low() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     let limited = |bytes| Process { memlock: Some(bytes), ..privileged() };
-    let sentence = "may lock 65536 bytes of memory (RLIMIT_MEMLOCK), and 1048576 are needed";
+    let sentence = "may lock 65536 bytes of memory (RLIMIT_MEMLOCK), and 1048576 at least are needed";
     one(&tree, &limited(65536), sentence, "ulimit -l 1024 ");
     one(&tree, &limited((1 << 20) - 1), "1048575 bytes", "LimitMEMLOCK=1048576");
     one(&tree, &limited(0), "0 bytes", "'* - memlock 1024' in /etc/security/limits.conf");
@@ -205,6 +205,18 @@ fn a_port_in_ethernet_mode_needs_its_setting_or_another_card() {
     // A virtual function has the mode of its physical one: here that of the second port.
     tree.link("sys/bus/pci/devices/0000:01:00.0/physfn", "../0000:03:00.1");
     one(&tree, &privileged(), mode, "sudo mstconfig -d 0000:03:00.1 set LINK_TYPE_P2=1");
+    // A virtual machine numbers its functions itself, and may have a virtual function alone.
+    tree.write("proc/cpuinfo", "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n");
+    one(&tree, &privileged(), mode, "sudo mstconfig -d 0000:03:00.1 set LINK_TYPE_P1=1 (of a second port: LINK_TYPE_P2=1)");
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/physfn");
+    card.file("device", "0x101e");
+    one(
+        &tree,
+        &privileged(),
+        mode,
+        "on the machine that has its physical function: sudo mstconfig -d ADDRESS set LINK_TYPE_P1=1",
+    );
+    tree.remove("proc/cpuinfo");
     for (device, name) in [("0x1015", "ConnectX-4 Lx"), ("0x101d", "ConnectX-6 Dx"), ("0x101f", "ConnectX-6 Lx")] {
         card.file("device", device);
         let sentence = format!("0000:01:00.0 is a {name}: its ports are Ethernet ports");
