@@ -44,7 +44,7 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Examines everything that a card needs, one line for each obstacle with its remedy. Functions without an obstacle are
     /// brought up, and their ports are waited for. The exit status is 0 if all can be used
-    Doctor(DoctorArgs),
+    Doctor(DevicesArgs),
     /// Binds functions to vfio-pci (needs root)
     Bind(BindArgs),
     /// Binds functions to their former drivers again (needs root)
@@ -180,20 +180,9 @@ pub struct InfoArgs {
     pub trace: TraceArgs,
 }
 
-/// Options of `devices`.
+/// Options of `devices` and `doctor`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
-    /// The functions.
-    #[command(flatten)]
-    pub choice: FunctionChoice,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
     /// The functions.
     #[command(flatten)]
     pub choice: FunctionChoice,

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use bareverbs::PortAttr;
-use bareverbs_vfio::pci::{Address, Function};
+use bareverbs_vfio::pci::Function;
 use serde::Serialize;
 
-use crate::cli::DoctorArgs;
-use crate::device::vfio::Card;
+use crate::cli::DevicesArgs;
+use crate::device::vfio::{Card, CardError};
 use crate::device::{Device, Host};
 use crate::devices::{self, ObstacleRow};
 use crate::stop::Interrupted;
@@ -54,14 +54,14 @@ struct PortRow {
 ///
 /// # Errors
 /// The functions cannot be read, or a requested one does not exist.
-pub fn run(args: &DoctorArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
+pub fn run(args: &DevicesArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
     let found = devices::find(&args.choice)?;
     let is_this_machine = args.choice.is_this_machine();
     let (mut functions, mut interrupted) = (Vec::new(), false);
     for (function, obstacles) in found {
         let mut examined = Examined::new(&function, obstacles.iter().map(Into::into).collect());
         if examined.obstacles.is_empty() && is_this_machine {
-            interrupted = examined.try_out(|| open(function.address), stop);
+            interrupted = examined.try_out(|| Card::open(function.address), stop);
         }
         functions.push(examined);
         if interrupted {
@@ -69,10 +69,6 @@ pub fn run(args: &DoctorArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
         }
     }
     Ok(Report::new(functions, interrupted))
-}
-
-fn open(address: Address) -> Result<Card, ObstacleRow> {
-    Card::open_with(address).map_err(|error| ObstacleRow::new("open", error.to_string(), error.remedy()))
 }
 
 impl Report {
@@ -94,13 +90,10 @@ impl Examined {
     }
 
     /// Opens the function, brings it up and waits for its ports. Returns whether `stop` ended that.
-    fn try_out<H: Host>(&mut self, open: impl FnOnce() -> Result<H, ObstacleRow>, stop: &Arc<AtomicBool>) -> bool {
+    fn try_out<H: Host>(&mut self, open: impl FnOnce() -> Result<H>, stop: &Arc<AtomicBool>) -> bool {
         let host = match open() {
             Ok(host) => host,
-            Err(obstacle) => {
-                self.obstacles.push(obstacle);
-                return false;
-            }
+            Err(error) => return self.failed("open", &error),
         };
         let mut device = match Device::bring_up(host, stop) {
             Ok(device) => device,
@@ -126,7 +119,11 @@ impl Examined {
         if error.is::<Interrupted>() {
             return true;
         }
-        self.obstacles.push(ObstacleRow::new(code, format!("{error:#}"), None));
+        let card_error = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<CardError>().cloned();
+        let text = |cause| card_error(cause).map_or_else(|| cause.to_string(), |error| error.text);
+        let causes: Vec<_> = error.chain().map(text).collect();
+        let remedy = error.chain().find_map(card_error).and_then(|error| error.remedy);
+        self.obstacles.push(ObstacleRow::new(code, causes.join(": "), remedy));
         false
     }
 }
@@ -197,11 +194,15 @@ mod tests {
             !without_manager.try_out(|| Ok(host(DeviceConfig { managed: true, ..DeviceConfig::default() })), &Arc::default())
         );
         let mut busy = examined();
-        let refusal = || Err::<Simulated, _>(ObstacleRow::new("open", "no file".into(), Some("make one".into())));
+        let reason = CardError { text: "no file".into(), remedy: Some("make one".into()) };
+        let refusal = || Err::<Simulated, _>(anyhow::Error::new(reason).context("too few pages"));
         assert!(!busy.try_out(refusal, &Arc::default()));
         let report = Report::new(vec![without_manager, busy, examined()], false);
         let text = report.to_string();
-        assert!(text.contains("no subnet manager") && text.contains("    no file; remedy: make one\n"), "{text}");
+        assert!(
+            text.contains("no subnet manager") && text.contains("    too few pages: no file; remedy: make one\n"),
+            "{text}"
+        );
         assert_eq!((report.ok, report.failure.as_deref()), (false, Some("2 of 3 functions cannot be used")));
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs::Platform;
+use bareverbs::{Platform, WaitActiveError};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
@@ -162,13 +162,18 @@ fn of_host<H: Host>(host: H, has_line: bool, stop: &Arc<AtomicBool>) -> Result<I
     Ok(info)
 }
 
+/// Returns whether an error of the wait for a port says only that the port is not active: `info` shows such a port as it is.
+fn is_shown(error: &anyhow::Error) -> bool {
+    type WaitError = WaitActiveError<bareverbs_mlx5::Error>;
+    error.downcast_ref::<WaitError>().is_some_and(|error| !matches!(error, WaitError::Port { .. } | WaitError::Device(_)))
+}
+
 /// Queries the attributes of the device `name`.
 fn query<H: Host>(name: &str, device: &mut Device<H>, has_line: bool, stop: &AtomicBool) -> Result<Info> {
     let count = device.verbs.query_device().phys_port_cnt;
     for port in 1..=count {
-        // A port that stays down is shown as it is.
         if let Err(error) = device.active_port_within(SETTLE_TIME, port, has_line, stop)
-            && error.is::<Interrupted>()
+            && !is_shown(&error)
         {
             return Err(error);
         }
@@ -322,7 +327,26 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
 
 #[cfg(test)]
 mod tests {
+    use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::fault::Fault;
+
     use super::*;
+
+    #[test]
+    fn a_port_that_is_down_is_shown_and_a_device_that_is_gone_is_not() {
+        let world = World::new(WorldConfig::default());
+        let host = Simulated::new(NAME, world.add(DeviceConfig { link_up: false, ..DeviceConfig::default() }).unwrap());
+        let stop = Arc::default();
+        let mut device = Device::bring_up(host, &stop).unwrap();
+        let down = device.active_port_within(SETTLE_TIME, 1, false, &stop).unwrap_err();
+        assert!(is_shown(&down), "{down:#}");
+        assert_eq!(query(NAME, &mut device, false, &stop).unwrap().ports[0].state, "PORT_DOWN");
+        // QUERY_HCA_VPORT_CONTEXT is not answered.
+        device.host.inner().with_device(|device| device.faults_mut().arm(Fault::StuckCommand { opcode: 0x762 }));
+        let gone = query(NAME, &mut device, false, &stop).unwrap_err();
+        assert!(!is_shown(&gone), "{gone:#}");
+        assert!(!is_shown(&Interrupted.into()));
+    }
 
     #[test]
     fn codes_of_mtus_are_those_of_ibv_devinfo() {

@@ -1,5 +1,6 @@
 //! A card of this machine, through VFIO.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -32,30 +33,39 @@ impl Card {
     /// # Errors
     /// The function cannot be used; the error contains the remedy.
     pub fn open(address: Address) -> Result<Self> {
-        Self::open_with(address).map_err(|error| of_card(&error, &address.to_string()))
-    }
-
-    /// Opens the function at `address`, as [`Self::open`] does.
-    ///
-    /// # Errors
-    /// The function cannot be used.
-    pub fn open_with(address: Address) -> Result<Self, bareverbs_vfio::Error> {
-        let device = Device::open(address)?;
-        let interrupts = device.interrupts(VECTORS)?;
-        Ok(Self { name: address.to_string(), device, interrupts, clock: MonotonicClock::new() })
+        let name = address.to_string();
+        let of_card = |error| of_card(&error, &name);
+        let device = Device::open(address).map_err(of_card)?;
+        let interrupts = device.interrupts(VECTORS).map_err(of_card)?;
+        Ok(Self { name, device, interrupts, clock: MonotonicClock::new() })
     }
 }
 
-/// Converts an error of the card at `address` to a message that names the card once, with the remedy.
+/// Why a card cannot be used, as text. It is printed with the remedy on a line of its own.
+#[derive(Clone, Debug)]
+pub struct CardError {
+    /// The reason, with the address of the card.
+    pub text: String,
+    /// A command or a setting; `None` if none is known.
+    pub remedy: Option<String>,
+}
+
+impl fmt::Display for CardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\n  remedy: {remedy}"))
+    }
+}
+
+impl std::error::Error for CardError {}
+
+/// Converts an error of the card at `address` to one that names the card once.
 fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
     let mut text = error.to_string();
     if !text.contains(address) {
         text = format!("{address}: {text}");
     }
-    if let Some(remedy) = error.remedy() {
-        text += &format!("\n  remedy: {remedy}");
-    }
-    anyhow::Error::msg(text)
+    CardError { text, remedy: error.remedy() }.into()
 }
 
 impl Host for Card {
