@@ -19,6 +19,7 @@ pub mod progress;
 pub mod run;
 pub mod selftest;
 pub mod serve;
+mod status_line;
 pub mod stop;
 pub mod sudo_user;
 pub mod trace;

@@ -1,16 +1,15 @@
 //! Waiting for a port that carries traffic, with a line that says how it is.
 
-use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
 use bareverbs::{PortAttr, WaitActiveError};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::bring_up::Device;
 use super::host::Host;
+use crate::status_line::StatusLine;
 use crate::stop::Interrupted;
 
 /// Timeout for a port: the reset of a card takes its link down, whose training takes seconds, and subnet managers sweep every
@@ -39,13 +38,13 @@ impl<H: Host> Device<H> {
     pub fn active_port_within(&mut self, timeout: Duration, port: u8, has_line: bool, stop: &AtomicBool) -> Result<PortAttr> {
         let Self { host, verbs } = self;
         let mut failure = None;
-        let mut line = (has_line && std::io::stderr().is_terminal()).then(Line::new);
+        let line = has_line.then(StatusLine::new).flatten();
         let waited = verbs.wait_active_with(port, timeout, |attr, waited| {
             if stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
-            if let Some(line) = line.as_mut().filter(|_| waited > QUIET_TIME) {
-                line.show(&text(host.name(), port, attr, waited, timeout));
+            if let Some(line) = line.as_ref().filter(|_| waited > QUIET_TIME) {
+                line.show(text(host.name(), port, attr, waited, timeout));
             }
             match pause(host) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -82,30 +81,6 @@ fn text(name: &str, port: u8, attr: &PortAttr, waited: Duration, timeout: Durati
         attr.phys_state,
         attr.lid.get()
     )
-}
-
-/// A line on the terminal, gone after the wait.
-struct Line(ProgressBar);
-
-impl Line {
-    fn new() -> Self {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-            bar.set_style(style);
-        }
-        Self(bar)
-    }
-
-    fn show(&mut self, text: &str) {
-        self.0.set_message(text.to_string());
-        self.0.tick();
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
 }
 
 #[cfg(test)]

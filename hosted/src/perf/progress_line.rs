@@ -1,11 +1,9 @@
 //! The progress line of a measurement on a terminal.
 
-use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use super::parameters::{End, Parameters, Point};
+use crate::status_line::StatusLine;
 
 /// Minimum interval between updates.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
@@ -13,7 +11,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 /// A progress line, which may be disabled.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
-    bar: Option<ProgressBar>,
+    line: Option<StatusLine>,
     /// Parameters of the measurements, if they are known when the line is created.
     parameters: Option<Parameters>,
     point: Option<Point>,
@@ -26,19 +24,13 @@ pub(super) struct ProgressLine {
 impl ProgressLine {
     /// Creates a line on standard error. It is disabled unless `is_wanted` and standard error is a terminal.
     pub(super) fn new(is_wanted: bool, parameters: Option<&Parameters>) -> Self {
-        let bar = (is_wanted && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { bar, parameters: parameters.cloned(), point: None, updated: Instant::now(), shown: 0 }
+        let line = is_wanted.then(StatusLine::new).flatten();
+        Self { line, parameters: parameters.cloned(), point: None, updated: Instant::now(), shown: 0 }
     }
 
     /// Creates a disabled line.
     pub(super) fn none() -> Self {
-        Self { bar: None, parameters: None, point: None, updated: Instant::now(), shown: 0 }
+        Self { line: None, parameters: None, point: None, updated: Instant::now(), shown: 0 }
     }
 
     /// Starts the line of a measurement.
@@ -48,30 +40,20 @@ impl ProgressLine {
 
     /// Shows the number of messages so far.
     pub(super) fn show(&mut self, messages: u64) {
-        let (Some(bar), Some(point)) = (&self.bar, self.point) else { return };
+        let (Some(status), Some(point)) = (&self.line, self.point) else { return };
         let elapsed = self.updated.elapsed();
         if elapsed < UPDATE_INTERVAL {
             return;
         }
         let rate = messages.saturating_sub(self.shown) as f64 / elapsed.as_secs_f64();
         (self.updated, self.shown) = (Instant::now(), messages);
-        bar.set_message(line(point, self.parameters.as_ref(), messages, rate));
-        bar.tick();
+        status.show(line(point, self.parameters.as_ref(), messages, rate));
     }
 
     /// Clears the line at the end of a measurement.
     pub(super) fn end(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.set_message("");
-            bar.tick();
-        }
-    }
-}
-
-impl Drop for ProgressLine {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        if let Some(line) = &self.line {
+            line.show(String::new());
         }
     }
 }

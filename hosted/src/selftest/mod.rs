@@ -195,7 +195,7 @@ impl Job<'_> {
             Err(error) => return (devices, Err(error)),
         };
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
-        let progress = Progress::new(total, "messages", !self.args.quiet && !self.args.trace.trace, self.stop.clone());
+        let progress = Progress::new(total, "messages", self.has_progress(), self.stop.clone());
         let (seed, loses) = (self.args.seed, self.args.loss != Probability::NEVER);
         let mut harness = Harness { devices, a, b, progress, seed, loses, connections: 0, first: 0 };
         let mut window = None;
@@ -210,10 +210,14 @@ impl Job<'_> {
         (devices, ends.into_iter().fold(result, Result::and))
     }
 
+    /// Returns whether a terminal shows the progress.
+    const fn has_progress(&self) -> bool {
+        !self.args.quiet && !self.args.trace.trace
+    }
+
     fn ends<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
-        let has_line = !self.args.quiet && !self.args.trace.trace;
-        let lid_a = devices.of(Role::Client).active_port(PORT, has_line, &self.stop)?.lid;
-        let lid_b = devices.of(Role::Server).active_port(PORT, has_line, &self.stop)?.lid;
+        let lid_a = devices.of(Role::Client).active_port(PORT, self.has_progress(), &self.stop)?.lid;
+        let lid_b = devices.of(Role::Server).active_port(PORT, self.has_progress(), &self.stop)?.lid;
         let is_simulated = devices.of(Role::Client).host.simulated().is_some();
         let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
         let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);
