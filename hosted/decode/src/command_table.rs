@@ -26,7 +26,7 @@
 use std::fmt;
 
 use crate::command;
-use crate::field_printer::hex;
+use crate::field_printer::{from_hex, hex};
 
 /// The names of the columns, as a comment line.
 pub const HEADING: &str = "# name\topcode\top_mod\tinput\toutput";
@@ -141,13 +141,7 @@ fn message(column: &str) -> Result<Message, &'static str> {
         Some((digits, count)) => (digits, count.parse().map_err(|_| "after `+` is the number of bytes that are not known")?),
         None => (column, 0),
     };
-    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
-    let bytes: Option<Vec<u8>> = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
-    match bytes {
-        Some(bytes) if rest.is_empty() => Ok(Message { bytes, unknown }),
-        _ => Err("bytes are hexadecimal digits, two each"),
-    }
+    from_hex(digits).map(|bytes| Message { bytes, unknown }).ok_or("bytes are hexadecimal digits, two each")
 }
 
 #[cfg(test)]

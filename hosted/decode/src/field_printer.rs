@@ -79,6 +79,14 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// Returns the bytes of hexadecimal digits, two each. `None` for anything else.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect::<Option<_>>()?;
+    rest.is_empty().then_some(bytes)
+}
+
 /// A reserved byte of which a bit is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_decode::command_table::{Exchange, Message};
+use bareverbs_decode::field_printer::from_hex;
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
 
@@ -181,6 +182,20 @@ struct Setting {
     set: fn(&mut DeviceConfig, u64) -> Result<(), &'static str>,
 }
 
+/// A setting that is a time.
+macro_rules! time {
+    ($name:literal, $($field:ident).+) => {
+        Setting {
+            name: $name,
+            get: |config| nanos(config.$($field).+),
+            set: |config, value| {
+                config.$($field).+ = Duration::from_nanos(value);
+                Ok(())
+            },
+        }
+    };
+}
+
 const SETTINGS: [Setting; 10] = [
     Setting {
         name: "init-for",
@@ -197,30 +212,9 @@ const SETTINGS: [Setting; 10] = [
         get: |config| config.initial_log_max_qp.map_or(u64::MAX, u64::from),
         set: |config, value| narrow(value).map(|log| config.initial_log_max_qp = Some(log)),
     },
-    Setting {
-        name: "reset",
-        get: |config| nanos(config.reset_time),
-        set: |config, value| {
-            config.reset_time = Duration::from_nanos(value);
-            Ok(())
-        },
-    },
-    Setting {
-        name: "training",
-        get: |config| nanos(config.link_training),
-        set: |config, value| {
-            config.link_training = Duration::from_nanos(value);
-            Ok(())
-        },
-    },
-    Setting {
-        name: "lid-delay",
-        get: |config| nanos(config.lid_delay),
-        set: |config, value| {
-            config.lid_delay = Duration::from_nanos(value);
-            Ok(())
-        },
-    },
+    time!("reset", reset_time),
+    time!("training", link_training),
+    time!("lid-delay", lid_delay),
     Setting {
         name: "no-lid",
         get: |config| config.no_lid.into(),
@@ -231,22 +225,8 @@ const SETTINGS: [Setting; 10] = [
         get: |config| config.mtu_while_down.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
     },
-    Setting {
-        name: "command-time",
-        get: |config| nanos(config.command_time.usual),
-        set: |config, value| {
-            config.command_time.usual = Duration::from_nanos(value);
-            Ok(())
-        },
-    },
-    Setting {
-        name: "start-time",
-        get: |config| nanos(config.command_time.start),
-        set: |config, value| {
-            config.command_time.start = Duration::from_nanos(value);
-            Ok(())
-        },
-    },
+    time!("command-time", command_time.usual),
+    time!("start-time", command_time.start),
 ];
 
 fn nanos(time: Duration) -> u64 {
@@ -492,13 +472,7 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
             }
             all.resize(len, 0);
         } else {
-            if !piece.is_ascii() || piece.len() % 2 != 0 {
-                return Err("bytes have two digits each");
-            }
-            for pair in piece.as_bytes().chunks_exact(2) {
-                let pair = str::from_utf8(pair).map_err(|_| "not hexadecimal")?;
-                all.push(u8::from_str_radix(pair, 16).map_err(|_| "not hexadecimal")?);
-            }
+            all.extend(from_hex(piece).ok_or("bytes are hexadecimal digits, two each")?);
         }
     }
     if word.matches('.').count().is_multiple_of(2) { Ok(all) } else { Err("a count of zeros has no end") }
