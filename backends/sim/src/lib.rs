@@ -13,20 +13,16 @@
 //! Two hosts on a wire that loses 2 % of the packets, and what the audit found:
 //!
 //! ```
-//! use bareverbs::{Machine, Registers};
-//! use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
+//! use bareverbs::Registers;
+//! use bareverbs_sim::in_process::{World, WorldConfig};
 //! use bareverbs_sim::wire::{Probability, WireFaults};
-//!
-//! /// What a driver is brought up on: with `bareverbs-mlx5`, `Mlx5::<_, 512>::bring_up(machine(&host), &Config::DEFAULT)`.
-//! fn machine(host: &Host) -> Machine<SimPlatform> {
-//!     let memory = host.memory(512 * 4096);
-//!     Machine { registers: host.registers(), memory, pages: host.pages(u32::MAX), fence: host.fence(), clock: host.clock() }
-//! }
 //!
 //! let faults = WireFaults { loss: Probability::per_cent(2.0)?, ..WireFaults::NONE };
 //! let (world, a, b) = World::pair(WorldConfig { faults, seed: 7, ..WorldConfig::default() });
-//! // A driver would work here. The first register is the version of the firmware, in network byte order.
-//! let version = machine(&a).registers.read32(0)?;
+//! // A driver is brought up on this: `Mlx5::<_, 128>::bring_up(a.machine(128 * 4096), &Config::DEFAULT)` of `bareverbs-mlx5`.
+//! let machine = a.machine(128 * 4096);
+//! // The first register is the version of the firmware, in network byte order.
+//! let version = machine.registers.read32(0)?;
 //! assert_eq!(u32::from_be(version), 39 << 16 | 28);
 //! for host in [&a, &b] {
 //!     host.with_device(|device| assert_eq!(device.audit().findings(), []));

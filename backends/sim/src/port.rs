@@ -123,6 +123,11 @@ enum Link {
     Up,
 }
 
+/// Returns the state of a link that has just come up: it waits for a manager, or until its subnet has found it.
+const fn initial_state(managed: bool, lid_delay: Duration) -> u32 {
+    if managed || !lid_delay.is_zero() { state::INIT } else { state::ACTIVE }
+}
+
 /// The port. What its subnet manager set is not the function's: it survives a reset of that.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -158,7 +163,7 @@ pub(crate) struct Port {
     /// `PortState` while the link is up.
     state: u32,
     management_key: ManagementKey,
-    /// What its subnet manager is to be told.
+    /// Notices for its subnet manager.
     pub(crate) traps: Traps,
     stats: PortStats,
     /// What the transport had counted of P_Key and Q_Key violations when a manager last cleared them.
@@ -199,7 +204,7 @@ impl Port {
             found: config.managed || config.lid_delay.is_zero(),
             no_lid: config.no_lid,
             mtu_while_down: config.mtu_while_down,
-            state: if config.managed || !config.lid_delay.is_zero() { state::INIT } else { state::ACTIVE },
+            state: initial_state(config.managed, config.lid_delay),
             management_key: ManagementKey::initial(config),
             traps: Traps::default(),
             stats: PortStats::default(),
@@ -270,7 +275,7 @@ impl Port {
         self.found_at = None;
         self.changes.push(PortChange::Down);
         self.stats.downed += 1;
-        self.state = if self.managed || !self.lid_delay.is_zero() { state::INIT } else { state::ACTIVE };
+        self.state = initial_state(self.managed, self.lid_delay);
     }
 
     /// From now on the subnet finds the port, if nothing has to be waited for but that.

@@ -15,7 +15,7 @@ use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::WireFaults;
 
-/// The driver, with an arena of 512 pages of 4096 bytes for its queues and for the device's firmware.
+/// The driver, with an arena of 128 pages of 4096 bytes for its queues. The device's firmware has pages of its own.
 pub type Driver = Mlx5<SimPlatform, 128>;
 
 /// A host whose device is up.

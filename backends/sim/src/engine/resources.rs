@@ -38,7 +38,7 @@ pub(in crate::engine) struct QpResources {
     /// Requests to the management agents of the port.
     pub(in crate::engine) management_requests: ManagementRequests,
     pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
-    /// Packets with wrong keys that the subnet manager was not told of yet: the first of each kind.
+    /// Packets with wrong keys that were not yet reported to the subnet manager: the first of each kind.
     pub(in crate::engine) violations: Vec<Violation>,
     /// The buffer of the payload that was sent last, for the next one: a fresh one would be filled with zeros first.
     payload: Vec<u8>,
