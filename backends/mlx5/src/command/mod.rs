@@ -26,7 +26,7 @@ use crate::statistics::Statistics;
 use held_pages::HeldPages;
 use mailbox::MailboxChain;
 use name::CmdName;
-use queue::{CommandQueue, Post, QueueAddress};
+use queue::{CommandQueue, Post};
 
 pub(crate) use queue::CommandClass;
 

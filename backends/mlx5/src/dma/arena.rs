@@ -83,19 +83,6 @@ impl Arena {
         self.device_addr.wrapping_add(at as u64)
     }
 
-    /// Changes the use of a page and the counters.
-    fn set(&mut self, page: usize, to: PageUse) {
-        let Some(place) = self.uses.get_mut(page) else { return };
-        let from = core::mem::replace(place, to);
-        if from == PageUse::Free {
-            self.free = self.free.saturating_sub(1);
-        }
-        if to == PageUse::Free {
-            self.free += 1;
-            self.low = self.low.min(page);
-        }
-    }
-
     /// Allocates the lowest contiguous range of `pages` free pages. Its content is undefined.
     pub(crate) fn allocate(&mut self, pages: u32) -> Result<PageRange, PackedError> {
         let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
@@ -129,8 +116,16 @@ impl Arena {
 
     /// Sets the use of all pages of a range.
     pub(crate) fn mark(&mut self, range: PageRange, to: PageUse) {
-        for page in range.first as usize..(range.first as usize).saturating_add(range.pages.get() as usize) {
-            self.set(page, to);
+        let Self { uses, free, low, .. } = self;
+        let pages = uses.iter_mut().enumerate().skip(range.first as usize).take(range.pages.get() as usize);
+        for (page, used) in pages {
+            if core::mem::replace(used, to) == PageUse::Free {
+                *free = free.saturating_sub(1);
+            }
+            if to == PageUse::Free {
+                *free += 1;
+                *low = page.min(*low);
+            }
         }
     }
 
@@ -154,9 +149,11 @@ impl Arena {
 
     /// Frees all pages with this use but the `count` lowest.
     pub(crate) fn keep(&mut self, with: PageUse, count: u32) {
-        for _ in count..self.count(with) {
-            let highest = self.pages(with).last().unwrap_or(usize::MAX);
-            self.set(highest, PageUse::Free);
+        let Self { uses, free, low, .. } = self;
+        for (page, used) in uses.iter_mut().enumerate().filter(|(_, used)| **used == with).skip(count as usize) {
+            *used = PageUse::Free;
+            *free += 1;
+            *low = page.min(*low);
         }
     }
 
