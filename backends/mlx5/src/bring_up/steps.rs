@@ -357,9 +357,7 @@ impl<P: Platform> Driver<P> {
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
         }
     }
-}
 
-impl<P: Platform> Driver<P> {
     /// Returns whether the device may still use its memory after a teardown.
     pub(crate) fn needs_reset(&self) -> bool {
         self.commands.dead.is_some() || self.commands.held.total() != 0 || self.state != BringUpState::default()

@@ -24,6 +24,7 @@ use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
 use held_pages::HeldPages;
+use init_segment::QueueAddress;
 use mailbox::MailboxChain;
 use name::CmdName;
 use queue::{CommandQueue, Post};
@@ -129,8 +130,10 @@ impl<P: Platform> CommandInterface<P> {
         };
         if self.dead.is_none() {
             *self.unanswered(class) = None;
-            // A long list has had more.
-            self.arena.keep(class.mailboxes(), MailboxChain::pages(2 * class.blocks()));
+            // A long list, of a region for instance, has had more.
+            if MailboxChain::blocks_for(call.input_len) > class.blocks() {
+                self.arena.keep(class.mailboxes(), MailboxChain::pages(2 * class.blocks()));
+            }
         }
         if let Err(error) = result {
             log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
