@@ -404,7 +404,7 @@ impl<P: Platform> CommandInterface<P> {
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
         let mut range = self.allocate_cleared(1)?;
-        // An address whose lower half is 0 cannot be told from that of a device that was reset.
+        // An address whose lower half is 0 cannot be distinguished from that of a device that was reset.
         if self.arena.addr(range.at()) as u32 == 0 {
             range = self.allocate_cleared(1)?;
         }

@@ -91,7 +91,7 @@ impl<P: Platform> CommandInterface<P> {
         Ok(entries)
     }
 
-    /// Tells the firmware that it gets no pages, and returns the reason.
+    /// Notifies the firmware that it gets no pages, and returns the reason.
     fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), PackedError> {
         self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE])?;
         Err(reason.pack())
@@ -159,8 +159,8 @@ impl<P: Platform> CommandInterface<P> {
         self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len })
     }
 
-    /// Serves the page requests that the device reported. A request that was refused is counted: the firmware was told, and goes
-    /// on without the pages.
+    /// Serves the page requests that the device reported. A request that was refused is counted: the firmware was
+    /// notified, and goes on without the pages.
     ///
     /// # Errors
     /// The reason why the device is lost.
