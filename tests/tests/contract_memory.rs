@@ -709,7 +709,7 @@ fn a_transport_that_the_backend_does_not_drive() {
     let cq = node.verbs.create_cq(64).unwrap();
     let before = node.snapshot();
     let init = bareverbs::QpInit { pd, qp_type: QpType::XrcSend, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
-    refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported(_)));
+    refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported { .. }));
     assert_eq!(node.snapshot(), before);
 }
 

@@ -142,7 +142,7 @@ fn a_stop_before_any_step_undoes_everything_on_the_same_machine() {
         });
         let Err((error, back)) = brought else { panic!("not stopped at {stop}") };
         assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, needs_reset: false });
-        assert_eq!(error.cause.errno(), Errno::Eagain);
+        assert_eq!(error.cause.errno(), Errno::Eintr);
         assert_eq!(seen, Step::ALL[..seen.len()], "in order, and none after the stop");
         assert_nothing_left(&host);
         machine = back;

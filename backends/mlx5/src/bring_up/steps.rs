@@ -217,7 +217,7 @@ impl<P: Platform> Driver<P> {
                 self.commands.check_device()?;
                 // Its commands name the function otherwise (`embedded_cpu_function`), and it has pages to give for the host's too.
                 if self.commands.segment(InitialSeg::EMBEDDED_CPU) != 0 {
-                    return Err(Error::Unsupported(Feature::EmbeddedCpu).pack());
+                    return Err(Error::Unsupported { feature: Feature::EmbeddedCpu }.pack());
                 }
                 self.attr.fw_ver = self.commands.firmware_version();
                 self.commands.set_command_queue()

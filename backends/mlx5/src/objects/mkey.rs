@@ -136,16 +136,16 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), PackedError> {
         let access = request.access;
         if access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics).pack());
+            return Err(Error::Unsupported { feature: Feature::Atomics }.pack());
         }
         if access.contains(Access::MW_BIND) && !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows).pack());
+            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
         }
         if access.contains(Access::RELAXED_ORDERING) && !self.caps.relaxed_write && !self.caps.relaxed_read {
-            return Err(Error::Unsupported(Feature::RelaxedOrdering).pack());
+            return Err(Error::Unsupported { feature: Feature::RelaxedOrdering }.pack());
         }
         if !Access::KNOWN.contains(access) {
-            return Err(Error::Unsupported(Feature::AccessFlag).pack());
+            return Err(Error::Unsupported { feature: Feature::AccessFlag }.pack());
         }
         let MrRequest { addr, length, .. } = *request;
         let tag = self.next_tag();
@@ -279,7 +279,7 @@ impl<P: Platform> Driver<P> {
     /// Creates an unbound window: a free key of one KLM.
     pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), PackedError> {
         if !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows).pack());
+            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
         }
         let tag = self.next_tag();
         let mut input = Buffer::zeroed();

@@ -124,7 +124,7 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
         QpType::Rc => Ok(QpcSt::Rc),
         QpType::Uc => Ok(QpcSt::Uc),
         QpType::Ud => Ok(QpcSt::Ud),
-        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport).pack()),
+        QpType::XrcSend => Err(Error::Unsupported { feature: Feature::Transport }.pack()),
     }
 }
 

@@ -59,7 +59,7 @@ impl<P: Platform> Driver<P> {
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics).pack());
+            return Err(Error::Unsupported { feature: Feature::Atomics }.pack());
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
