@@ -351,13 +351,13 @@ fn pages_that_cannot_be_given_are_refused_and_the_rest_goes_on() {
 
 #[test]
 fn firmware_that_wants_more_than_there_is_does_not_come_up() {
-    for (firmware_pages, step, wanted, available) in
+    for (firmware_pages, step, wanted, allowed) in
         [(16, Step::BootPages, 17, 16), (0, Step::BootPages, 17, 0), (57, Step::InitPages, 41, 40)]
     {
         let config = Config { firmware_pages, ..Config::DEFAULT };
         let host = host(DeviceConfig::with_lid(1));
         let Err((error, back)) = Driver::bring_up(machine(&host), &config) else { panic!("it came up") };
-        let cause = Error::TooFewPages { wanted, available };
+        let cause = Error::PageLimit { wanted, allowed };
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert_eq!(error.cause.errno(), Errno::Enomem);
         assert_nothing_left(&host);

@@ -88,15 +88,23 @@ errors! {
         /// Pages that are free, at most 2^24 - 1 are reported.
         free: u32 = Count
     } => Errno::Enomem, "{pages} contiguous pages are needed, the arena has {free} free ones; make it larger (a parameter of `Mlx5`)";
-    /// The machine has fewer pages for the firmware than that wants, or [`Config::firmware_pages`](crate::Config::firmware_pages)
-    /// allows fewer. None of them was given.
+    /// The machine has fewer pages for the firmware than that wants. None of them was given.
     TooFewPages {
         /// Pages that the firmware wants.
         wanted: u32 = Wide,
         /// Pages that are left, at most 2^24 - 1 are reported.
         available: u32 = Count
     } => Errno::Enomem, "the card's firmware wants {wanted} pages, {available} are left ({has} MiB); give the driver {lacks} MiB more for \
-        the firmware (`Machine::pages`, `Config::firmware_pages`)", has = available / 256, lacks = wanted.saturating_sub(available).div_ceil(256);
+        the firmware (`Machine::pages`)", has = available / 256, lacks = wanted.saturating_sub(available).div_ceil(256);
+    /// [`Config::firmware_pages`](crate::Config::firmware_pages) allows the firmware fewer pages than it wants. None of them was
+    /// given.
+    PageLimit {
+        /// Pages that the firmware wants.
+        wanted: u32 = Wide,
+        /// Pages that it may have besides those that it has, at most 2^24 - 1 are reported.
+        allowed: u32 = Count
+    } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed} more are allowed; raise `Config::firmware_pages` by {lacks}",
+        lacks = wanted.saturating_sub(allowed);
     /// Every doorbell record is in use.
     RecordsFull => Errno::Enomem, "every doorbell record is in use";
     /// An access outside the registers or the memory that the integrator handed in.
@@ -326,6 +334,7 @@ mod tests {
             Error::ArenaFull { pages: 3, free: 0x123_456 },
             Error::TooFewPages { wanted: u32::MAX, available: 0xff_ffff },
             Error::TooFewPages { wanted: 12_868, available: 512 },
+            Error::PageLimit { wanted: 262_145, allowed: 262_144 },
             Error::RecordsFull,
             Error::OutOfRange { offset: usize::MAX },
             Error::NotInitialized,

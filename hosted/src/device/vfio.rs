@@ -14,10 +14,6 @@ use super::host::Host;
 /// MSI-X vectors in use: one for commands, asynchronous events and page requests, one for completions.
 const VECTORS: u16 = 2;
 
-/// Maximum memory that the firmware of a card gets, in bytes: twenty times what the recorded card asks for. A card that asks for more
-/// would take the memory of the machine.
-const FIRMWARE_MEMORY: u32 = 1 << 30;
-
 /// A card that this process owns.
 #[derive(Debug)]
 pub struct Card {
@@ -77,8 +73,7 @@ impl Host for Card {
     }
 
     fn config(&self) -> Config {
-        let firmware_pages = FIRMWARE_MEMORY / 4096;
-        Config { virtual_function: self.device.is_virtual_function(), firmware_pages, ..Config::DEFAULT }
+        Config { virtual_function: self.device.is_virtual_function(), ..Config::DEFAULT }
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>> {

@@ -187,8 +187,8 @@ fn pages_on_request_of_the_firmware() {
         "DEBUG the firmware requests 5 pages for function 0",
         "DEBUG the firmware was given 5 pages for function 0",
         "DEBUG the firmware requests 5 pages for function 0",
-        "WARN the firmware wants 5 pages for function 0, 2 are left",
-        "WARN 5 pages for function 0 were refused: TooFewPages { wanted: 5, available: 2 }",
+        "WARN the firmware wants 5 pages for function 0, 2 are allowed",
+        "WARN 5 pages for function 0 were refused: PageLimit { wanted: 5, allowed: 2 }",
     ];
     assert_eq!(of_pages(), expected);
     for window in windows {

@@ -36,17 +36,22 @@ impl<P: Platform> CommandInterface<P> {
     /// `hook` is called before each batch; if it returns `Break`, no more are given.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
         self.check_alive()?;
-        let room = self.held.room();
-        let reserved =
-            if count > room { Err(TooFewPages { wanted: count, available: room }) } else { self.machine.pages.reserve(count) };
-        if let Err(TooFewPages { available, .. }) = reserved {
-            log_event!(warn, "the firmware wants {} pages for function {}, {} are left", count, function, available);
-            return self.refuse_pages(function, Error::TooFewPages { wanted: count, available });
+        let allowed = self.held.room();
+        if count > allowed {
+            log_event!(warn, "the firmware wants {} pages for function {}, {} are allowed", count, function, allowed);
+            return self.refuse_pages(function, Error::PageLimit { wanted: count, allowed });
         }
         let mut given = 0;
         while given < count {
             if hook(given, count).is_break() {
                 return Err(Error::Stopped.pack());
+            }
+            // To map this many may take a second: the hook has been called.
+            if given == 0
+                && let Err(TooFewPages { available, .. }) = self.machine.pages.reserve(count)
+            {
+                log_event!(warn, "the firmware wants {} pages for function {}, {} are left", count, function, available);
+                return self.refuse_pages(function, Error::TooFewPages { wanted: count, available });
             }
             given += self.give_batch(function, count - given)?;
         }

@@ -292,17 +292,28 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     let seen = answer_all(&shared, 0);
     let mut go = |_, _| ControlFlow::Continue(());
     commands.give_pages(7, 60, &mut go).unwrap();
-    for (limit, wanted, available) in [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (63, 4, 3), (60, 1, 0)] {
+    for (limit, wanted, available) in [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (64, 5, 4), (60, 1, 4)] {
         commands.held = HeldPages::new(limit);
         commands.held.add(7, 60);
         seen.borrow_mut().clear();
         let refused = commands.give_pages(7, wanted, &mut go);
-        assert_eq!(refused, Err(Error::TooFewPages { wanted, available }.pack()));
+        let allowed = limit - 60;
+        let reason =
+            if wanted > allowed { Error::PageLimit { wanted, allowed } } else { Error::TooFewPages { wanted, available } };
+        assert_eq!(refused, Err(reason.pack()));
         // MANAGE_PAGES with op_mod 0: the pages cannot be given.
         assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 7)]);
         assert_eq!(shared.borrow().memory[3 * 64 + 22..3 * 64 + 24], [0, 0]);
         assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 60));
     }
+    // Nothing is reserved before the hook is called: a source may take its time.
+    commands.held = HeldPages::new(u32::MAX);
+    seen.borrow_mut().clear();
+    let stopped = commands.give_pages(7, 1_000_000, &mut |given, wanted| {
+        assert_eq!((given, wanted), (0, 1_000_000));
+        ControlFlow::Break(())
+    });
+    assert_eq!((stopped, seen.borrow().len()), (Err(Error::Stopped.pack()), 0));
     // A refused command gives none either.
     commands.held = HeldPages::new(u32::MAX);
     answer_all(&shared, 5);
