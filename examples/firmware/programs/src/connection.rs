@@ -3,24 +3,24 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CqHandle, Event, InterruptHandler, Mtu, PdHandle, Psn, QpAttr, QpCap,
-    QpHandle, QpInit, QpRings, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
+    Access, AddressVector, Clock as _, Completion, CqHandle, Event, InterruptHandler, Machine, Mtu, PdHandle, Psn, QpAttr,
+    QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 use board::card::{self, Slot};
-use board::{During as _, Failure, Timer, interrupts, println};
+use board::{Board, During as _, Failure, Timer, interrupts, println};
 use spin::Mutex;
-use static_cell::ConstStaticCell;
+use static_cell::{ConstStaticCell, StaticCell};
 
 use crate::address::Address;
 
 /// An arena of 128 pages: queues, doorbell records, mailboxes.
 pub type Card = card::Card<128>;
-/// The verbs on it.
-pub type Rdma = Verbs<'static, Card>;
+/// The verbs on it. The driver stays where it is made: by value it would be on the stack several times.
+pub type Rdma = Verbs<'static, &'static mut Card>;
 /// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs.
-pub type Tables = Storage<'static, Card, 1, 4, 4, 2, 2>;
+pub type Tables = Storage<'static, &'static mut Card, 1, 4, 4, 2, 2>;
 /// Room for 16 requests of any kind (a bind takes three blocks) and 16 receives.
 pub type Rings = QpRings<64, 16>;
 
@@ -29,19 +29,22 @@ static TABLES: ConstStaticCell<Tables> = {
     let [first, second] = &RINGS;
     ConstStaticCell::new(Storage::new([first.view(), second.view()]))
 };
+static DRIVER: StaticCell<Option<Card>> = StaticCell::new();
 /// Bytes of [`Tables`] and [`Rings`].
 pub const STORAGE: usize = size_of::<Tables>() + size_of::<[Rings; 2]>();
 
-/// Returns the verbs on a card, over the tables of this program.
+/// Brings the card of a machine up, and returns the verbs on it, over the tables of this program.
 ///
 /// # Errors
-/// The tables are in use: only the first call gets them.
-pub fn verbs(card: Card) -> Result<Rdma, Failure> {
+/// The bring-up failed, or it is not the first: there is one driver.
+pub fn bring_up(machine: Machine<Board>) -> Result<Rdma, Failure> {
+    let place = DRIVER.try_init(None).during("the driver is in use")?;
+    let card = Card::bring_up_in(place, machine, &CONFIG).during("bringing the card up")?;
     Ok(Rdma::new(card, TABLES.try_take().during("the tables are in use")?))
 }
 
 /// What the card's interrupts need of the verbs. Locked with interrupts held back, and by [`interrupted`].
-static HANDLER: Mutex<Option<InterruptHandler<'static, Card>>> = Mutex::new(None);
+static HANDLER: Mutex<Option<InterruptHandler<'static, &'static mut Card>>> = Mutex::new(None);
 
 /// Takes the card's completion events, in the middle of whatever the program does.
 fn interrupted(vector: usize) {
@@ -91,9 +94,7 @@ impl Connection {
     /// What could not be done.
     pub fn open(slot: Slot, arena: MappedMemory, buffer: IdentityBuffer) -> Result<Self, Failure> {
         let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
-        let brought = Card::bring_up(slot.machine(arena, pages), &CONFIG);
-        let card = brought.map_err(|(error, _)| error).during("bringing the card up")?;
-        let mut rdma = verbs(card)?;
+        let mut rdma = bring_up(slot.machine(arena, pages))?;
         let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;
         interrupts::held(|| *HANDLER.lock() = Some(handler));
         interrupts::handle_with(interrupted);
@@ -237,7 +238,7 @@ impl Connection {
         self.rdma.dereg_mr(self.region).during("dereg_mr")?;
         self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
         let card = self.rdma.into_provider().ok().during("a queue is taken")?;
-        let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
+        let report = card.take_down().during("taking the card down")?;
         println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
         Ok(())
     }

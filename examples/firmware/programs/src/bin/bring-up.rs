@@ -4,7 +4,7 @@
 
 use board::card::Slot;
 use board::{During as _, Failure, println};
-use programs::connection::{self, CONFIG, Card, PORT_TIMEOUT, Rdma, STORAGE};
+use programs::connection::{self, Card, PORT_TIMEOUT, Rdma, STORAGE};
 
 board::entry!(main);
 
@@ -15,25 +15,24 @@ fn main() -> Result<(), Failure> {
 
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
     let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
-    let card = Card::bring_up(slot.machine(arena, pages), &CONFIG).map_err(|(error, _)| error).during("bringing it up")?;
-    let [major, minor, sub] = card.firmware_version();
-    let statistics = card.statistics();
+    let mut verbs = connection::bring_up(slot.machine(arena, pages))?;
+    let [major, minor, sub] = verbs.provider().firmware_version();
+    let statistics = verbs.provider().statistics();
     println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);
 
     println!(
         "{} bytes of memory: tables and rings {STORAGE}, verbs and driver {}, arena {}",
-        STORAGE + size_of::<Rdma>() + Card::ARENA,
-        size_of::<Rdma>(),
+        STORAGE + size_of::<Rdma>() + size_of::<Card>() + Card::ARENA,
+        size_of::<Rdma>() + size_of::<Card>(),
         Card::ARENA
     );
-    let mut verbs = connection::verbs(card)?;
     let device = verbs.query_device();
     println!("node {:016x}, {} queue pairs, {} regions at most", device.node_guid.0, device.max_qp, device.max_mr);
     let port = verbs.wait_active(1, PORT_TIMEOUT).during("wait_active")?;
     println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
 
     let card = verbs.into_provider().ok().during("a queue is taken")?;
-    let report = card.teardown().map_err(|(error, _)| error).during("taking it down")?.1;
+    let report = card.take_down().during("taking it down")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }

@@ -16,7 +16,7 @@ use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory, PageRanges};
 use board::card::Slot;
 use board::{During as _, Failure, println};
-use static_cell::ConstStaticCell;
+use static_cell::{ConstStaticCell, StaticCell};
 
 /// The board's timer. It never goes back, and every wait of the driver ends by it.
 struct Timer;
@@ -41,21 +41,29 @@ impl Platform for Board {
 /// The driver, with an arena of 128 pages: queues, doorbell records, mailboxes.
 type Card = Mlx5<Board, 128>;
 /// 1 protection domain, 1 region, no window, 1 completion queue, 1 queue pair.
-type Tables = Storage<'static, Card, 1, 1, 0, 1, 1>;
+type Tables = Storage<'static, &'static mut Card, 1, 1, 0, 1, 1>;
 
 /// 64 blocks of sends and 16 receives for the queue pair.
 static RINGS: QpRings<64, 16> = QpRings::new();
 static TABLES: ConstStaticCell<Tables> = ConstStaticCell::new(Storage::new([RINGS.view()]));
+/// The driver stays where it is made: by value it would be on the stack several times.
+static DRIVER: StaticCell<Option<Card>> = StaticCell::new();
 
-/// Brings the card up.
+/// Brings the card up, once.
 ///
 /// # Safety
 /// `bar` is BAR0 of `bar_len` bytes, mapped uncached, and bus mastering is on. Nothing else uses it, `arena` or `pages`.
-unsafe fn bring_up(bar: NonNull<u8>, bar_len: usize, arena: MappedMemory, pages: PageRanges) -> Result<Card, Failure> {
+unsafe fn bring_up(
+    bar: NonNull<u8>,
+    bar_len: usize,
+    arena: MappedMemory,
+    pages: PageRanges,
+) -> Result<&'static mut Card, Failure> {
     // SAFETY: the caller promises it.
     let registers = unsafe { MappedBar::new(bar, bar_len) };
     let machine = Machine { registers, memory: arena, pages, fence: CpuFence::UNCACHED, clock: Timer };
-    Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).during("bring-up")
+    let place = DRIVER.try_init(None).during("the driver is in use")?;
+    Card::bring_up_in(place, machine, &Config::DEFAULT).during("bring-up")
 }
 
 const PAGE: usize = 4096;
@@ -63,7 +71,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes the first page of `buffer` to the second one, through a queue pair that is connected to itself.
-fn write(verbs: &mut Verbs<'static, Card>, buffer: IdentityBuffer) -> Result<(), Failure> {
+fn write(verbs: &mut Verbs<'static, &'static mut Card>, buffer: IdentityBuffer) -> Result<(), Failure> {
     let pd = verbs.alloc_pd().during("alloc_pd")?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut region = verbs.reg_mr(pd, buffer, access).during("reg_mr")?; // The region owns the buffer now.
@@ -126,7 +134,7 @@ fn main() -> Result<(), Failure> {
     write(&mut verbs, buffer)?;
 
     let card = verbs.into_provider().ok().during("a queue is taken")?;
-    let report = card.teardown().map_err(|(error, _)| error).during("teardown")?.1;
+    let report = card.take_down().during("teardown")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }
