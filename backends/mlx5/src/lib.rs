@@ -111,6 +111,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     ///
     /// # Errors
     /// Same as [`Mlx5::bring_up`]; the cause is [`Error::Stopped`] if the hook stopped the bring-up.
+    // Not inlined, as `bring_up_in`.
+    #[inline(never)]
     pub fn bring_up_with(
         machine: Machine<P>,
         config: &Config,
@@ -128,6 +130,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     ///
     /// # Errors
     /// The failed step and its cause, same as [`Mlx5::bring_up`].
+    // Not inlined: a driver that is made on the stack first is not in the frame of the caller, who keeps it for the life of a program.
+    #[inline(never)]
     pub fn bring_up_in<'p>(
         place: &'p mut Option<Self>,
         machine: Machine<P>,
