@@ -29,8 +29,8 @@ pub(crate) struct EventQueues<P: Platform> {
     pub(crate) completion: Vec<EqInfo, COMPLETION_EQS>,
     /// The rings for completions, until they are taken.
     pub(crate) completion_events: Option<Mlx5CompletionEvents<P>>,
-    /// An event from a full queue, reported after the overflow.
-    pub(crate) after_overflow: Option<AsyncEvent>,
+    /// What is reported after an overflow: the event that was not lost, then that there is none.
+    pub(crate) after_overflow: Option<Option<AsyncEvent>>,
     /// Completion queues created, to spread them over `completion`.
     pub(crate) assigned: usize,
 }

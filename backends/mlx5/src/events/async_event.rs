@@ -28,14 +28,18 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
 ];
 
 impl<P: Platform> Driver<P> {
-    /// Serves page requests, then returns the next asynchronous event for the caller.
+    /// Serves page requests, then returns the next asynchronous event for the caller. After as many events as the queue has
+    /// entries it returns none once, so that a loop over the events ends, and arms the queue for those that came meanwhile.
     pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
         self.commands.serve_page_requests()?;
-        if let Some(event) = self.eqs.after_overflow.take() {
+        let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
+        let after_overflow = self.eqs.after_overflow.take();
+        if let Some(Some(event)) = after_overflow {
+            self.eqs.after_overflow = Some(None);
             return Ok(Some(event));
         }
-        let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
-        let Some(entry) = eq.pop() else {
+        let entry = if after_overflow.is_none() { eq.pop() } else { None };
+        let Some(entry) = entry else {
             eq.arm();
             return Ok(None);
         };
@@ -44,7 +48,7 @@ impl<P: Platform> Driver<P> {
         if eq.overflowed() {
             log_event!(warn, "the queue of asynchronous events was full: some may be lost");
             // This entry was not lost.
-            self.eqs.after_overflow = Some(parse(&entry));
+            self.eqs.after_overflow = Some(Some(parse(&entry)));
             return Ok(Some(AsyncEvent::Overflow));
         }
         if event_type(&entry) == Some(EventType::InternalError) {
@@ -83,5 +87,47 @@ fn parse(entry: &Entry) -> AsyncEvent {
             }
         }
         _ => AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, sub_type as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_mlx5_spec::{EQE, UAR_EQ_ARM, UAR_PAGE};
+
+    use super::*;
+    use crate::dma::object_memory::ObjectMemory;
+    use crate::events::eq::{Eq, EqInfo, EqIo};
+    use crate::tests::mock::{Done, MockPlatform, driver};
+
+    #[test]
+    fn a_loop_over_events_ends_though_the_device_writes_one_after_the_other() {
+        let (mut driver, shared) = driver();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        let memory = ObjectMemory::new(Some(driver.commands.arena.allocate(1).unwrap()), None);
+        let io = EqIo::open(&driver.commands.machine, 4 * UAR_PAGE, memory, 6).unwrap();
+        driver.eqs.events = Some(Eq::new(io, EqInfo { number: 1, vector: 0, memory }, 6));
+        let mut written = 0usize;
+        for turn in 0..3 {
+            let mut seen = std::vec::Vec::new();
+            loop {
+                // One more entry: a change of port 1, to down.
+                let at = written % 64 * EQE;
+                let mut entry = [0; EQE];
+                entry[1] = EventType::PortChange.code() as u8;
+                entry[3] = PortChange::Down.code() as u8;
+                entry[32 + 8] = 1 << 4;
+                entry[63] = (written / 64 % 2) as u8;
+                shared.borrow_mut().memory[at..at + EQE].copy_from_slice(&entry);
+                written += 1;
+                let Some(event) = driver.next_event().unwrap() else { break };
+                seen.push(event);
+                assert!(seen.len() <= 66, "turn {turn}");
+            }
+            assert_eq!(seen.iter().filter(|event| **event == AsyncEvent::Overflow).count(), 1, "{seen:?}");
+            assert!(seen.iter().filter(|event| **event == AsyncEvent::PortDown(1)).count() >= 62, "{seen:?}");
+            let log = shared.borrow();
+            let Some(Done::Register(at, _)) = log.log.iter().rev().nth(1) else { panic!("nothing was written last") };
+            assert_eq!(*at, 4 * UAR_PAGE + UAR_EQ_ARM, "an interrupt comes for what was written meanwhile");
+        }
     }
 }
