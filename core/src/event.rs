@@ -48,8 +48,14 @@ pub enum Event {
 /// Syndrome of a completion queue whose device is broken or gone.
 const DEVICE_FATAL: u32 = 0x100;
 
+/// Completion events in a row after which those of each completion queue are reported once more, then `None`.
+const COMPLETIONS_IN_A_ROW: u16 = 64;
+
 impl<P: Provider> Verbs<'_, P> {
     /// Takes the next event, if one is waiting. A queue pair that the device says is broken is in ERR from here on.
+    ///
+    /// A loop until `None` ends, however many events the device writes: `None` also comes after as many as its queues hold. The
+    /// device raises an interrupt for the others, and the next call takes them.
     ///
     /// # Errors
     /// The device is gone, or gave something that is no event.
@@ -57,19 +63,30 @@ impl<P: Provider> Verbs<'_, P> {
         if let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? {
             return Ok(Some(self.translate(event)));
         }
-        if let Some(events) = &mut self.events
+        // The queue whose turn it is at the end of a long row: no more events are taken, so that none is left behind unseen.
+        let last_turn = self.completions_in_a_row.checked_sub(COMPLETIONS_IN_A_ROW);
+        if last_turn.is_none()
+            && let Some(events) = &mut self.events
             && crate::interrupt::drain(events, self.shared, None).overflow
         {
+            self.completions_in_a_row += 1;
             return Ok(Some(Event::EventsLost));
         }
-        Ok(self.shared.cqs.iter().zip(0_u16..).find_map(|(slot, index)| {
+        let mut queues = self.shared.cqs.iter().zip(0_u16..).skip(usize::from(last_turn.unwrap_or(0)));
+        let found = queues.find_map(|(slot, index)| {
             let events = slot.events.load(Ordering::Acquire);
             if slot.cqn.load(Ordering::Relaxed) == NO_NUMBER || events == slot.reported_events.load(Ordering::Relaxed) {
                 return None;
             }
             slot.reported_events.store(events, Ordering::Relaxed);
-            Some(Event::Completion(Handle::new(index, slot.generation.load(Ordering::Relaxed))))
-        }))
+            Some((index, Handle::new(index, slot.generation.load(Ordering::Relaxed))))
+        });
+        self.completions_in_a_row = match found {
+            None => 0,
+            Some((index, _)) if last_turn.is_some() => COMPLETIONS_IN_A_ROW.saturating_add(index).saturating_add(1),
+            Some(_) => self.completions_in_a_row + 1,
+        };
+        Ok(found.map(|(_, cq)| Event::Completion(cq)))
     }
 
     fn translate(&mut self, event: AsyncEvent) -> Event {

@@ -87,6 +87,8 @@ pub struct Verbs<'s, P: Provider> {
     pub(crate) cqs: &'s mut TableView<kind::Cq, Cq<P>>,
     pub(crate) qps: &'s mut TableView<kind::Qp, Qp<P>>,
     pub(crate) events: Option<P::CompletionEvents>,
+    /// Completion events that were reported since there was none.
+    pub(crate) completions_in_a_row: u16,
     /// Generation that slots start with: differs between devices, so that no handle of one fits the other.
     pub(crate) first_generation: u32,
 }
@@ -130,7 +132,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let events = provider.take_completion_events(CoreToken::NEW);
         // The multiplier (2^64 over the golden ratio) sets neighbouring GUIDs far apart.
         let first_generation = (provider.device_attr().node_guid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
-        Self { provider, shared, pds, mrs, mws, cqs, qps, events, first_generation }
+        Self { provider, shared, pds, mrs, mws, cqs, qps, events, completions_in_a_row: 0, first_generation }
     }
 
     /// Returns the backend.

@@ -1,5 +1,7 @@
 //! Asynchronous events, completion events, and the interrupt handler.
 
+use std::vec::Vec;
+
 use super::Harness;
 use super::mock::MockError;
 use super::post::send;
@@ -36,6 +38,31 @@ fn events_name_handles_and_break_queue_pairs() {
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
+}
+
+#[test]
+fn a_loop_over_events_ends_though_the_device_writes_one_after_the_other() {
+    let mut harness = Harness::new();
+    let cqs = [harness.cq, harness.verbs.create_cq(4).unwrap()];
+    let cqns = cqs.map(|cq| harness.verbs.cq(cq).unwrap().cqn);
+    for flood in [CompletionEvent::Completion(cqns[0]), CompletionEvent::Overflow] {
+        // The other one has an event of before.
+        harness.device().completion_events.push_back((0, CompletionEvent::Completion(cqns[1])));
+        for turn in 0..3 {
+            let mut seen = Vec::new();
+            loop {
+                harness.device().completion_events.push_back((0, flood));
+                let Some(event) = harness.verbs.poll_event().unwrap() else { break };
+                seen.push(event);
+                assert!(seen.len() < 100, "turn {turn}");
+            }
+            assert!(seen.contains(&Event::Completion(cqs[0])) && seen.len() > 10, "{seen:?}");
+            assert!(turn != 0 || seen.contains(&Event::Completion(cqs[1])), "{seen:?}");
+        }
+        while harness.verbs.poll_event().unwrap().is_some() {}
+        while harness.verbs.poll_event().unwrap().is_some() {}
+        assert!(harness.device().completion_events.is_empty(), "what came meanwhile is taken by the next loop");
+    }
 }
 
 /// The event of a break comes when the queue pair was reset and connected again.
