@@ -61,7 +61,7 @@ pub fn run(args: &DevicesArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
     for (function, obstacles) in found {
         let mut examined = Examined::new(&function, obstacles.iter().map(Into::into).collect());
         if examined.obstacles.is_empty() && is_this_machine {
-            interrupted = examined.try_out(|| Card::open(function.address), stop);
+            interrupted = examined.try_out(|| Card::open(function.address, stop), stop);
         }
         functions.push(examined);
         if interrupted {

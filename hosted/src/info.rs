@@ -139,7 +139,7 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         DeviceChoice::Pci(address) => {
             args.simulation.refuse()?;
             trace::refuse(&args.trace)?;
-            (of_host(Card::open(*address)?, !args.json, &stop), None)
+            (of_host(Card::open(*address, &stop)?, !args.json, &stop), None)
         }
     };
     let interrupted = matches!(&result, Err(error) if error.is::<Interrupted>());

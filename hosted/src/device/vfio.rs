@@ -1,6 +1,8 @@
 //! A card of this machine, through VFIO.
 
 use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -10,9 +12,14 @@ use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaAllocation, FirmwarePages, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
 use super::host::Host;
+use crate::status_line::StatusLine;
+use crate::stop::Interrupted;
 
 /// MSI-X vectors in use: one for commands, asynchronous events and page requests, one for completions.
 const VECTORS: u16 = 2;
+
+/// Time waited for a card before a line says so.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// A card that this process owns.
 #[derive(Debug)]
@@ -24,14 +31,27 @@ pub struct Card {
 }
 
 impl Card {
-    /// Opens the function at `address`.
+    /// Opens the function at `address`, and waits for its answer as long as `stop` is not set. If standard error is a terminal, a line
+    /// there shows the wait.
     ///
     /// # Errors
-    /// The function cannot be used; the error contains the remedy.
-    pub fn open(address: Address) -> Result<Self> {
+    /// The function cannot be used; the error contains the remedy. [`Interrupted`] if `stop` was set.
+    pub fn open(address: Address, stop: &AtomicBool) -> Result<Self> {
         let name = address.to_string();
         let of_card = |error| of_card(&error, &name);
-        let device = Device::open(address).map_err(of_card)?;
+        let mut line = None;
+        let hook = |waited: Duration| {
+            if waited > QUIET_TIME
+                && let Some(line) = line.get_or_insert_with(StatusLine::new)
+            {
+                line.show(format!("waiting for {name} to answer after its reset: {} s", waited.as_secs()));
+            }
+            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let device = match Device::open_with(address, hook) {
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(Interrupted.into()),
+            opened => opened.map_err(of_card)?,
+        };
         let interrupts = device.interrupts(VECTORS).map_err(of_card)?;
         Ok(Self { name, device, interrupts, clock: MonotonicClock::new() })
     }

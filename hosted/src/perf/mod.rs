@@ -188,16 +188,17 @@ impl Job<'_> {
             }
             Placement::Pci(one, two) => {
                 let addresses = [Some(one), two];
-                let hosts = addresses.into_iter().flatten().map(Card::open).collect::<Result<_>>()?;
+                let hosts =
+                    addresses.into_iter().flatten().map(|address| Card::open(address, self.stop)).collect::<Result<_>>()?;
                 self.run_both(hosts, parameters)
             }
             Placement::Listen(device, at) => {
-                let mut device = self.bring_up(Card::open(device)?)?;
+                let mut device = self.bring_up(Card::open(device, self.stop)?)?;
                 let result = self.await_port(&mut device).and_then(|()| self.serve(&mut device, &at));
                 tear_down(result, [device])
             }
             Placement::Connect(device, at) => {
-                let mut device = self.bring_up(Card::open(device)?)?;
+                let mut device = self.bring_up(Card::open(device, self.stop)?)?;
                 let result = self.await_port(&mut device).and_then(|()| self.connect(&mut device, &at, parameters));
                 tear_down(result, [device])
             }

@@ -72,11 +72,11 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             if given == 2 && args.host.is_some() {
                 return Err(UsageError::new("HOST: --device given twice runs both ends here; leave one of them out").into());
             }
-            let first = Card::open(first)?;
+            let first = Card::open(first, &stop)?;
             if given == 1 {
                 return Ok(run_one(args, first, stop));
             }
-            let second = second.map(Card::open).transpose()?;
+            let second = second.map(|address| Card::open(address, &stop)).transpose()?;
             Ok(run_both(args, first, second, stop))
         }
     }

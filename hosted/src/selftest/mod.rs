@@ -51,8 +51,8 @@ pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         DeviceSelection::Simulated(given) => run_simulated(args, given != 1, stop),
         DeviceSelection::Pci { first, second, .. } => {
             refuse_simulated_options(args)?;
-            let first = Card::open(first)?;
-            let second = second.map(Card::open).transpose()?;
+            let first = Card::open(first, &stop)?;
+            let second = second.map(|address| Card::open(address, &stop)).transpose()?;
             Ok(run_on(args, options(args), first, second, stop))
         }
     }

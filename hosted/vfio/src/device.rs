@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -35,9 +36,9 @@ use crate::platform::VfioPlatform;
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
 
-/// How long the registers may read as all ones: the kernel has just reset the function. PCI Express gives it a second (Base
-/// Specification 6.6.1), and firmware may start after that.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the registers may read as all ones: the kernel has just reset the function, and firmware boots after that. It is the time
+/// that Linux's driver gives them (`FW_PRE_INIT_TIMEOUT` of `mlx5/core/lib/tout.c`), and `Config::boot_timeout` of ours.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A card that this process owns. Dropping it disables the card's bus mastering.
 ///
@@ -60,13 +61,22 @@ impl Device {
     /// # Errors
     /// The function cannot be used; [`Error::remedy`] says what the user can do. The function is unchanged.
     pub fn open(address: Address) -> Result<Self, Error> {
+        Self::open_with(address, |_| ControlFlow::Continue(()))
+    }
+
+    /// Opens the PCI function as [`Device::open`] does. A function that was reset may take two minutes to answer: meanwhile `hook` is
+    /// called a hundred times a second with the time waited, and `Break` ends the wait.
+    ///
+    /// # Errors
+    /// Same as [`Device::open`]; the function does not answer if `hook` ended the wait.
+    pub fn open_with(address: Address, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();
         let (group, is_virtual) = Self::usable(&sysfs, address)?;
         let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
         let (opened, config, space) = Self::open_function(&sysfs, &folder, group)?;
         let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, folder, claim };
-        Self::new(function, is_virtual)
+        Self::new(function, is_virtual, hook)
     }
 
     /// Returns the number of a function's IOMMU group, and whether it is a virtual function.
@@ -118,10 +128,10 @@ impl Device {
         Ok((opened, ConfigSpace::new(file, offset), space))
     }
 
-    fn new(function: OpenFunction, is_virtual: bool) -> Result<Self, Error> {
+    fn new(function: OpenFunction, is_virtual: bool, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let (vendor, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
-        if vendor == u16::MAX || !function.answers_within(ANSWER_TIMEOUT) {
+        if vendor == u16::MAX || !function.answers_within(ANSWER_TIMEOUT, hook) {
             return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address() }));
         }
         let mut device = Self {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -20,6 +21,19 @@ use crate::pci::Address;
 
 /// Time between two looks at registers that read as all ones.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Waits until `is_there` returns `true`. Returns whether it did within `timeout`, and before `hook` returned `Break`.
+fn wait_for(mut is_there: impl FnMut() -> bool, timeout: Duration, mut hook: impl FnMut(Duration) -> ControlFlow<()>) -> bool {
+    let start = Instant::now();
+    while !is_there() {
+        let waited = start.elapsed();
+        if waited >= timeout || hook(waited).is_break() {
+            return false;
+        }
+        std::thread::sleep(ANSWER_INTERVAL);
+    }
+    true
+}
 
 /// Addresses of the functions that this process has open. The kernel would allow a second descriptor of the same device.
 static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
@@ -54,16 +68,10 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
-    /// Waits until the registers read as anything but all ones. Returns whether they did within `timeout`.
-    pub(crate) fn answers_within(&self, timeout: Duration) -> bool {
-        let start = Instant::now();
-        while !self.answers() {
-            if start.elapsed() >= timeout {
-                return false;
-            }
-            std::thread::sleep(ANSWER_INTERVAL);
-        }
-        true
+    /// Waits until the registers read as anything but all ones. Returns whether they did within `timeout`, and before `hook`, which
+    /// is called with the time waited, returned `Break`.
+    pub(crate) fn answers_within(&self, timeout: Duration, hook: impl FnMut(Duration) -> ControlFlow<()>) -> bool {
+        wait_for(|| self.answers(), timeout, hook)
     }
 
     /// Returns whether the registers read as anything but all ones.
@@ -108,5 +116,36 @@ impl Drop for OpenFunction {
             // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
             drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_an_answer_ends_with_it_with_its_time_and_with_the_hook() {
+        let long = Duration::from_secs(120);
+        let (mut looks, mut last) = (0, Duration::ZERO);
+        let go = |waited| {
+            assert!(waited >= last, "{waited:?}");
+            last = waited;
+            ControlFlow::Continue(())
+        };
+        let third = || {
+            looks += 1;
+            looks == 3
+        };
+        assert!(wait_for(third, long, go));
+        assert!((2 * ANSWER_INTERVAL..long).contains(&(last + ANSWER_INTERVAL)), "{last:?}");
+        assert!(wait_for(|| true, Duration::ZERO, |_| panic!("nothing is waited for")));
+        assert!(!wait_for(|| false, 3 * ANSWER_INTERVAL, |_| ControlFlow::Continue(())));
+        let mut calls = 0;
+        let stop = |_| {
+            calls += 1;
+            if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        assert!(!wait_for(|| false, long, stop));
+        assert_eq!(calls, 2);
     }
 }
