@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus};
 
 use crate::command::name::CmdName;
 pub(crate) use packed::PackedError;
-use packed::Place;
+use packed::{Fact, Place};
 
 /// Declares the errors: of each its facts with their places in a [`PackedError`], its errno, and its text, which names facts, or
 /// what is made of them behind it.
@@ -244,6 +244,16 @@ impl Feature {
     /// Every feature, by its number.
     const ALL: [Self; 6] =
         [Self::Transport, Self::MemoryWindows, Self::Atomics, Self::RelaxedOrdering, Self::AccessFlag, Self::EmbeddedCpu];
+}
+
+impl Fact for Feature {
+    fn number(self) -> usize {
+        self as usize
+    }
+
+    fn of(number: usize) -> Self {
+        Self::ALL.get(number).copied().unwrap_or(Self::AccessFlag)
+    }
 }
 
 impl fmt::Display for Feature {

@@ -4,18 +4,9 @@ use bareverbs::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use super::CommandInterface;
+use super::queue_address::QueueAddress;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
-
-/// The register with the lower half of the command queue's address. A reset clears it, while the health counter goes on and the
-/// health buffer says nothing. Linux relies on its value too: `mlx5_set_nic_state` of `health.c` writes back what it reads.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QueueAddress {
-    /// Bits 31 to 12 of the address that the driver wrote.
-    page: u32,
-    /// Whether a look at the registers has found it. A device that does not show it is not suspected.
-    was_seen: bool,
-}
 
 impl<P: Platform> CommandInterface<P> {
     /// Sets the address of the command queue.

@@ -11,6 +11,7 @@ pub(crate) mod name;
 pub(crate) mod object;
 pub(crate) mod pages;
 mod queue;
+mod queue_address;
 
 use core::time::Duration;
 
@@ -24,10 +25,10 @@ use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
 use held_pages::HeldPages;
-use init_segment::QueueAddress;
 use mailbox::MailboxChain;
 use name::CmdName;
 use queue::{CommandQueue, Post};
+use queue_address::QueueAddress;
 
 pub(crate) use queue::CommandClass;
 

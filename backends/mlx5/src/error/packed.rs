@@ -4,9 +4,7 @@ use core::num::NonZeroU32;
 
 use bareverbs::QpState;
 
-use super::Feature;
-
-/// An [`Error`](super::Error) packed into two numbers. Inside the driver functions return it in CPU registers; an enum would be
+/// An error packed into two numbers. Inside the driver functions return it in CPU registers; an enum would be
 /// returned in memory, which costs 7 % of the code on AArch64.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackedError {
@@ -103,7 +101,6 @@ facts! {
     u16: |number| number as Self;
     u32: |number| number as Self;
     usize: |number| number;
-    Feature: |number| Self::ALL.get(number).copied().unwrap_or(Self::AccessFlag);
     QpState: |number| STATES.get(number).copied().unwrap_or_default();
 }
 
