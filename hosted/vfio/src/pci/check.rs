@@ -76,6 +76,9 @@ pub(crate) fn hardware(sysfs: &Sysfs, function: &Function, need: &Need) -> Vec<O
     if let Some(Model { name, ethernet_only: true, .. }) = function.model {
         return vec![Obstacle::EthernetOnly { address, name }];
     }
+    if is_on_bluefield(sysfs) && function.model.is_some_and(|model| model.name.starts_with("BlueField")) {
+        return vec![Obstacle::EmbeddedCpu { address }];
+    }
     if function.is_ethernet() {
         let (physical, port) = link_type(function, machine(sysfs).is_virtual);
         found.push(Obstacle::EthernetMode { address, physical, port });
@@ -159,6 +162,12 @@ fn machine(sysfs: &Sysfs) -> Machine {
     // Bit 31 of ECX of CPUID leaf 1, which only hypervisors set. Without CPUID, the maker according to the firmware.
     let has_flag = line("flags").is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"));
     Machine { cpu, is_virtual: has_flag || has_virtual_maker(sysfs), parameters: parameters(sysfs) }
+}
+
+/// Returns whether the machine is the processor of a BlueField: its firmware describes parts that no other machine has (MLNXBF04 is
+/// the boot control of `drivers/platform/mellanox/mlxbf-bootctl.c`).
+fn is_on_bluefield(sysfs: &Sysfs) -> bool {
+    super::sysfs::names(&sysfs.acpi_devices()).iter().any(|name| name.starts_with("MLNXBF"))
 }
 
 /// Returns whether the firmware names a hypervisor as the maker of the machine.

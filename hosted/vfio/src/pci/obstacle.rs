@@ -51,6 +51,11 @@ pub enum Obstacle {
         /// Name of the product.
         name: &'static str,
     },
+    /// It is the function of a BlueField's own processor, which supplies the host's functions too.
+    EmbeddedCpu {
+        /// The function.
+        address: Address,
+    },
     /// BAR0 is too small for the registers.
     BarTooSmall {
         /// The function.
@@ -176,6 +181,9 @@ impl fmt::Display for Obstacle {
             Self::EthernetOnly { address, name } => {
                 write!(f, "{address} is a {name}: its ports are Ethernet ports, and the driver supports InfiniBand")
             }
+            Self::EmbeddedCpu { address } => {
+                write!(f, "{address} is the function of the card's own processor (BlueField), on which this system runs")
+            }
             Self::BarTooSmall { address, size: 0, needed } => {
                 write!(f, "{address} has no BAR0 assigned; {needed} bytes are needed")
             }
@@ -231,12 +239,19 @@ impl std::error::Error for Obstacle {}
 impl Obstacle {
     /// Returns whether no removal of other obstacles makes the function usable.
     pub(crate) const fn is_final(&self) -> bool {
-        matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. } | Self::EthernetOnly { .. })
+        matches!(
+            self,
+            Self::NotMlx5 { .. }
+                | Self::FirmwareRecovery { .. }
+                | Self::NoAnswer { .. }
+                | Self::EthernetOnly { .. }
+                | Self::EmbeddedCpu { .. }
+        )
     }
 
     /// Returns whether the function is one for other programs, to which it may be given.
     pub(crate) const fn is_of_the_port(&self) -> bool {
-        matches!(self, Self::EthernetMode { .. } | Self::EthernetOnly { .. })
+        matches!(self, Self::EthernetMode { .. } | Self::EthernetOnly { .. } | Self::EmbeddedCpu { .. })
     }
 
     /// Returns a stable name for programs.
@@ -247,6 +262,7 @@ impl Obstacle {
             Self::NoAnswer { .. } => "no-answer",
             Self::EthernetMode { .. } => "ethernet-mode",
             Self::EthernetOnly { .. } => "ethernet-only",
+            Self::EmbeddedCpu { .. } => "embedded-cpu",
             Self::BarTooSmall { .. } => "bar-too-small",
             Self::NoMsix { .. } => "no-msix",
             Self::NoIommu { .. } => "no-iommu",
@@ -290,6 +306,7 @@ impl Obstacle {
                 )
             }
             Self::EthernetOnly { .. } => "another card: one with InfiniBand or VPI ports".into(),
+            Self::EmbeddedCpu { .. } => "the function that the host of the card sees".into(),
             Self::BarTooSmall { size: 0, .. } => {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
             }

@@ -75,6 +75,11 @@ impl Sysfs {
         self.root.join(format!("sys/kernel/iommu_groups/{number}"))
     }
 
+    /// Returns the folder with the devices that ACPI describes.
+    pub(crate) fn acpi_devices(&self) -> PathBuf {
+        self.root.join("sys/bus/acpi/devices")
+    }
+
     /// Returns the path of an SMBIOS attribute.
     pub(crate) fn dmi(&self, name: &str) -> PathBuf {
         self.root.join("sys/class/dmi/id").join(name)

@@ -196,6 +196,19 @@ fn functions_that_are_no_mlx5_or_whose_firmware_is_not_up() {
 }
 
 #[test]
+fn the_function_of_a_bluefields_own_processor_is_left_to_it() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5).vfio(5);
+    tree.write("sys/bus/acpi/devices/MLNXBF04:00/hid", "MLNXBF04\n");
+    assert_eq!(all_for(&tree, &privileged()), []);
+    card.file("device", "0xa2dc\n");
+    one(&tree, &privileged(), "0000:01:00.0 is the function of the card's own processor (BlueField)", "the host of the card");
+    // The host of the card has no such parts.
+    tree.remove("sys/bus/acpi/devices/MLNXBF04:00");
+    assert_eq!(all_for(&tree, &privileged()), []);
+}
+
+#[test]
 fn a_port_in_ethernet_mode_needs_its_setting_or_another_card() {
     let tree = Tree::new();
     let card = tree.card(CARD, 5).vfio(5);
