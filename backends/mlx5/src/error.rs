@@ -8,6 +8,7 @@ use bareverbs::{DeviceError, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus};
 
 use crate::command::name::CmdName;
+use crate::listed::listed;
 pub(crate) use packed::PackedError;
 use packed::{Fact, Place};
 
@@ -222,28 +223,24 @@ errors! {
 
 impl core::error::Error for Error {}
 
-/// A feature that is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Feature {
-    /// Transport other than RC and UC.
-    Transport,
-    /// Memory windows.
-    MemoryWindows,
-    /// 8-byte atomics.
-    Atomics,
-    /// Relaxed ordering.
-    RelaxedOrdering,
-    /// An unknown access flag.
-    AccessFlag,
-    /// The function of the card's own processor (BlueField's Arm side).
-    EmbeddedCpu,
-}
-
-impl Feature {
-    /// Every feature, by its number.
-    const ALL: [Self; 6] =
-        [Self::Transport, Self::MemoryWindows, Self::Atomics, Self::RelaxedOrdering, Self::AccessFlag, Self::EmbeddedCpu];
+listed! {
+    /// A feature that is missing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+    pub enum Feature {
+        /// Transport other than RC and UC.
+        Transport,
+        /// Memory windows.
+        MemoryWindows,
+        /// 8-byte atomics.
+        Atomics,
+        /// Relaxed ordering.
+        RelaxedOrdering,
+        /// An unknown access flag.
+        AccessFlag,
+        /// The function of the card's own processor (BlueField's Arm side).
+        EmbeddedCpu,
+    }
 }
 
 impl Fact for Feature {
@@ -369,7 +366,7 @@ mod tests {
             Error::Stopped,
             Error::PagesKept { pages: u32::MAX },
         ];
-        errors.extend(Feature::ALL.map(|feature| Error::Unsupported { feature }));
+        errors.extend(Feature::ALL.iter().map(|feature| Error::Unsupported { feature: *feature }));
         errors.extend(packed::STATES.into_iter().flat_map(|from| packed::STATES.map(|to| Error::Transition { from, to })));
         for error in errors {
             assert_eq!(Error::from(error.pack()), error);

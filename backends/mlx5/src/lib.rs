@@ -49,6 +49,7 @@ mod dma;
 mod driver;
 mod error;
 mod events;
+mod listed;
 mod log;
 mod objects;
 mod provider;

@@ -17,81 +17,58 @@ use crate::error::{Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
+use crate::listed::listed;
 use crate::log::log_event;
 
 /// Supported revision of the command interface.
 const COMMAND_INTERFACE: u32 = 5;
 
-/// A step of the bring-up, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Step {
-    /// Compare the memory with the size of the arena.
-    CheckArena,
-    /// Wait for the firmware to boot.
-    WaitBoot,
-    /// Read the size of the command queue and set its address.
-    SetCommandQueue,
-    /// Wait for the device to be ready.
-    WaitInitialized,
-    /// ENABLE_HCA.
-    EnableHca,
-    /// QUERY_ISSI and SET_ISSI.
-    Issi,
-    /// Give the pages that the firmware needs to boot.
-    BootPages,
-    /// Set the host's byte order.
-    HostEndianness,
-    /// QUERY_HCA_CAP and SET_HCA_CAP of the general capabilities.
-    SetCapabilities,
-    /// QUERY_HCA_CAP and SET_HCA_CAP of the atomic capabilities.
-    AtomicCapabilities,
-    /// Give the pages that INIT_HCA needs.
-    InitPages,
-    /// INIT_HCA.
-    InitHca,
-    /// QUERY_HCA_CAP of the current values.
-    ReadCapabilities,
-    /// QUERY_ADAPTER.
-    QueryAdapter,
-    /// QUERY_HCA_VPORT_CONTEXT for the GUIDs.
-    QueryPort,
-    /// ALLOC_UAR.
-    AllocUar,
-    /// CREATE_EQ for command completions, which the device reports from here on.
-    CommandEq,
-    /// CREATE_EQ for asynchronous events.
-    AsyncEq,
-    /// CREATE_EQ for page requests.
-    PagesEq,
-    /// CREATE_EQ for completions.
-    CompletionEqs,
-}
-
-impl Step {
-    /// Every step, in order.
-    pub const ALL: &'static [Self] = &[
-        Self::CheckArena,
-        Self::WaitBoot,
-        Self::SetCommandQueue,
-        Self::WaitInitialized,
-        Self::EnableHca,
-        Self::Issi,
-        Self::BootPages,
-        Self::HostEndianness,
-        Self::SetCapabilities,
-        Self::AtomicCapabilities,
-        Self::InitPages,
-        Self::InitHca,
-        Self::ReadCapabilities,
-        Self::QueryAdapter,
-        Self::QueryPort,
-        Self::AllocUar,
-        Self::CommandEq,
-        Self::AsyncEq,
-        Self::PagesEq,
-        Self::CompletionEqs,
-    ];
+listed! {
+    /// A step of the bring-up, in order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+    pub enum Step {
+        /// Compare the memory with the size of the arena.
+        CheckArena,
+        /// Wait for the firmware to boot.
+        WaitBoot,
+        /// Read the size of the command queue and set its address.
+        SetCommandQueue,
+        /// Wait for the device to be ready.
+        WaitInitialized,
+        /// ENABLE_HCA.
+        EnableHca,
+        /// QUERY_ISSI and SET_ISSI.
+        Issi,
+        /// Give the pages that the firmware needs to boot.
+        BootPages,
+        /// Set the host's byte order.
+        HostEndianness,
+        /// QUERY_HCA_CAP and SET_HCA_CAP of the general capabilities.
+        SetCapabilities,
+        /// QUERY_HCA_CAP and SET_HCA_CAP of the atomic capabilities.
+        AtomicCapabilities,
+        /// Give the pages that INIT_HCA needs.
+        InitPages,
+        /// INIT_HCA.
+        InitHca,
+        /// QUERY_HCA_CAP of the current values.
+        ReadCapabilities,
+        /// QUERY_ADAPTER.
+        QueryAdapter,
+        /// QUERY_HCA_VPORT_CONTEXT for the GUIDs.
+        QueryPort,
+        /// ALLOC_UAR.
+        AllocUar,
+        /// CREATE_EQ for command completions, which the device reports from here on.
+        CommandEq,
+        /// CREATE_EQ for asynchronous events.
+        AsyncEq,
+        /// CREATE_EQ for page requests.
+        PagesEq,
+        /// CREATE_EQ for completions.
+        CompletionEqs,
+    }
 }
 
 /// What a bring-up does next.

@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::dma::object_memory::ObjectMemory;
-    use crate::events::eq::{Eq, EqInfo, EqIo};
+    use crate::events::eq::{Eq, EqInfo};
     use crate::tests::mock::{Done, MockPlatform, driver};
 
     #[test]
@@ -104,8 +104,8 @@ mod tests {
         let (mut driver, shared) = driver();
         let driver: &mut Driver<MockPlatform> = &mut driver;
         let memory = ObjectMemory::new(Some(driver.commands.arena.allocate(1).unwrap()), None);
-        let io = EqIo::open(&driver.commands.machine, 4 * UAR_PAGE, memory, 6).unwrap();
-        driver.eqs.events = Some(Eq::new(io, EqInfo { number: 1, vector: 0, memory }, 6));
+        let info = EqInfo { number: 1, vector: 0, memory };
+        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, info, 6).unwrap());
         let mut written = 0usize;
         for turn in 0..3 {
             let mut seen = std::vec::Vec::new();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::dma::arena::{Arena, PageUse};
     use crate::dma::object_memory::ObjectMemory;
-    use crate::events::eq::{EqInfo, EqIo};
+    use crate::events::eq::EqInfo;
     use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
 
     #[test]
@@ -84,8 +84,8 @@ mod tests {
             let range = arena.allocate(1).unwrap();
             assert_eq!(arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
             let memory = ObjectMemory::new(Some(range), None);
-            let io = EqIo::open(&machine, 4 * UAR_PAGE, memory, 6).unwrap();
-            events.add(Eq::new(io, EqInfo { number: 1, vector: number as u16, memory }, 6));
+            let info = EqInfo { number: 1, vector: number as u16, memory };
+            events.add(Eq::open(&machine, 4 * UAR_PAGE, info, 6).unwrap());
             // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
             for index in 0..64 {
                 let at = range.at() + index * EQE;

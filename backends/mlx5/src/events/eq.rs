@@ -7,32 +7,10 @@ use crate::dma::object_memory::ObjectMemory;
 use crate::error::{Error, PackedError};
 use crate::ring::owner_matches;
 
-/// Ring and doorbell registers of an event queue.
-pub(crate) struct EqIo<P: Platform> {
-    ring: <P::Memory as DmaMemory>::Ring,
-    update: <P::Registers as Registers>::Word,
-    arm: <P::Registers as Registers>::Word,
-    fence: P::Fence,
-}
-
-impl<P: Platform> EqIo<P> {
-    /// Opens the ring in `memory` and the registers in the UAR page at byte `uar` of the BAR.
-    pub(crate) fn open(machine: &Machine<P>, uar: usize, memory: ObjectMemory, log_size: u32) -> Result<Self, PackedError> {
-        // An event queue has no record; nothing is written to the one that its span names.
-        let at = memory.at();
-        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        Ok(Self {
-            ring: machine.memory.ring(&span)?,
-            update: machine.registers.word(uar + UAR_EQ_UPDATE)?,
-            arm: machine.registers.word(uar + UAR_EQ_ARM)?,
-            fence: machine.fence.clone(),
-        })
-    }
-}
-
 /// What the destruction of an event queue needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EqInfo {
+    /// As the device numbers event queues; 0 until it has the queue.
     pub(crate) number: u8,
     /// Interrupt vector.
     pub(crate) vector: u16,
@@ -41,7 +19,10 @@ pub(crate) struct EqInfo {
 
 /// An event queue.
 pub(crate) struct Eq<P: Platform> {
-    io: EqIo<P>,
+    ring: <P::Memory as DmaMemory>::Ring,
+    update: <P::Registers as Registers>::Word,
+    arm: <P::Registers as Registers>::Word,
+    fence: P::Fence,
     pub(crate) info: EqInfo,
     log_size: u32,
     /// Entries taken so far.
@@ -61,21 +42,36 @@ pub(crate) type Entry = [u8; EQE];
 const WORDS: u32 = (EQE / 8) as u32;
 
 impl<P: Platform> Eq<P> {
-    /// Returns a queue whose `1 << log_size` entries belong to the device.
-    pub(crate) fn new(io: EqIo<P>, info: EqInfo, log_size: u32) -> Self {
-        Self { io, info, log_size, consumer: 0, reported: 0, armed: false, streak: 0 }
+    /// Returns a queue whose `1 << log_size` entries belong to the device: the ring in its memory, and the registers in the UAR
+    /// page at byte `uar` of the BAR.
+    pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, PackedError> {
+        // An event queue has no record; nothing is written to the one that its span names.
+        let at = info.memory.at();
+        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
+        Ok(Self {
+            ring: machine.memory.ring(&span)?,
+            update: machine.registers.word(uar + UAR_EQ_UPDATE)?,
+            arm: machine.registers.word(uar + UAR_EQ_ARM)?,
+            fence: machine.fence.clone(),
+            info,
+            log_size,
+            consumer: 0,
+            reported: 0,
+            armed: false,
+            streak: 0,
+        })
     }
 
     /// Takes the next entry, if the device has written it.
     pub(crate) fn pop(&mut self) -> Option<Entry> {
-        let ring = self.io.ring.view();
+        let ring = self.ring.view();
         let first = self.consumer.wrapping_mul(WORDS);
         let last = u64::from_be(ring.word(first.wrapping_add(WORDS - 1)));
         if !owner_matches(Eqe::OWNER, last, self.consumer, self.log_size) {
             self.streak = 0;
             return None;
         }
-        self.io.fence.acquire();
+        self.fence.acquire();
         let mut entry = [0; EQE];
         for (word, chunk) in (0_u32..).zip(entry.as_chunks_mut::<8>().0) {
             *chunk = ring.word(first.wrapping_add(word)).to_ne_bytes();
@@ -99,8 +95,8 @@ impl<P: Platform> Eq<P> {
     pub(crate) fn update_consumer_index(&mut self) {
         if self.consumer.wrapping_sub(self.reported) >= 1 << (self.log_size - 2) {
             let value = self.report();
-            self.io.update.write(value);
-            self.io.fence.flush();
+            self.update.write(value);
+            self.fence.flush();
             self.armed = false;
         }
     }
@@ -111,14 +107,14 @@ impl<P: Platform> Eq<P> {
             return;
         }
         let value = self.report();
-        self.io.arm.write(value);
-        self.io.fence.flush();
+        self.arm.write(value);
+        self.fence.flush();
         self.armed = true;
     }
 
     fn report(&mut self) -> u32 {
         // The entries are read before the device may overwrite them.
-        self.io.fence.read_before_write();
+        self.fence.read_before_write();
         self.reported = self.consumer;
         let number = EqDoorbell::EQN.place(u32::from(self.info.number));
         (number | EqDoorbell::CONSUMER_INDEX.place(self.consumer)).to_be()
@@ -159,12 +155,11 @@ mod tests {
         let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
         let arena: &mut Arena = &mut arena;
         let memory = ObjectMemory::new(Some(arena.allocate(1).unwrap()), None);
-        let io = EqIo::open(&machine, 4 * UAR_PAGE, memory, 6).unwrap();
         for back in 1..=64 {
             put(&shared, start.wrapping_sub(back), 0x77);
         }
-        let info = EqInfo { number: 9, vector: 0, memory };
-        (Eq { io, info, log_size: 6, consumer: start, reported: start, armed: true, streak: 0 }, shared)
+        let eq = Eq::open(&machine, 4 * UAR_PAGE, EqInfo { number: 9, vector: 0, memory }, 6).unwrap();
+        (Eq { consumer: start, reported: start, armed: true, ..eq }, shared)
     }
 
     #[test]

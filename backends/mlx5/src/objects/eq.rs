@@ -7,7 +7,7 @@ use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
-use crate::events::eq::{Eq, EqInfo, EqIo};
+use crate::events::eq::{Eq, EqInfo};
 use crate::log::log_event;
 
 /// Minimum and maximum log2 of the entries.
@@ -35,7 +35,8 @@ impl<P: Platform> Driver<P> {
         vector: u16,
         uar_page: u32,
     ) -> Result<Eq<P>, PackedError> {
-        let io = EqIo::open(&self.commands.machine, self.uar.base()?, memory, log_size)?;
+        let info = EqInfo { number: 0, vector, memory };
+        let mut eq = Eq::open(&self.commands.machine, self.uar.base()?, info, log_size)?;
         for index in 0..1usize << log_size {
             self.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
         }
@@ -54,9 +55,9 @@ impl<P: Platform> Driver<P> {
             .set(Eqc::LOG_EQ_SIZE, log_size)
             .set(Eqc::UAR_PAGE, uar_page)
             .set(Eqc::INTR, u32::from(vector));
-        let number = self.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
-        log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
-        Ok(Eq::new(io, EqInfo { number, vector, memory }, log_size))
+        eq.info.number = self.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
+        log_event!(debug, "event queue {} of {} entries, vector {}", eq.info.number, 1u32 << log_size, vector);
+        Ok(eq)
     }
 
     /// Destroys an event queue.

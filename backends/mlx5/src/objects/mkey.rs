@@ -135,17 +135,15 @@ impl<P: Platform> Driver<P> {
     /// Creates a region.
     pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), PackedError> {
         let access = request.access;
-        if access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported { feature: Feature::Atomics }.pack());
-        }
-        if access.contains(Access::MW_BIND) && !self.caps.windows {
-            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
-        }
-        if access.contains(Access::RELAXED_ORDERING) && !self.caps.relaxed_write && !self.caps.relaxed_read {
-            return Err(Error::Unsupported { feature: Feature::RelaxedOrdering }.pack());
-        }
-        if !Access::KNOWN.contains(access) {
-            return Err(Error::Unsupported { feature: Feature::AccessFlag }.pack());
+        let caps = &self.caps;
+        let lacks = [
+            (access.contains(Access::REMOTE_ATOMIC) && !caps.atomics, Feature::Atomics),
+            (access.contains(Access::MW_BIND) && !caps.windows, Feature::MemoryWindows),
+            (access.contains(Access::RELAXED_ORDERING) && !caps.relaxed_write && !caps.relaxed_read, Feature::RelaxedOrdering),
+            (!Access::KNOWN.contains(access), Feature::AccessFlag),
+        ];
+        if let Some((_, feature)) = lacks.into_iter().find(|(lacks, _)| *lacks) {
+            return Err(Error::Unsupported { feature }.pack());
         }
         let MrRequest { addr, length, .. } = *request;
         let tag = self.next_tag();
