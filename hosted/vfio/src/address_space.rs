@@ -8,11 +8,20 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use vfio_ioctls::{VfioError, VfioOps};
+use vfio_ioctls::{VfioContainer, VfioError, VfioOps};
 
 use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
 use crate::pci::{Obstacle, Process};
+use crate::space_info::SpaceInfo;
+
+/// Page size of the driver in bytes.
+pub(crate) const PAGE: usize = 4096;
+
+/// Returns the granularity of IOMMU mappings in bytes: a page of the kernel, which has 16 or 64 KiB on some machines.
+pub(crate) fn kernel_page() -> usize {
+    rustix::param::page_size().max(PAGE)
+}
 
 /// The address spaces of this process by IOMMU group. The kernel requires that devices of one group share an address space.
 static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::new());
@@ -26,6 +35,17 @@ pub(crate) struct AddressSpace {
     /// First and last addresses of the reserved ranges of the platform.
     reserved: Vec<(u64, u64)>,
     has_direct_mapping: bool,
+    /// What the kernel said of the space when a device was last added to it.
+    answer: Mutex<Answer>,
+}
+
+/// What the kernel said of an address space, for allocations.
+#[derive(Debug, Default)]
+struct Answer {
+    /// First and last addresses of what cannot be mapped: the reserved ranges, and what the IOMMU does not translate.
+    holes: Vec<(u64, u64)>,
+    /// How many mappings there may be.
+    limit: Option<u32>,
 }
 
 impl AddressSpace {
@@ -43,10 +63,35 @@ impl AddressSpace {
             ops,
             has_direct_mapping: reserved.lines().any(|line| line.trim_end().ends_with(" direct")),
             reserved: parse_reserved(&reserved),
+            answer: Mutex::default(),
         });
         spaces.retain(|_, space| space.strong_count() > 0);
         spaces.insert(group, Arc::downgrade(&space));
         Ok(space)
+    }
+
+    /// Asks the kernel what can be mapped. Called after each device that was added, since each may restrict the space.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or the smallest page of the IOMMU is larger than that of the kernel.
+    pub(crate) fn ask(&self) -> Result<(), Error> {
+        let info = self.info().map_err(|error| Error::io("the description of the I/O address space", error))?;
+        let kernel = kernel_page() as u64;
+        if let Some(iommu) = info.page.filter(|page| *page > kernel) {
+            return Err(Error::LargePages { iommu, kernel });
+        }
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        answer.holes = [info.holes(), self.reserved.clone()].concat();
+        // Of a space that has mappings already, the kernel tells how many are left.
+        answer.limit = answer.limit.or(info.mappings);
+        Ok(())
+    }
+
+    fn info(&self) -> io::Result<SpaceInfo> {
+        match self.ops.as_any().downcast_ref::<VfioContainer>() {
+            Some(container) => SpaceInfo::of_container(container),
+            None => Ok(SpaceInfo::default()),
+        }
     }
 
     /// Returns whether the firmware requires a direct mapping (RMRR), for which Linux refuses the group to users.
@@ -67,13 +112,15 @@ impl AddressSpace {
     /// Until then the device may read and write them at any time, so that no Rust reference to them exists.
     pub(crate) unsafe fn map(&self, base: NonNull<u8>, len: usize, align: u64) -> Result<u64, Error> {
         let addr = base.addr().get() as u64;
-        let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).allocate(len as u64, align, addr, &self.reserved);
-        let iova = taken.ok_or(Error::NoAddresses { len: len as u64 })?;
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).allocate(len as u64, align, addr, &answer.holes);
+        let (iova, limit) = (taken.ok_or(Error::NoAddresses { len: len as u64 })?, answer.limit);
+        drop(answer);
         // SAFETY: as promised by the caller; nothing else is mapped at the address range.
         let mapped = unsafe { self.ops.vfio_dma_map(iova, len, base.as_ptr()) };
         mapped.map(|()| iova).map_err(|error| {
             IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
-            map_error(error, len)
+            map_error(error, len, limit)
         })
     }
 
@@ -87,13 +134,13 @@ impl AddressSpace {
 
 impl std::fmt::Debug for AddressSpace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AddressSpace").field("reserved", &self.reserved).finish_non_exhaustive()
+        f.debug_struct("AddressSpace").field("answer", &self.answer).finish_non_exhaustive()
     }
 }
 
 #[cfg(not(feature = "cdev"))]
 fn open() -> Result<Arc<dyn VfioOps>, Error> {
-    match vfio_ioctls::VfioContainer::new(None) {
+    match VfioContainer::new(None) {
         Ok(container) => Ok(Arc::new(container)),
         Err(VfioError::OpenContainer(error)) => Err(open_error(error, "/dev/vfio/vfio".into())),
         Err(error) => Err(Error::vfio("the VFIO container", error)),
@@ -133,7 +180,7 @@ fn locked() -> u64 {
     kib("VmLck:").unwrap_or(0).max(kib("VmPin:").unwrap_or(0)).saturating_mul(1024)
 }
 
-fn map_error(error: VfioError, len: usize) -> Error {
+fn map_error(error: VfioError, len: usize, limit: Option<u32>) -> Error {
     let errno = match &error {
         VfioError::IommuDmaMap(error) => error.errno(),
         #[cfg(feature = "cdev")]
@@ -146,7 +193,7 @@ fn map_error(error: VfioError, len: usize) -> Error {
         (rustix::io::Errno::NOMEM, Some(limit)) if needed > limit && !process.ipc_lock => {
             Error::Obstacle(Obstacle::Memlock { limit, needed })
         }
-        (rustix::io::Errno::NOSPC, _) => Error::TooManyMappings,
+        (rustix::io::Errno::NOSPC, _) => Error::TooManyMappings { limit },
         _ => Error::vfio("the IOMMU does not map the memory", error),
     }
 }
@@ -162,11 +209,12 @@ mod tests {
         assert!(matches!(of(13, "/dev/null"), Error::Obstacle(Obstacle::NoAccess { uid: 0, .. })));
         assert!(matches!(of(5, "/dev/null"), Error::File { .. }));
         assert!(matches!(of(1, "/dev/null"), Error::File { .. }));
-        let huge = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), usize::MAX);
+        let huge = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), usize::MAX, None);
         let process = Process::current();
         let limited = process.memlock.is_some() && !process.ipc_lock;
         assert_eq!(matches!(huge, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{huge}");
-        let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20);
-        assert!(matches!(many, Error::TooManyMappings));
+        let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20, Some(65535));
+        assert_eq!(many.to_string(), "the kernel allows 65535 mappings of memory for this device");
+        assert!(many.remedy().unwrap().contains("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit"));
     }
 }

@@ -117,6 +117,7 @@ impl Device {
             }
             other => Error::vfio("the device cannot be opened", other),
         })?;
+        space.ask()?;
         // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
         let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
         let file = descriptor.try_clone_to_owned().map(File::from);

@@ -8,18 +8,12 @@ use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, R
 use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::address_space::{PAGE, kernel_page};
 use crate::error::Error;
 use crate::open_function::OpenFunction;
 
-/// Page size of the driver in bytes.
-const PAGE: usize = 4096;
 /// Size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
-
-/// Returns the granularity of IOMMU mappings in bytes: a page of the kernel, which has 16 or 64 KiB on some machines.
-fn kernel_page() -> usize {
-    rustix::param::page_size().max(PAGE)
-}
 
 /// Whole pages of anonymous memory of this process.
 struct Pages {
@@ -419,7 +413,7 @@ pub(crate) mod tests {
             let iommu = self.clone();
             let unmap = move || {
                 if iommu.refuses.load(Ordering::Relaxed) {
-                    return Err(Error::TooManyMappings);
+                    return Err(Error::TooManyMappings { limit: None });
                 }
                 iommu.unmapped.fetch_add(1, Ordering::Relaxed);
                 Ok(())

@@ -39,7 +39,17 @@ pub enum Error {
     /// The IOMMU does not remap interrupts, so that Linux refuses the device to users.
     UnsafeInterrupts,
     /// The address space has the maximum number of mappings (`dma_entry_limit` of vfio_iommu_type1).
-    TooManyMappings,
+    TooManyMappings {
+        /// The maximum. `None` if the kernel does not tell it (before Linux 5.10).
+        limit: Option<u32>,
+    },
+    /// The smallest page of the IOMMU is larger than a page of the kernel.
+    LargePages {
+        /// Bytes of the smallest page of the IOMMU.
+        iommu: u64,
+        /// Bytes of a page of the kernel.
+        kernel: u64,
+    },
     /// No I/O virtual addresses are left for this many bytes.
     NoAddresses {
         /// Bytes.
@@ -102,9 +112,13 @@ impl Error {
                                      devices of this machine are trusted and it can remap no interrupts";
                 Some(TRUST.into())
             }
-            Self::TooManyMappings => Some(
-                "fewer and larger buffers, or sudo modprobe vfio_iommu_type1 dma_entry_limit=NUMBER before it is loaded".into(),
-            ),
+            Self::TooManyMappings { .. } => {
+                const RAISE: &str = "fewer and larger buffers, or echo NUMBER | sudo tee \
+                                     /sys/module/vfio_iommu_type1/parameters/dma_entry_limit (for cards that are opened after it; \
+                                     at boot: options vfio_iommu_type1 dma_entry_limit=NUMBER in /etc/modprobe.d)";
+                Some(RAISE.into())
+            }
+            Self::LargePages { .. } => Some("a kernel with larger pages".into()),
             _ => None,
         }
     }
@@ -121,7 +135,11 @@ impl fmt::Display for Error {
                 write!(f, "the machine's firmware keeps memory mapped for IOMMU group {group}, which Linux gives to no user")
             }
             Self::UnsafeInterrupts => f.write_str("the IOMMU of this machine does not remap interrupts"),
-            Self::TooManyMappings => f.write_str("the IOMMU takes no more mappings for this device"),
+            Self::TooManyMappings { limit: Some(limit) } => write!(f, "the kernel allows {limit} mappings of memory for this device"),
+            Self::TooManyMappings { limit: None } => f.write_str("the kernel allows no more mappings of memory for this device"),
+            Self::LargePages { iommu, kernel } => {
+                write!(f, "the IOMMU maps no less than {iommu} bytes, and a page of the kernel has {kernel}")
+            }
             Self::NoAddresses { len } => write!(f, "no I/O virtual addresses are left for {len} bytes"),
             Self::Unaligned { addr, len } => write!(f, "memory of {len} bytes at {addr:#x} is not whole pages"),
             Self::BarNotMappable => f.write_str("the kernel does not let BAR0 be mapped"),

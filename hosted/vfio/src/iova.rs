@@ -6,10 +6,9 @@ use std::ops::Range;
 /// Granularity of the addresses: pages of 4096 bytes.
 const PAGE: u64 = 4096;
 
-/// Ranges that addresses are allocated from, in order. Both are above 4 GiB, since the reserved regions of platforms are below. Every
-/// IOMMU translates the 36 bits of the first range. IOMMUs of Intel and AMD translate at least 39 bits, and the smallest mode of
-/// RISC-V has 38 for the lower half.
-const RANGES: [Range<u64>; 2] = [1 << 32..1 << 36, 1 << 36..1 << 38];
+/// Ranges that addresses are allocated from, in order. The first ones are above 4 GiB, since the reserved regions of platforms and
+/// the registers of most devices are below. The last one is for an IOMMU that translates 32 bits, without the lowest MiB.
+const RANGES: [Range<u64>; 4] = [1 << 32..1 << 36, 1 << 36..1 << 38, 1 << 38..1 << 47, 1 << 20..1 << 32];
 
 /// Allocator of the I/O virtual addresses of this process.
 ///
@@ -26,14 +25,14 @@ pub(crate) struct Iovas {
 impl Iovas {
     /// Creates an allocator with all addresses free.
     pub(crate) const fn new() -> Self {
-        let [first, second] = &RANGES;
-        Self { allocated: BTreeMap::new(), cursors: [first.start, second.start] }
+        let [first, second, third, last] = &RANGES;
+        Self { allocated: BTreeMap::new(), cursors: [first.start, second.start, third.start, last.start] }
     }
 
     /// Allocates `len` bytes and returns their address; `None` if there is no free range.
     ///
     /// The address is congruent to `like` modulo `align`, a power of two, and the range overlaps none of `reserved` (first and last
-    /// address).
+    /// addresses): neither what the IOMMU does not translate nor what the platform reserves.
     pub(crate) fn allocate(&mut self, len: u64, align: u64, like: u64, reserved: &[(u64, u64)]) -> Option<u64> {
         let len = len.checked_next_multiple_of(PAGE).filter(|len| *len != 0)?;
         let align = align.max(PAGE);
@@ -89,6 +88,9 @@ pub(crate) fn parse_reserved(text: &str) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
+    /// What cannot be mapped where the kernel says nothing.
+    const UNKNOWN: [(u64, u64); 2] = [(0, 0xffff_ffff), (1 << 38, u64::MAX)];
+
     #[test]
     fn addresses_are_congruent_and_do_not_overlap() {
         let mut iovas = Iovas::new();
@@ -128,6 +130,7 @@ mod tests {
         let mut iovas = Iovas::new();
         assert_eq!(iovas.allocate(4096, 4096, 0, &reserved), Some(0x2_8000_0000));
         let mut allocated = 0;
+        let reserved = [reserved, UNKNOWN.to_vec()].concat();
         while let Some(at) = iovas.allocate(1 << 30, 1 << 30, 0, &reserved) {
             assert!(at >= 0x2_c000_0000 && at + (1 << 30) <= 0x3d_0000_0000, "{at:#x}");
             allocated += 1;
@@ -138,10 +141,28 @@ mod tests {
     #[test]
     fn a_range_that_does_not_fit_is_refused() {
         let mut iovas = Iovas::new();
-        assert_eq!(iovas.allocate(1 << 38, 4096, 0, &[]), None);
+        assert_eq!(iovas.allocate(1 << 38, 4096, 0, &UNKNOWN), None);
         assert_eq!(iovas.allocate(u64::MAX, 4096, 0, &[]), None);
-        assert_eq!(iovas.allocate(3 << 36, 4096, 0, &[]), Some(1 << 36));
-        assert_eq!(iovas.allocate(60 << 30, 4096, 0, &[]), Some(1 << 32));
-        assert_eq!(iovas.allocate(1, 4096, 0, &[]), None);
+        assert_eq!(iovas.allocate(3 << 36, 4096, 0, &UNKNOWN), Some(1 << 36));
+        assert_eq!(iovas.allocate(60 << 30, 4096, 0, &UNKNOWN), Some(1 << 32));
+        assert_eq!(iovas.allocate(1, 4096, 0, &UNKNOWN), None);
+        // An IOMMU that translates more has room for it.
+        assert_eq!(iovas.allocate(1 << 38, 4096, 0, &[]), Some(1 << 38));
+    }
+
+    #[test]
+    fn an_iommu_of_few_bits_has_addresses_below_4_gib_around_the_window_of_msi() {
+        let holes = [(0xfee0_0000, 0xfeef_ffff), (1 << 32, u64::MAX)];
+        let mut iovas = Iovas::new();
+        let mut ranges = Vec::new();
+        while let Some(at) = iovas.allocate(1 << 20, 4096, 0x7f00_0000_1000, &holes) {
+            assert!(at >= 1 << 20 && at + (1 << 20) <= 1 << 32, "{at:#x}");
+            assert!(at + (1 << 20) <= 0xfee0_0000 || at >= 0xfef0_0000, "{at:#x} overlaps the window");
+            ranges.push(at);
+        }
+        assert_eq!(ranges.len(), 4096 - 1 - 1, "every MiB but the lowest and the window");
+        // What was freed can be had again.
+        iovas.free(ranges[7]);
+        assert_eq!(iovas.allocate(1 << 20, 4096, 0, &holes), Some(ranges[7]));
     }
 }

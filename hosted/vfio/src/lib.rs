@@ -25,6 +25,7 @@ mod iova;
 mod open_function;
 pub mod pci;
 mod platform;
+mod space_info;
 
 pub use bar::{Bar, BarDoorbell, BarWord};
 pub use clock::MonotonicClock;
