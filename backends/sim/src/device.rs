@@ -78,6 +78,8 @@ pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
     firmware: Firmware,
     health: Health,
     removed: bool,
+    /// Writes to BAR0 before it is removed.
+    writes_left: Option<u64>,
     /// End of the function-level reset that is going on, or was.
     reset_until: Instant,
     stats: DeviceStats,
@@ -131,6 +133,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             firmware: Firmware::new(config),
             health: Health::default(),
             removed: false,
+            writes_left: None,
             reset_until: now,
             stats: DeviceStats::default(),
         }
@@ -216,6 +219,11 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Writes BAR0 from byte `offset` on. A write to a place without a register has no effect.
     pub fn bar_write(&mut self, offset: u64, from: &[u8]) {
+        match &mut self.writes_left {
+            Some(0) => self.removed = true,
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let Ok(at) = usize::try_from(offset) else { return };
         if !self.decodes(offset, from.len()) {
             return;
@@ -441,6 +449,13 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// Removes the device from its slot, or puts it back as it was. A removed device reads as all ones and does nothing.
     pub fn set_removed(&mut self, removed: bool) {
         self.removed = removed;
+        self.writes_left = None;
+    }
+
+    /// Removes the device from its slot at a moment of its driver's work: at the write to its registers after this many more, which is
+    /// lost. Each firmware command and each doorbell is a write.
+    pub const fn remove_after(&mut self, writes: u64) {
+        self.writes_left = Some(writes);
     }
 
     /// Sets what the health buffer reports. A report that requires a reset stops the device and its health counter, and causes

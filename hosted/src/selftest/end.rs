@@ -166,7 +166,8 @@ impl<H: Host> SelftestEnd<H> {
     pub(super) fn poll(&mut self, device: &mut Device<H>) -> Result<Option<Completion>> {
         if self.taken.is_empty() {
             let mut completions = [Completion::EMPTY; 32];
-            let taken = device.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
+            let taken = device.verbs.poll_cq(self.cq, &mut completions);
+            let taken = taken.with_context(|| format!("poll_cq of {}", self.name))?;
             self.taken.extend(completions.into_iter().take(taken));
         }
         Ok(self.taken.pop_front())
@@ -190,7 +191,8 @@ impl<H: Host> SelftestEnd<H> {
     /// # Errors
     /// The device refuses.
     pub(super) fn alloc_window(&self, device: &mut Device<H>) -> Result<(MwHandle, Rkey)> {
-        let window = device.verbs.alloc_mw(self.endpoint.pd(), MwType::Type1).context("alloc_mw")?;
+        let window = device.verbs.alloc_mw(self.endpoint.pd(), MwType::Type1);
+        let window = window.with_context(|| format!("alloc_mw of {}", self.name))?;
         Ok((window, device.verbs.mw(window)?.rkey))
     }
 
@@ -207,7 +209,7 @@ impl<H: Host> SelftestEnd<H> {
             length: if unbind { 0 } else { self.layout.window() as u64 },
             access: self.connection.access(),
         };
-        device.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
+        device.verbs.bind_mw(self.qp, window, &bind).with_context(|| format!("bind_mw of {}", self.name))
     }
 
     /// Destroys all verbs objects. The window is deallocated before the region to which it was bound.

@@ -444,4 +444,32 @@ mod tests {
         assert!(report.ok, "{:?}", report.failure);
         assert_eq!(report.transfers.len(), 6);
     }
+
+    /// Moments are writes to the registers: firmware commands and doorbells, from the first of the bring-up to the last of the teardown.
+    #[test]
+    fn a_device_that_is_pulled_out_at_any_moment_ends_the_job_with_the_reason() {
+        let args = args(&[]);
+        let (mut failures, mut moments) = (Vec::new(), (0..).step_by(2));
+        loop {
+            let writes = moments.next().unwrap();
+            let world = World::new(WorldConfig::default());
+            let host = Simulated::new("device a", world.add(DeviceConfig::with_lid(9)).unwrap());
+            host.inner().with_device(|device| device.remove_after(writes));
+            let report = run_on(&args, options(&args), host, None, Arc::default());
+            if report.ok {
+                break;
+            }
+            let failure = report.failure.unwrap();
+            assert!(failure.contains("device a") && failure.contains("the device is gone"), "after {writes} writes: {failure}");
+            let took = Duration::from_nanos(world.now().as_nanos());
+            assert!(took < Duration::from_secs(5), "after {writes} writes: {took:?}");
+            failures.push(failure);
+        }
+        let count = |phase: &str| failures.iter().filter(|failure| failure.contains(phase)).count();
+        let (bring_up, teardown) = (count("bring-up"), count("teardown"));
+        assert!(bring_up > 10 && teardown > 2 && failures.len() > bring_up + teardown + 20, "{failures:#?}");
+        for phase in ["connecting queue pair", "the first bind", "SEND ping-pong", "RDMA_WRITE", "the end of side"] {
+            assert!(count(phase) != 0, "never in '{phase}'");
+        }
+    }
 }

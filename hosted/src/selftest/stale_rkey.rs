@@ -41,7 +41,10 @@ impl<H: Host> Harness<H> {
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
         match self.devices.of(Role::Server).verbs.dereg_mr_raw(self.b.endpoint.region.handle()) {
             Err(DeregMrError::Busy { .. }) => {}
-            Err(error) => return Err(error).context("dereg_mr of a region to which a window is bound"),
+            Err(error) => {
+                let what = || format!("dereg_mr of a region of {} to which a window is bound", self.b.name);
+                return Err(error).with_context(what);
+            }
             Ok(()) => bail!("a region was deregistered while a window was bound to it"),
         }
         self.b.bind(self.devices.of(Role::Server), window, UNBIND, true)?;
