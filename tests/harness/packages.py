@@ -56,6 +56,11 @@ class Tree:
         """Returns the folder of its shared libraries."""
         return self.root / "usr/lib/x86_64-linux-gnu"
 
+    @property
+    def boot(self):
+        """Returns the folder of its kernel."""
+        return self.root / "boot"
+
     def command(self, program):
         """Returns the command line of one of its programs: with its own loader and its own C library."""
         loader = self.root / "usr/lib64/ld-linux-x86-64.so.2"

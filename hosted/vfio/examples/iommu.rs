@@ -17,6 +17,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("iommu ADDRESS")?;
     let device = Device::open(address.parse()?)?;
+    println!("opened by {:?}; never at {:x?}", device.interface(), device.unmapped_addresses());
     let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
     let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     let rings = QpRings::<64, 16>::new();

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use vfio_ioctls::{VfioContainer, VfioError, VfioOps};
+use iommufd_ioctls::{IommuFd, IommufdError};
+use vfio_ioctls::{VfioContainer, VfioError, VfioIommufd, VfioOps};
 
 use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
-use crate::pci::{Obstacle, Process};
+use crate::pci::{Interface, Obstacle, Process};
 use crate::space_info::SpaceInfo;
 
 /// Page size of the driver in bytes.
@@ -29,9 +30,15 @@ static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::n
 /// The allocator of addresses for all of them.
 static IOVAS: Mutex<Iovas> = Mutex::new(Iovas::new());
 
+/// What the kernel keeps an address space in.
+enum Backend {
+    Container(Arc<VfioContainer>),
+    Iommufd(Arc<VfioIommufd>),
+}
+
 /// An I/O address space: a VFIO container, or an I/O address space of iommufd.
 pub(crate) struct AddressSpace {
-    ops: Arc<dyn VfioOps>,
+    backend: Backend,
     /// First and last addresses of the reserved ranges of the platform.
     reserved: Vec<(u64, u64)>,
     has_direct_mapping: bool,
@@ -49,18 +56,19 @@ struct Answer {
 }
 
 impl AddressSpace {
-    /// Returns the address space of an IOMMU group, and opens it for the first device of the group.
-    pub(crate) fn of_group(group: u32) -> Result<Arc<Self>, Error> {
+    /// Returns the address space of an IOMMU group, and opens it for the first device of the group. The kernel requires that the others
+    /// are opened by the same interface.
+    pub(crate) fn of_group(group: u32, interface: Interface) -> Result<Arc<Self>, Error> {
         let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
             return Ok(space);
         }
-        let ops = open()?;
+        let backend = open(interface)?;
         // A kernel without the file reports no reserved range.
         let reserved = std::fs::read_to_string(format!("/sys/kernel/iommu_groups/{group}/reserved_regions"));
         let reserved = reserved.unwrap_or_default();
         let space = Arc::new(Self {
-            ops,
+            backend,
             has_direct_mapping: reserved.lines().any(|line| line.trim_end().ends_with(" direct")),
             reserved: parse_reserved(&reserved),
             answer: Mutex::default(),
@@ -88,9 +96,9 @@ impl AddressSpace {
     }
 
     fn info(&self) -> io::Result<SpaceInfo> {
-        match self.ops.as_any().downcast_ref::<VfioContainer>() {
-            Some(container) => SpaceInfo::of_container(container),
-            None => Ok(SpaceInfo::default()),
+        match &self.backend {
+            Backend::Container(container) => SpaceInfo::of_container(container.as_ref()),
+            Backend::Iommufd(space) => SpaceInfo::of_ioas(space.iommufd().as_ref(), space.ioas().id()),
         }
     }
 
@@ -101,7 +109,23 @@ impl AddressSpace {
 
     /// Returns the VFIO container or the iommufd.
     pub(crate) fn ops(&self) -> Arc<dyn VfioOps> {
-        self.ops.clone()
+        match &self.backend {
+            Backend::Container(container) => container.clone(),
+            Backend::Iommufd(space) => space.clone(),
+        }
+    }
+
+    /// Returns the interface of the kernel that it was opened by.
+    pub(crate) const fn interface(&self) -> Interface {
+        match self.backend {
+            Backend::Container(_) => Interface::Group,
+            Backend::Iommufd(_) => Interface::Iommufd,
+        }
+    }
+
+    /// Returns first and last addresses of what cannot be mapped.
+    pub(crate) fn holes(&self) -> Vec<(u64, u64)> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).holes.clone()
     }
 
     /// Locks the `len` bytes at `base` in memory and maps them for the device. Returns their I/O virtual address, which is congruent
@@ -117,7 +141,7 @@ impl AddressSpace {
         let (iova, limit) = (taken.ok_or(Error::NoAddresses { len: len as u64 })?, answer.limit);
         drop(answer);
         // SAFETY: as promised by the caller; nothing else is mapped at the address range.
-        let mapped = unsafe { self.ops.vfio_dma_map(iova, len, base.as_ptr()) };
+        let mapped = unsafe { self.ops().vfio_dma_map(iova, len, base.as_ptr()) };
         mapped.map(|()| iova).map_err(|error| {
             IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
             map_error(error, len, limit)
@@ -126,7 +150,7 @@ impl AddressSpace {
 
     /// Unmaps the `len` bytes at `iova`, so that the device can no longer access them.
     pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), Error> {
-        self.ops.vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
+        self.ops().vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
         IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
         Ok(())
     }
@@ -138,23 +162,22 @@ impl std::fmt::Debug for AddressSpace {
     }
 }
 
-#[cfg(not(feature = "cdev"))]
-fn open() -> Result<Arc<dyn VfioOps>, Error> {
-    match VfioContainer::new(None) {
-        Ok(container) => Ok(Arc::new(container)),
-        Err(VfioError::OpenContainer(error)) => Err(open_error(error, "/dev/vfio/vfio".into())),
-        Err(error) => Err(Error::vfio("the VFIO container", error)),
+fn open(interface: Interface) -> Result<Backend, Error> {
+    match interface {
+        Interface::Group => match VfioContainer::new(None) {
+            Ok(container) => Ok(Backend::Container(Arc::new(container))),
+            Err(VfioError::OpenContainer(error)) => Err(open_error(error, "/dev/vfio/vfio".into())),
+            Err(error) => Err(Error::vfio("the VFIO container", error)),
+        },
+        Interface::Iommufd => {
+            let iommufd = IommuFd::new().map_err(|error| match error {
+                IommufdError::OpenIommufd(error) => open_error(error, "/dev/iommu".into()),
+                other => Error::io("iommufd", io::Error::other(other)),
+            })?;
+            let space = VfioIommufd::new(Arc::new(iommufd), None, None);
+            space.map(|space| Backend::Iommufd(Arc::new(space))).map_err(|error| Error::vfio("iommufd", error))
+        }
     }
-}
-
-#[cfg(feature = "cdev")]
-fn open() -> Result<Arc<dyn VfioOps>, Error> {
-    let iommufd = iommufd_ioctls::IommuFd::new().map_err(|error| match error {
-        iommufd_ioctls::IommufdError::OpenIommufd(error) => open_error(error, "/dev/iommu".into()),
-        other => Error::io("iommufd", io::Error::other(other)),
-    })?;
-    let space = vfio_ioctls::VfioIommufd::new(Arc::new(iommufd), None, None);
-    space.map(|space| Arc::new(space) as Arc<dyn VfioOps>).map_err(|error| Error::vfio("iommufd", error))
 }
 
 /// Converts the error of opening a VFIO file.
@@ -181,14 +204,14 @@ fn locked() -> u64 {
 }
 
 fn map_error(error: VfioError, len: usize, limit: Option<u32>) -> Error {
-    let errno = match &error {
-        VfioError::IommuDmaMap(error) => error.errno(),
-        #[cfg(feature = "cdev")]
-        VfioError::IommufdIoctlError(iommufd_ioctls::IommufdError::IommuIoasMap(error)) => error.errno(),
-        _ => 0,
+    // iommufd counts the memory of all processes of the user, which this one does not see: the limit and these bytes suffice.
+    let (errno, others) = match &error {
+        VfioError::IommuDmaMap(error) => (error.errno(), None),
+        VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(error)) => (error.errno(), Process::current().memlock),
+        _ => (0, None),
     };
     let process = Process::current();
-    let needed = locked().saturating_add(len as u64);
+    let needed = locked().max(others.unwrap_or(0)).saturating_add(len as u64);
     match (rustix::io::Errno::from_raw_os_error(errno), process.memlock) {
         (rustix::io::Errno::NOMEM, Some(limit)) if needed > limit && !process.ipc_lock => {
             Error::Obstacle(Obstacle::Memlock { limit, needed })
@@ -213,6 +236,10 @@ mod tests {
         let process = Process::current();
         let limited = process.memlock.is_some() && !process.ipc_lock;
         assert_eq!(matches!(huge, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{huge}");
+        // The limit of the user may be reached by other processes.
+        let by_user = IommufdError::IommuIoasMap(vmm_sys_util::errno::Error::new(12));
+        let shared = map_error(VfioError::IommufdIoctlError(by_user), 4096, None);
+        assert_eq!(matches!(shared, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{shared}");
         let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20, Some(65535));
         assert_eq!(many.to_string(), "the kernel allows 65535 mappings of memory for this device");
         assert!(many.remedy().unwrap().contains("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit"));

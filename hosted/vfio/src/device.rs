@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bareverbs::Machine;
 use bareverbs_mmio::CpuFence;
+use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, VFIO_TYPE,
@@ -31,7 +32,7 @@ use crate::error::Error;
 use crate::firmware_pages::FirmwarePages;
 use crate::interrupt::Interrupt;
 use crate::open_function::{Claim, OpenFunction};
-use crate::pci::{self, Address, Need, Obstacle, Process, Sysfs};
+use crate::pci::{self, Address, Interface, Need, Obstacle, Process, Sysfs};
 use crate::platform::VfioPlatform;
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
@@ -72,51 +73,46 @@ impl Device {
     pub fn open_with(address: Address, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();
-        let (group, is_virtual) = Self::usable(&sysfs, address)?;
+        let (group, interface, is_virtual) = Self::usable(&sysfs, address)?;
         let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
-        let (opened, config, space) = Self::open_function(&sysfs, &folder, group)?;
+        let (opened, config, space) = Self::open_function(&sysfs, &folder, group, interface)?;
         let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, folder, claim };
         Self::new(function, is_virtual, hook)
     }
 
-    /// Returns the number of a function's IOMMU group, and whether it is a virtual function.
+    /// Returns the number of a function's IOMMU group, the interface to open it by, and whether it is a virtual function.
     ///
     /// # Errors
     /// sysfs shows an obstacle.
-    fn usable(sysfs: &Sysfs, address: Address) -> Result<(u32, bool), Error> {
+    fn usable(sysfs: &Sysfs, address: Address) -> Result<(u32, Interface, bool), Error> {
         let function = pci::function(sysfs, address).ok_or(Error::NoSuchFunction { address })?;
         let need = Need::default();
         // This process may already have another device of the group open.
         let own = |obstacle: &Obstacle| matches!(obstacle, Obstacle::InUse { holders, .. } if holders.iter().all(|holder| holder.pid == std::process::id()));
-        let mut obstacles = pci::obstacles(sysfs, &function, &Process::current(), &need).into_iter();
+        let process = Process::current();
+        let mut obstacles = pci::obstacles(sysfs, &function, &process, &need).into_iter();
         match obstacles.find(|obstacle| !own(obstacle)) {
             Some(obstacle) => Err(Error::Obstacle(obstacle)),
             None => {
                 // A virtual machine does not see the physical function: there only the device ID shows it.
                 let is_virtual = function.physical_function.is_some()
                     || function.model.is_some_and(|model| model.kind == pci::Kind::Virtual);
-                function.group.map(|group| (group.number, is_virtual)).ok_or(Error::NoSuchFunction { address })
+                let interface = Interface::of(sysfs, &function, &process);
+                function.group.map(|group| (group.number, interface, is_virtual)).ok_or(Error::NoSuchFunction { address })
             }
         }
     }
 
     /// Opens the device. Returns it, a second descriptor of it for configuration space, and its address space.
-    fn open_function(sysfs: &Sysfs, folder: &Path, group: u32) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
-        let space = AddressSpace::of_group(group)?;
-        let opened = VfioDevice::new(folder, space.ops(), true).map_err(|error| match error {
-            VfioError::OpenGroup(error, _) if error.kind() == io::ErrorKind::ResourceBusy => {
-                Error::Obstacle(pci::in_use(sysfs, group))
-            }
-            VfioError::OpenGroup(error, group) => open_error(error, Path::new("/dev/vfio").join(group)),
-            VfioError::ContainerSetIOMMU(error) if error.errno() == rustix::io::Errno::PERM.raw_os_error() => {
-                if space.has_direct_mapping() { Error::DirectMapping { group } } else { Error::UnsafeInterrupts }
-            }
-            #[cfg(feature = "cdev")]
-            VfioError::OpenDeviceCdev(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                Error::Obstacle(pci::in_use(sysfs, group))
-            }
-            other => Error::vfio("the device cannot be opened", other),
-        })?;
+    fn open_function(
+        sysfs: &Sysfs,
+        folder: &Path,
+        group: u32,
+        interface: Interface,
+    ) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
+        let space = AddressSpace::of_group(group, interface)?;
+        let opened = VfioDevice::new(folder, space.ops(), true);
+        let opened = opened.map_err(|error| Self::refusal(error, sysfs, group, &space))?;
         space.ask()?;
         // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
         let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
@@ -127,6 +123,36 @@ impl Device {
             return Err(Error::io("PCI configuration space", io::Error::other("VFIO has none of this device")));
         }
         Ok((opened, ConfigSpace::new(file, offset), space))
+    }
+
+    /// Converts the error of opening a device.
+    fn refusal(error: VfioError, sysfs: &Sysfs, group: u32, space: &AddressSpace) -> Error {
+        let is = |errno: i32, kind: Errno| errno == kind.raw_os_error();
+        match error {
+            VfioError::OpenGroup(error, _) | VfioError::OpenDeviceCdev(error)
+                if error.kind() == io::ErrorKind::ResourceBusy =>
+            {
+                Error::Obstacle(pci::in_use(sysfs, group))
+            }
+            VfioError::OpenGroup(error, group) => open_error(error, Path::new("/dev/vfio").join(group)),
+            VfioError::OpenDeviceCdev(error) => Error::File { path: "/dev/vfio/devices".into(), error },
+            // A group that is open, another function of it, or this one by its own file.
+            VfioError::VfioDeviceBindIommufd(error) if is(error.errno(), Errno::BUSY) || is(error.errno(), Errno::INVAL) => {
+                Error::Obstacle(pci::in_use(sysfs, group))
+            }
+            VfioError::ContainerSetIOMMU(error) if is(error.errno(), Errno::PERM) => {
+                if space.has_direct_mapping() {
+                    Error::DirectMapping { group }
+                } else {
+                    Error::UnsafeInterrupts { module: "vfio_iommu_type1" }
+                }
+            }
+            VfioError::VfioDeviceBindIommufd(error) if is(error.errno(), Errno::PERM) => {
+                Error::UnsafeInterrupts { module: "iommufd" }
+            }
+            VfioError::VfioDeviceAttachIommufdPt(_) if space.has_direct_mapping() => Error::DirectMapping { group },
+            other => Error::vfio("the device cannot be opened", other),
+        }
     }
 
     fn new(function: OpenFunction, is_virtual: bool, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
@@ -169,6 +195,17 @@ impl Device {
     /// Returns whether it is a virtual function: the driver's `Config::virtual_function` must have this value.
     pub const fn is_virtual_function(&self) -> bool {
         self.is_virtual
+    }
+
+    /// Returns the interface of the kernel that it was opened by.
+    pub fn interface(&self) -> Interface {
+        self.function.space().interface()
+    }
+
+    /// Returns first and last I/O virtual addresses of the ranges that are never used for memory: what the IOMMU does not translate, as
+    /// the kernel told, and the reserved regions of the platform. They may overlap.
+    pub fn unmapped_addresses(&self) -> Vec<(u64, u64)> {
+        self.function.space().holes()
     }
 
     /// Returns the number of MSI-X vectors of the device.

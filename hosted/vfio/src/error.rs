@@ -37,7 +37,10 @@ pub enum Error {
         group: u32,
     },
     /// The IOMMU does not remap interrupts, so that Linux refuses the device to users.
-    UnsafeInterrupts,
+    UnsafeInterrupts {
+        /// The module of the kernel that refuses.
+        module: &'static str,
+    },
     /// The address space has the maximum number of mappings (`dma_entry_limit` of vfio_iommu_type1).
     TooManyMappings {
         /// The maximum. `None` if the kernel does not tell it (before Linux 5.10).
@@ -107,11 +110,10 @@ impl Error {
             Self::DirectMapping { .. } => {
                 Some("dmesg (names the function); another slot, or a setting of the machine's firmware".into())
             }
-            Self::UnsafeInterrupts => {
-                const TRUST: &str = "echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts, if the \
-                                     devices of this machine are trusted and it can remap no interrupts";
-                Some(TRUST.into())
-            }
+            Self::UnsafeInterrupts { module } => Some(format!(
+                "echo 1 | sudo tee /sys/module/{module}/parameters/allow_unsafe_interrupts, if the devices of this machine are \
+                 trusted and it can remap no interrupts"
+            )),
             Self::TooManyMappings { .. } => {
                 const RAISE: &str = "fewer and larger buffers, or echo NUMBER | sudo tee \
                                      /sys/module/vfio_iommu_type1/parameters/dma_entry_limit (for cards that are opened after it; \
@@ -134,9 +136,13 @@ impl fmt::Display for Error {
             Self::DirectMapping { group } => {
                 write!(f, "the machine's firmware keeps memory mapped for IOMMU group {group}, which Linux gives to no user")
             }
-            Self::UnsafeInterrupts => f.write_str("the IOMMU of this machine does not remap interrupts"),
-            Self::TooManyMappings { limit: Some(limit) } => write!(f, "the kernel allows {limit} mappings of memory for this device"),
-            Self::TooManyMappings { limit: None } => f.write_str("the kernel allows no more mappings of memory for this device"),
+            Self::UnsafeInterrupts { .. } => f.write_str("the IOMMU of this machine does not remap interrupts"),
+            Self::TooManyMappings { limit: Some(limit) } => {
+                write!(f, "the kernel allows {limit} mappings of memory for this device")
+            }
+            Self::TooManyMappings { limit: None } => {
+                f.write_str("the kernel allows no more mappings of memory for this device")
+            }
             Self::LargePages { iommu, kernel } => {
                 write!(f, "the IOMMU maps no less than {iommu} bytes, and a page of the kernel has {kernel}")
             }

@@ -8,8 +8,8 @@
 //! space, and can access the memory of each other. Only mapped memory can be registered: [`DmaAllocation`] and [`Mapping`] are the
 //! buffers for `reg_mr`. Two cards never have memory at the same I/O virtual address at a time.
 //!
-//! With feature `cdev` the device is opened through VFIO's character device and iommufd instead of groups and containers. This code
-//! has been compiled, but not run: the kernels of Debian 12 and 13 lack `CONFIG_VFIO_DEVICE_CDEV` and `CONFIG_IOMMUFD`.
+//! A device is opened by its IOMMU group and a container, or by its own file and iommufd where the kernel has no groups or the process may
+//! not open them ([`pci::Interface`]).
 #![deny(unsafe_code)]
 
 mod address_space;

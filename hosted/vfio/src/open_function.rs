@@ -17,7 +17,7 @@ use vfio_ioctls::VfioDevice;
 use crate::address_space::AddressSpace;
 use crate::config_space::ConfigSpace;
 use crate::error::Error;
-use crate::pci::Address;
+use crate::pci::{Address, Interface};
 
 /// Time between two looks at registers that read as all ones.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
@@ -107,12 +107,17 @@ impl std::fmt::Debug for OpenFunction {
 
 impl Drop for OpenFunction {
     fn drop(&mut self) {
-        if self.folder.join("iommu_group").read_link().is_ok() {
+        // The drop of `VfioDevice` panics where either fails: it reads the group from sysfs, or takes the device from the address space
+        // of iommufd, for which the kernel wakes the device up.
+        let can_be_dropped = match self.space.interface() {
+            Interface::Group => self.folder.join("iommu_group").read_link().is_ok(),
+            Interface::Iommufd => self.device.detach_hwpt().is_ok(),
+        };
+        if can_be_dropped {
             // SAFETY: dropped here and nowhere else.
             unsafe { ManuallyDrop::drop(&mut self.device) };
         } else {
-            // The drop of `VfioDevice` reads the group from sysfs, and panics if there is none (sysfs was hidden meanwhile). Only the
-            // descriptor is closed; group and container stay open until the process ends.
+            // Only the descriptor is closed; group and container, or iommufd, stay open until the process ends.
             // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
             drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
         }

@@ -5,13 +5,15 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use iommufd_bindings::iommufd::{IOMMUFD_CMD_IOAS_IOVA_RANGES, IOMMUFD_TYPE, iommu_ioas_iova_ranges, iommu_iova_range};
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_TYPE,
 };
-use vmm_sys_util::ioctl::ioctl_with_mut_ptr;
+use vmm_sys_util::ioctl::{ioctl_with_mut_ptr, ioctl_with_mut_ref};
 use vmm_sys_util::ioctl_io_nr;
 
 ioctl_io_nr!(VFIO_IOMMU_GET_INFO, VFIO_TYPE as u32, VFIO_BASE + 12);
+ioctl_io_nr!(IOMMU_IOAS_IOVA_RANGES, IOMMUFD_TYPE as u32, IOMMUFD_CMD_IOAS_IOVA_RANGES);
 
 /// `VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL` of linux/vfio.h (Linux 5.10), which the bindings lack.
 const CAP_DMA_AVAIL: u16 = 3;
@@ -19,6 +21,9 @@ const CAP_DMA_AVAIL: u16 = 3;
 const HEADER: usize = 24;
 /// Most bytes that an answer may have: 4,000 ranges.
 const MOST: usize = 64 << 10;
+
+/// Most ranges that iommufd may name.
+const MOST_RANGES: usize = 4096;
 
 /// What the kernel says of an I/O address space. What it does not say is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +59,38 @@ impl SpaceInfo {
             words = vec![0; wanted.div_ceil(8)];
         }
         Err(io::Error::other("the description of the I/O address space grows"))
+    }
+
+    /// Asks an I/O address space of iommufd, to which a device is attached (`IOMMU_IOAS_IOVA_RANGES`).
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub(crate) fn of_ioas(iommufd: &impl AsRawFd, ioas_id: u32) -> io::Result<Self> {
+        let mut ranges = vec![iommu_iova_range::default(); 16];
+        for _ in 0..4 {
+            let mut asked = iommu_ioas_iova_ranges {
+                size: size_of::<iommu_ioas_iova_ranges>() as u32,
+                ioas_id,
+                num_iovas: ranges.len() as u32,
+                allowed_iovas: ranges.as_mut_ptr().addr() as u64,
+                ..Default::default()
+            };
+            // SAFETY: the kernel writes to the structure, and to as many ranges as it names, which the vector has.
+            let done = unsafe { ioctl_with_mut_ref(iommufd, IOMMU_IOAS_IOVA_RANGES(), &mut asked) };
+            let error = io::Error::last_os_error();
+            let count = asked.num_iovas as usize;
+            if done == 0 {
+                let found = ranges.iter().take(count).map(|range| (range.start, range.last));
+                let page = Some(asked.out_iova_alignment).filter(|page| page.is_power_of_two());
+                return Ok(Self { ranges: Some(ordered(found.collect())), page, mappings: None });
+            }
+            let is_short = error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error());
+            if !is_short || count <= ranges.len() || count > MOST_RANGES {
+                return Err(error);
+            }
+            ranges.resize(count, iommu_iova_range::default());
+        }
+        Err(io::Error::other("the ranges of the I/O address space grow"))
     }
 
     /// Reads `struct vfio_iommu_type1_info` and the chain of its capabilities. What is out of bounds or malformed is left out.

@@ -491,6 +491,13 @@ CASES = [
         serve=("--vectors", "1"),
         parameters=(("says", "has.1.MSI-X.vectors,.2.are.needed"), ("binds", 1)),
     ),
+    own_driver(
+        "vfio-iommufd",
+        "cards by iommufd and by their groups, on a kernel that is built once with both",
+        suite="iommufd",
+        timeout=900,
+        only_named=True,
+    ),
     own_driver("readme", "the book's command lines for a reader with a card", serve=("--no-umr",), typical_seconds=40),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(

@@ -42,7 +42,7 @@ class Guest(machine.Machine):
             kernel_line += ["intel_iommu=on"]
             if not reboots:
                 # It remaps no interrupts here.
-                kernel_line += ["vfio_iommu_type1.allow_unsafe_interrupts=1"]
+                kernel_line += ["vfio_iommu_type1.allow_unsafe_interrupts=1", "iommufd.allow_unsafe_interrupts=1"]
             remapping = ",intremap=on" if reboots else ""
             options = ("-device", f"intel-iommu,caching-mode=on{remapping}", *options)
         kernel_line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]

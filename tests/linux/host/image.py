@@ -101,7 +101,7 @@ class Archive:
 
 def kernel(tree):
     """Returns the tree's kernel image and its release."""
-    images = sorted((tree.root / "boot").glob("vmlinuz-*"))
+    images = sorted(tree.boot.glob("vmlinuz-*"))
     if not images:
         raise SetUpError(f"{tree.home.name}: no kernel was unpacked")
     return images[-1], images[-1].name.removeprefix("vmlinuz-")

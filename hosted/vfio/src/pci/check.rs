@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::address::Address;
 use super::capability::Msix;
-use super::function::{Function, device_path};
+use super::function::Function;
+use super::interface::Interface;
 use super::model::Kind;
 use super::model::Model;
 use super::obstacle::{Cpu, Machine, Obstacle};
@@ -131,11 +132,7 @@ fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
 
 fn files(sysfs: &Sysfs, function: &Function, process: &Process) -> Vec<Obstacle> {
     let Some(group) = function.group.as_ref().filter(|group| !group.no_iommu) else { return Vec::new() };
-    let by_group = [sysfs.dev("vfio/vfio"), sysfs.dev(&format!("vfio/{}", group.number))];
-    let by_device: Vec<_> = device_path(sysfs, function.address).into_iter().chain([sysfs.dev("iommu")]).collect();
-    // Where the feature asks for it, or the kernel has no groups: the function's own file and that of the IOMMU.
-    let by_own_file = cfg!(feature = "cdev") || function.device_file.is_some() && !by_group.iter().all(|path| path.exists());
-    let wanted = if by_own_file { by_device } else { by_group.into() };
+    let wanted = Interface::of(sysfs, function, process).files(sysfs, function);
     let mut found: Vec<_> = wanted.into_iter().filter_map(|path| denied(path, process)).collect();
     let holders = group_holders(sysfs, group.number);
     if !holders.is_empty() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::address::Address;
-use super::function::Function;
+use super::function::{Function, device_path};
 use super::network::{Carried, Networks};
 use super::process::{Holder, holders, processes};
 use super::sysfs::{Sysfs, link_name, names, number};
@@ -180,17 +180,19 @@ fn upper_links(folder: &Path) -> Vec<(String, PathBuf)> {
     names(folder).iter().filter_map(link).collect()
 }
 
-/// Returns the processes that have a group open.
+/// Returns the processes that have a group open, or a function of it by its own file.
 pub(crate) fn group_holders(sysfs: &Sysfs, group: u32) -> Vec<Holder> {
-    holders(sysfs, &sysfs.dev(&format!("vfio/{group}")))
-}
-
-/// Returns the processes that have a function open, by its group or by its own file.
-pub(crate) fn vfio_holders(sysfs: &Sysfs, address: Address) -> Vec<Holder> {
-    let Some(function) = super::function(sysfs, address) else { return Vec::new() };
-    let mut found = function.group.map_or_else(Vec::new, |group| group_holders(sysfs, group.number));
-    found.extend(function.device_file.iter().flat_map(|path| holders(sysfs, path)));
+    let members = names(&sysfs.group(group).join("devices"));
+    let own_files = members.iter().filter_map(|name| device_path(sysfs, name.parse().ok()?));
+    let mut found: Vec<_> =
+        own_files.chain([sysfs.dev(&format!("vfio/{group}"))]).flat_map(|path| holders(sysfs, &path)).collect();
     found.sort_by_key(|holder| holder.pid);
     found.dedup();
     found
+}
+
+/// Returns the processes that have a function's group open.
+pub(crate) fn vfio_holders(sysfs: &Sysfs, address: Address) -> Vec<Holder> {
+    let group = super::function(sysfs, address).and_then(|function| function.group);
+    group.map_or_else(Vec::new, |group| group_holders(sysfs, group.number))
 }

@@ -38,6 +38,14 @@ ulimit -l $((needed + 8192))
 step "a user with these files and that limit" su user -c "bareverbs --device $card -n 20"
 ulimit -l unlimited
 
+# The limit of mappings may be changed while the module is loaded, and holds for cards that are opened after it.
+limit_file=/sys/module/vfio_iommu_type1/parameters/dma_entry_limit
+echo 2 >$limit_file
+refused "the limit of mappings" 1 "the kernel allows 2 mappings of memory for this device" bareverbs --device $card -n 20
+expect "the remedy" "$limit_file"
+echo 65535 >$limit_file
+step "with the limit as it was" bareverbs --device $card -n 20
+
 refused "a transport that the driver has not" 2 "ud" bareverbs pingpong --device $card --transport ud
 
 configuration >/tmp/after

@@ -1,7 +1,9 @@
 //! Each obstacle, its message and its remedy.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::tree::{Tree, config};
-use crate::pci::{Access, Need, Process, Sysfs, function, in_use, obstacles};
+use crate::pci::{Access, Interface, Need, Process, Sysfs, function, in_use, obstacles};
 
 const CARD: &str = "0000:01:00.0";
 const NEED: Need = Need { bar0: 0x2000, memlock: 1 << 20 };
@@ -268,6 +270,47 @@ fn kernels_without_groups_have_other_files() {
     one(&tree, &privileged(), "dev/iommu is not there", "");
     tree.write("dev/iommu", "");
     assert_eq!(all_for(&tree, &privileged()), []);
+}
+
+/// Returns the interface by which a process opens the card.
+fn interface(tree: &Tree, process: &Process) -> Interface {
+    let sysfs = Sysfs::at(tree.path());
+    Interface::of(&sysfs, &function(&sysfs, CARD.parse().unwrap()).unwrap(), process)
+}
+
+#[test]
+fn iommufd_is_used_where_groups_are_not_there_or_may_not_be_opened() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5).file("vfio-dev/vfio3/dev", "511:3\n");
+    // Kernels without the interface name a file that does not exist.
+    assert_eq!(interface(&tree, &privileged()), Interface::Group);
+    tree.write("dev/vfio/devices/vfio3", "");
+    tree.write("dev/iommu", "");
+    assert_eq!(interface(&tree, &privileged()), Interface::Group, "both are there");
+    // A user who was given the files of one of them alone.
+    let uid = 12345;
+    let user = Process { access: Access::User { uid, gids: vec![uid] }, ..privileged() };
+    let set = |mode, files: [&str; 2]| {
+        for file in files {
+            std::fs::set_permissions(tree.at(file), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    let (by_group, by_iommufd) = (["dev/vfio/vfio", "dev/vfio/5"], ["dev/iommu", "dev/vfio/devices/vfio3"]);
+    set(0o666, by_group);
+    set(0o600, by_iommufd);
+    assert_eq!((interface(&tree, &user), all_for(&tree, &user)), (Interface::Group, vec![]));
+    set(0o600, by_group);
+    set(0o666, by_iommufd);
+    assert_eq!((interface(&tree, &user), all_for(&tree, &user)), (Interface::Iommufd, vec![]));
+    // Of neither: the group is named.
+    set(0o600, by_iommufd);
+    assert_eq!(interface(&tree, &user), Interface::Group);
+    assert!(all_for(&tree, &user).iter().any(|(sentence, _)| sentence.contains("/dev/vfio/5 may not be opened by this user")));
+    // Whoever has the function's own file open has the group.
+    tree.process(4711, "testpmd", "dev/vfio/devices/vfio3");
+    one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
+    tree.remove("dev/vfio/vfio");
+    assert_eq!(interface(&tree, &privileged()), Interface::Iommufd);
 }
 
 #[test]
