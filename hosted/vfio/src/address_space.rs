@@ -13,6 +13,7 @@ use vfio_ioctls::{VfioContainer, VfioError, VfioIommufd, VfioOps};
 
 use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
+use crate::opener::Opener;
 use crate::pci::{Interface, Obstacle, Process};
 use crate::space_info::SpaceInfo;
 
@@ -39,6 +40,7 @@ enum Backend {
 /// An I/O address space: a VFIO container, or an I/O address space of iommufd.
 pub(crate) struct AddressSpace {
     backend: Backend,
+    opener: Opener,
     /// First and last addresses of the reserved ranges of the platform.
     reserved: Vec<(u64, u64)>,
     has_direct_mapping: bool,
@@ -69,6 +71,7 @@ impl AddressSpace {
         let reserved = reserved.unwrap_or_default();
         let space = Arc::new(Self {
             backend,
+            opener: Opener::this(),
             has_direct_mapping: reserved.lines().any(|line| line.trim_end().ends_with(" direct")),
             reserved: parse_reserved(&reserved),
             answer: Mutex::default(),
@@ -93,6 +96,11 @@ impl AddressSpace {
         // Of a space that has mappings already, the kernel tells how many are left.
         answer.limit = answer.limit.or(info.mappings);
         Ok(())
+    }
+
+    /// Refuses a forked child, whose memory and addresses are others.
+    fn check_process(&self) -> Result<(), Error> {
+        if self.opener.is_this() { Ok(()) } else { Err(Error::Forked) }
     }
 
     fn info(&self) -> io::Result<SpaceInfo> {
@@ -135,6 +143,7 @@ impl AddressSpace {
     /// The bytes are whole pages, mapped readable and writable in this process until [`AddressSpace::unmap`] has succeeded.
     /// Until then the device may read and write them at any time, so that no Rust reference to them exists.
     pub(crate) unsafe fn map(&self, base: NonNull<u8>, len: usize, align: u64) -> Result<u64, Error> {
+        self.check_process()?;
         let addr = base.addr().get() as u64;
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).allocate(len as u64, align, addr, &answer.holes);
@@ -150,6 +159,7 @@ impl AddressSpace {
 
     /// Unmaps the `len` bytes at `iova`, so that the device can no longer access them.
     pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), Error> {
+        self.check_process()?;
         self.ops().vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
         IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
         Ok(())

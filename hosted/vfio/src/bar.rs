@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister};
 use bareverbs_mmio::{MappedBar, MappedDoorbell, MappedWord};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::Error;
 use crate::open_function::OpenFunction;
+use crate::opener::Opener;
 
 /// The mapping, which lives until the BAR, its doorbells and its words are dropped.
 #[derive(Debug)]
 struct Mapped {
     base: NonNull<u8>,
     len: usize,
+    opener: Opener,
     /// The function of the registers, which cannot be opened again while they are mapped.
     _function: Arc<dyn Any + Send + Sync>,
 }
@@ -29,6 +31,10 @@ unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        // A forked child has no such mapping, and may have another one there.
+        if !self.opener.is_this() {
+            return;
+        }
         // SAFETY: the mapping belongs to the value, and every pointer into it keeps the value alive. If the kernel refuses, the
         // registers stay mapped and unused.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -61,7 +67,11 @@ impl Bar {
         let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) };
         let base = base.map_err(|error| Error::io("BAR0 cannot be mapped", error.into()))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Error::BarNotMappable)?;
-        let mapped = Arc::new(Mapped { base, len, _function: function });
+        let mapped = Arc::new(Mapped { base, len, opener: Opener::this(), _function: function });
+        // A forked child must not ring the doorbells of its parent's queues.
+        // SAFETY: the advice changes no content.
+        let advised = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) };
+        advised.map_err(|error| Error::io("BAR0 cannot be kept from forked children", error.into()))?;
         // SAFETY: aligned to a page, mapped uncached by vfio-pci until the drop of `Mapped`, which the value and each of its
         // doorbells hold, and mapped once, as the caller promises.
         let registers = unsafe { MappedBar::new(base, len) };

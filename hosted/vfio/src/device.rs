@@ -32,6 +32,7 @@ use crate::error::Error;
 use crate::firmware_pages::FirmwarePages;
 use crate::interrupt::Interrupt;
 use crate::open_function::{Claim, OpenFunction};
+use crate::opener::Opener;
 use crate::pci::{self, Address, Interface, Need, Obstacle, Process, Sysfs};
 use crate::platform::VfioPlatform;
 
@@ -43,7 +44,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A card that this process owns. Dropping it disables the card's bus mastering.
 ///
-/// A process with a device must not fork without an exec: the end of the child unmaps the DMA memory of the parent.
+/// A forked child has neither its memory nor its registers: an access ends the child, and dropping its copies of the values does
+/// nothing. Memory of [`Device::map`] is inherited; before Linux 5.10 such memory must be kept from the child (`MADV_DONTFORK`).
 ///
 /// Memory and registers may outlive the device. When the last of them is dropped, the kernel resets the function and releases it.
 #[derive(Debug)]
@@ -76,7 +78,7 @@ impl Device {
         let (group, interface, is_virtual) = Self::usable(&sysfs, address)?;
         let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
         let (opened, config, space) = Self::open_function(&sysfs, &folder, group, interface)?;
-        let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, folder, claim };
+        let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, opener: Opener::this(), folder, claim };
         Self::new(function, is_virtual, hook)
     }
 
@@ -304,6 +306,9 @@ impl Device {
     /// # Errors
     /// The kernel cannot reset the function.
     pub fn reset(&self) -> Result<(), Error> {
+        if !self.function.opener.is_this() {
+            return Err(Error::Forked);
+        }
         // SAFETY: the descriptor is that of a VFIO device, and the call takes no argument.
         let done = unsafe { ioctl(&*self.function.device, VFIO_DEVICE_RESET()) };
         if done == 0 {
@@ -316,7 +321,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A device that was removed accepts no writes.
-        let _ = self.function.config.disable();
+        // The device of a forked child is its parent's. One that was removed accepts no writes.
+        if self.function.opener.is_this() {
+            let _ = self.function.config.disable();
+        }
     }
 }

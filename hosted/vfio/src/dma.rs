@@ -11,6 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::address_space::{PAGE, kernel_page};
 use crate::error::Error;
 use crate::open_function::OpenFunction;
+use crate::opener::Opener;
 
 /// Size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
@@ -21,6 +22,7 @@ struct Pages {
     len: usize,
     /// Guaranteed size of the pages in bytes.
     page: usize,
+    opener: Opener,
 }
 
 impl Pages {
@@ -58,7 +60,7 @@ impl Pages {
             }
             base
         };
-        let pages = Self { base, len, page: PAGE };
+        let pages = Self { base, len, page: PAGE, opener: Opener::this() };
         // Huge pages only reduce the number of entries in the IOMMU, so that a refusal is no error.
         // SAFETY: the advice changes no content.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
@@ -68,8 +70,9 @@ impl Pages {
     fn map(len: usize, flags: MapFlags, page: usize) -> Result<Self, rustix::io::Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
-        let pages = Self { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len, page };
-        // A child would get copies of pages, and the device might write to the child's.
+        let base_or_none = NonNull::new(base.cast());
+        let pages = Self { base: base_or_none.ok_or(rustix::io::Errno::NOMEM)?, len, page, opener: Opener::this() };
+        // Otherwise the first write after a fork would move a page of this process elsewhere, while the device uses the old one.
         // SAFETY: the advice changes no content.
         unsafe { madvise(base, len, Advice::LinuxDontFork) }?;
         Ok(pages)
@@ -83,6 +86,10 @@ unsafe impl Sync for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        // A forked child has no such mapping, and may have another one there.
+        if !self.opener.is_this() {
+            return;
+        }
         // SAFETY: the mapping belongs to the value, and no pointer into it is left. If the kernel refuses, the memory stays mapped
         // and unused.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -470,6 +477,22 @@ pub(crate) mod tests {
         let addr = buffer.addr();
         drop(buffer);
         assert!(is_mapped(addr));
+    }
+
+    #[test]
+    fn the_copies_of_a_forked_child_unmap_nothing() {
+        let mut pages = Pages::new(8192).unwrap();
+        let addr = pages.base.addr().get() as u64;
+        pages.opener = crate::opener::tests::PARENT;
+        drop(pages);
+        assert!(is_mapped(addr), "the child may have something else there");
+        // The kernel's flags of the mapping: dc, not copied on fork (proc_pid_smaps(5)).
+        let pages = Pages::new(3 << 20).unwrap();
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", pages.base.addr().get());
+        let flags =
+            smaps.split_once(&format!("\n{start}")).unwrap().1.lines().find(|line| line.starts_with("VmFlags:")).unwrap();
+        assert!(flags.contains(" dc"), "{flags}");
     }
 
     #[test]

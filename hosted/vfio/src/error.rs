@@ -24,6 +24,8 @@ pub enum Error {
         /// The function.
         address: Address,
     },
+    /// This process is a forked child of the one that opened the device.
+    Forked,
     /// A file of VFIO did not open.
     File {
         /// The file.
@@ -107,6 +109,7 @@ impl Error {
             Self::NoSuchFunction { .. } => Some("bareverbs devices (lists the functions that can be used)".into()),
             Self::Obstacle(obstacle) => obstacle.remedy(),
             Self::AlreadyOpen { .. } => Some("drop the device, its memory and its registers first".into()),
+            Self::Forked => Some("open the device after the fork, in the process that uses it".into()),
             Self::DirectMapping { .. } => {
                 Some("dmesg (names the function); another slot, or a setting of the machine's firmware".into())
             }
@@ -132,6 +135,7 @@ impl fmt::Display for Error {
             Self::NoSuchFunction { address } => write!(f, "there is no PCI function {address}"),
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::AlreadyOpen { address } => write!(f, "this process has {address} open already"),
+            Self::Forked => f.write_str("the device belongs to the process that forked this one"),
             Self::File { path, error } => write!(f, "{} did not open: {error}", path.display()),
             Self::DirectMapping { group } => {
                 write!(f, "the machine's firmware keeps memory mapped for IOMMU group {group}, which Linux gives to no user")

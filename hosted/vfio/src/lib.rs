@@ -23,6 +23,7 @@ mod firmware_pages;
 mod interrupt;
 mod iova;
 mod open_function;
+mod opener;
 pub mod pci;
 mod platform;
 mod space_info;

@@ -17,6 +17,7 @@ use vfio_ioctls::VfioDevice;
 use crate::address_space::AddressSpace;
 use crate::config_space::ConfigSpace;
 use crate::error::Error;
+use crate::opener::Opener;
 use crate::pci::{Address, Interface};
 
 /// Time between two looks at registers that read as all ones.
@@ -62,6 +63,7 @@ pub(crate) struct OpenFunction {
     pub(crate) device: ManuallyDrop<VfioDevice>,
     pub(crate) config: ConfigSpace,
     pub(crate) space: Arc<AddressSpace>,
+    pub(crate) opener: Opener,
     /// The function's folder in sysfs.
     pub(crate) folder: PathBuf,
     pub(crate) claim: Claim,
@@ -109,10 +111,12 @@ impl Drop for OpenFunction {
     fn drop(&mut self) {
         // The drop of `VfioDevice` panics where either fails: it reads the group from sysfs, or takes the device from the address space
         // of iommufd, for which the kernel wakes the device up.
-        let can_be_dropped = match self.space.interface() {
-            Interface::Group => self.folder.join("iommu_group").read_link().is_ok(),
-            Interface::Iommufd => self.device.detach_hwpt().is_ok(),
-        };
+        // A forked child must not take its parent's device from anything.
+        let can_be_dropped = self.opener.is_this()
+            && match self.space.interface() {
+                Interface::Group => self.folder.join("iommu_group").read_link().is_ok(),
+                Interface::Iommufd => self.device.detach_hwpt().is_ok(),
+            };
         if can_be_dropped {
             // SAFETY: dropped here and nowhere else.
             unsafe { ManuallyDrop::drop(&mut self.device) };
