@@ -114,6 +114,9 @@ def path(tree, with_python=False, with_program=False, with_applications=False):
     return IMAGES / "-".join([tree.home.name, *(name for name, wanted in more.items() if wanted)])
 
 
+# The service that binds a card at boot, whose commands the case `bind` runs.
+SERVICE = PROJECT / "examples/systemd/bareverbs-bind@.service"
+
 # Page and section of the book that the case `readme` runs.
 CARD_SECTION = ("docs/src/vfio.md", "Bind, run, unbind")
 
@@ -140,7 +143,7 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
     if applications_tree:
         state.update(applications_tree.fingerprint().encode())
     state.update(card_lines().encode())
-    for source in [*scripts, *programs, __file__, python.__file__, applications.__file__]:
+    for source in [*scripts, *programs, SERVICE, __file__, python.__file__, applications.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
@@ -159,6 +162,7 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
     for script in scripts:
         archive.file(str(script.relative_to(GUEST)), script.read_bytes(), 0o755)
     archive.file("readme-lines", card_lines().encode())
+    archive.file(SERVICE.name, SERVICE.read_bytes())
     for program in programs:
         _own(archive, tree, program)
     _programs(archive, tree)

@@ -89,6 +89,14 @@ step "unbind both" bareverbs unbind $card $other
 has $card mlx5_core
 has $other mlx5_core
 
+# The service for a card that is bound at boot: what systemd starts and stops.
+unit() { sed -n "s#^$1=/usr/local/bin/##p" /bareverbs-bind@.service | sed "s/%i/$card/"; }
+for line in ExecStart ExecStop; do [ -n "$(unit $line)" ] || fail "the service has no $line"; done
+step "the service starts" sh -e -c "$(unit ExecStart)"
+has $card vfio-pci
+step "the service stops" sh -e -c "$(unit ExecStop)"
+has $card mlx5_core
+
 # An override that was set before comes back too.
 echo nobody >/sys/bus/pci/devices/$card/driver_override
 step "bind over another's override" bareverbs bind $card
