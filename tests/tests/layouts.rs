@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use bareverbs_mlx5_spec::{
     AccessMode, Bits, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo,
-    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, WqeOpcode, layouts,
+    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, SubnetAttribute, WqeOpcode, layouts,
 };
 
 const IFC: &str = include_str!("../data/ifc-offsets.tsv");
@@ -23,6 +23,7 @@ const RESERVED: &str = include_str!("../data/reserved-offsets.tsv");
 
 /// Layouts that are not in `mlx5_ifc.h`, and why.
 const NOT_IN_IFC: &[(&str, &str)] = &[
+    ("ib_smp", MANAGEMENT),
     ("ib_node_info", MANAGEMENT),
     ("ib_port_info", MANAGEMENT),
     ("ib_mad_notice_attr", MANAGEMENT),
@@ -61,7 +62,7 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("create_qp_in_user_memory", PROGRAMS),
     ("create_mkey_in_user_memory", PROGRAMS),
 ];
-const MANAGEMENT: &str = "an attribute of subnet management is defined by the IBTA";
+const MANAGEMENT: &str = "a packet or attribute of subnet management is defined by the IBTA";
 const PACKET: &str = "a header of a packet is defined by the IBTA";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
@@ -275,6 +276,7 @@ fn codes_convert_both_ways() {
         QpcSt,
         QpcState,
         RegisterId,
+        SubnetAttribute,
         WqeOpcode
     );
     assert_eq!(CmdOpcode::from_code(0xffff), None);

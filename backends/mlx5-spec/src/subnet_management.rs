@@ -1,4 +1,56 @@
-//! Attributes of subnet management, which the port's management agent reads and writes (IBTA volume 1, chapter 14).
+//! Subnet management: its packets, and the attributes that the port's management agent reads and writes (IBTA volume 1, chapter 14).
+
+crate::layout! {
+    /// Subnet management packet (SMP): a management datagram of 256 bytes, LID-routed or directed (IBTA volume 1, 14.2.1).
+    Smp "ib_smp", 256 bytes {
+        BASE_VERSION "base_version" (0:31..24);
+        MGMT_CLASS "mgmt_class" (0:23..16);
+        CLASS_VERSION "class_version" (0:15..8);
+        METHOD "method" (0:7..0);
+        STATUS "status" (4:31..16);
+        HOP_POINTER "hop_ptr" (4:15..8);
+        HOP_COUNT "hop_cnt" (4:7..0);
+        TRANSACTION "tid" (@8 u64);
+        ATTRIBUTE "attr_id" (16:31..16);
+        MODIFIER "attr_mod" (20:31..0);
+        M_KEY "mkey" (@24 u64);
+        DR_SLID "dr_slid" (32:31..16);
+        DR_DLID "dr_dlid" (32:15..0);
+        DATA "data" (@64 [64]);
+        INITIAL_PATH "initial_path" (@128 [64]);
+        RETURN_PATH "return_path" (@192 [64]);
+    }
+}
+
+/// [`Smp::BASE_VERSION`] (IBTA volume 1, 13.4.2).
+pub const SMP_BASE_VERSION: u32 = 1;
+/// [`Smp::CLASS_VERSION`] (IBTA volume 1, 14.2.1).
+pub const SMP_CLASS_VERSION: u32 = 1;
+/// [`Smp::MGMT_CLASS`] of packets that are routed by LID (IBTA volume 1, 14.2.1.1).
+pub const SMP_LID_ROUTED: u32 = 0x01;
+/// [`Smp::METHOD`] of a question (IBTA volume 1, 13.4.5).
+pub const SMP_GET: u32 = 0x01;
+/// [`Smp::METHOD`] of the answer to a question, or to a change (IBTA volume 1, 13.4.5).
+pub const SMP_GET_RESP: u32 = 0x81;
+
+crate::codes! {
+    /// Attribute of subnet management: [`Smp::ATTRIBUTE`] (IBTA volume 1, table 120).
+    SubnetAttribute {
+        NodeDescription = 0x10 "NodeDescription",
+        NodeInfo = 0x11 "NodeInfo",
+        GuidInfo = 0x14 "GUIDInfo",
+        PortInfo = 0x15 "PortInfo",
+        PKeyTable = 0x16 "P_KeyTable",
+        SlToVlTable = 0x17 "SLtoVLMappingTable",
+        SmInfo = 0x20 "SMInfo",
+    }
+}
+
+/// GUIDs in a block of [`SubnetAttribute::GuidInfo`], 8 bytes each. The modifier is the number of the block (IBTA volume 1, 14.2.5.5).
+pub const GUIDS_PER_BLOCK: usize = 8;
+/// P_Keys in a block of [`SubnetAttribute::PKeyTable`], 2 bytes each. The modifier's lower half is the number of the block (IBTA
+/// volume 1, 14.2.5.7).
+pub const PKEYS_PER_BLOCK: usize = 32;
 
 crate::layout! {
     /// NodeInfo (IBTA volume 1, 14.2.5.3).
@@ -53,6 +105,7 @@ crate::layout! {
         CLIENT_REREGISTER "clientrereg" (48:7..7);
         SUBNET_TIMEOUT "subnetto" (48:4..0);
         RESPONSE_TIME "resptimevalue" (52:28..24);
+        CAPABILITY_MASK_2 "cap_mask2" (60:31..16);
         LINK_SPEED_EXT_ACTIVE "linkspeedextactive" (60:15..12);
         LINK_SPEED_EXT_SUPPORTED "linkspeedextsupported" (60:11..8);
         LINK_SPEED_EXT_ENABLED "linkspeedextenabled" (60:4..0);

@@ -6,7 +6,8 @@ use bareverbs::DmaMemory;
 use bareverbs_decode::command_table::Exchange;
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CMD_ENTRY, CMD_INLINE, CapabilityType, CmdHcaCap, CmdIfBox, CmdOpcode, CmdQueueEntry, InitialSeg,
-    Layout, MAILBOX, MAILBOX_DATA, ManagePagesIn, ManagePagesOut, PCI_CMD_XPORT, QueryHcaCapOut, View, ViewMut, manage_pages,
+    Layout, MAILBOX, MAILBOX_DATA, MadIfcIn, MadIfcOut, ManagePagesIn, ManagePagesOut, PCI_CMD_XPORT, QueryHcaCapOut,
+    SMP_GET_RESP, Smp, View, ViewMut, manage_pages,
 };
 use bareverbs_sim::in_process::SimMemory;
 
@@ -25,6 +26,8 @@ pub(crate) struct Setting {
     pub(crate) firmware: [u32; 3],
     /// The value of [`CmdHcaCap::PORT_TYPE`]; `None`: as it was recorded.
     pub(crate) port_type: Option<u32>,
+    /// A byte of each answer of the port's agent that has a wrong value, and that value.
+    pub(crate) wrong_byte: Option<(usize, u8)>,
 }
 
 /// Where an answer comes from.
@@ -193,6 +196,7 @@ impl Card {
             // A reclaimed page is one of this driver's; the table has those of the recorded one.
             _ if key[..2] == [CmdOpcode::ManagePages.code(), manage_pages::TAKE] => (self.take_pages(input), Source::Made),
             Some(at) => (self.table[at].output.bytes.clone(), Source::Recorded),
+            None if key[0] == CmdOpcode::MadIfc.code() => (answer_mad(input, self.setting.wrong_byte), Source::Made),
             None => (Vec::new(), Source::Made),
         };
         match CmdOpcode::from_code(key[0]) {
@@ -268,6 +272,26 @@ impl Card {
             self.findings.push(format!("{} bytes at {addr:#x} are not the driver's", from.len()));
         }
     }
+}
+
+/// A byte of an attribute of the port's agent: another one for each attribute and block.
+pub(crate) fn attribute_byte(attribute: u32, modifier: u32, at: usize) -> u8 {
+    (attribute as usize * 59 + modifier as usize * 67 + at * 3) as u8
+}
+
+/// Returns the output of MAD_IFC: an answer with the attribute that was asked for.
+fn answer_mad(input: &[u8], wrong_byte: Option<(usize, u8)>) -> Vec<u8> {
+    let mut output = Buffer::<MadIfcOut>::zeroed();
+    let mut mad = View::<MadIfcIn>::new(input).unwrap().bytes(MadIfcIn::MAD).to_vec();
+    let mut smp = ViewMut::<Smp>::new(&mut mad).unwrap();
+    let (attribute, modifier) = (smp.get(Smp::ATTRIBUTE), smp.get(Smp::MODIFIER));
+    let data: [u8; Smp::DATA.len()] = std::array::from_fn(|at| attribute_byte(attribute, modifier, at));
+    smp.set(Smp::METHOD, SMP_GET_RESP).set_bytes(Smp::DATA, &data);
+    if let Some((at, value)) = wrong_byte {
+        mad[at] = value;
+    }
+    output.view_mut().set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &mad);
+    output.as_bytes().to_vec()
 }
 
 fn xor_of(bytes: &[u8]) -> u8 {

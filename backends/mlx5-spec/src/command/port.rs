@@ -128,13 +128,21 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// Input of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_in`).
+    /// Input of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_in`). OP_MOD: [`mad_ifc`].
     MadIfcIn "mad_ifc_in", 272 bytes, input {
         REMOTE_LID "remote_lid" (8:31..16);
         PLANE_INDEX "plane_index" (8:15..8);
         PORT "port" (8:7..0);
         MAD "mad" (@16 [256]);
     }
+}
+
+/// Bits of [`MadIfcIn::OP_MOD`] (Linux `MLX5_MAD_IFC_IGNORE_MKEY`, `MLX5_MAD_IFC_IGNORE_BKEY`).
+pub mod mad_ifc {
+    /// The M_Key of the datagram is not checked.
+    pub const IGNORE_M_KEY: u32 = 1;
+    /// The B_Key of the datagram is not checked.
+    pub const IGNORE_B_KEY: u32 = 1 << 1;
 }
 
 crate::layout! {

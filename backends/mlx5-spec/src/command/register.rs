@@ -44,6 +44,14 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Port capabilities register (`mlx5_ifc.h`, `pcap_reg`).
+    PcapReg "pcap_reg", 20 bytes {
+        LOCAL_PORT "local_port" (0:23..16);
+        PORT_CAPABILITY_MASK "port_capability_mask" (@4 [16]);
+    }
+}
+
+crate::layout! {
     /// Port MTU register (`mlx5_ifc.h`, `pmtu_reg`).
     PmtuReg "pmtu_reg", 16 bytes {
         LOCAL_PORT "local_port" (0:23..16);

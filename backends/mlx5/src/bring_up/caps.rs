@@ -54,6 +54,8 @@ pub(crate) struct Capabilities {
     pub(crate) max_send_wqe: u32,
     pub(crate) max_recv_wqe: u32,
     pub(crate) ports: u8,
+    /// The function has virtual ports, which commands of their own are about.
+    pub(crate) ib_virt: bool,
     pub(crate) gids: u16,
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
@@ -96,6 +98,7 @@ impl Capabilities {
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
             ports: log(CmdHcaCap::NUM_PORTS, 2) as u8,
+            ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),

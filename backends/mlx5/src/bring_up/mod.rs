@@ -2,6 +2,8 @@
 
 pub(crate) mod caps;
 pub(crate) mod port;
+mod port_encoding;
+mod smp;
 pub(crate) mod steps;
 
 #[cfg(test)]

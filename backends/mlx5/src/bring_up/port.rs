@@ -1,12 +1,14 @@
-//! The InfiniBand port: context, GIDs, P_Keys, link.
+//! The InfiniBand port: context, GIDs, P_Keys, link. A function with virtual ports (`ib_virt`) is asked by commands of its own,
+//! another by subnet management packets (`smp.rs`).
 
-use bareverbs::{Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
+use bareverbs::{Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
     REGISTER_WRITE, RegisterHostEndianness, RegisterId, Sub, View, ViewMut, cmd,
 };
 
+use super::port_encoding::{mtu_of, pick, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 
@@ -22,9 +24,19 @@ const LANE_MBPS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_00
 const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
 impl<P: Platform> Driver<P> {
+    /// Queries the GUIDs of the node and of the system that it is part of.
+    pub(crate) fn query_node(&mut self) -> Result<[Guid; 2], PackedError> {
+        if !self.caps.ib_virt {
+            return self.query_node_by_smp();
+        }
+        let mut context = Buffer::zeroed();
+        self.port_context(1, &mut context)?;
+        let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
+        Ok([HcaVportContext::NODE_GUID, HcaVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
+    }
+
     /// Queries the context of a port.
-    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
-        self.check_port(port)?;
+    fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
         self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
@@ -56,6 +68,10 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the state of a port.
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
+        self.check_port(port)?;
+        if !self.caps.ib_virt {
+            return self.query_port_by_smp(port);
+        }
         let mut context = Buffer::zeroed();
         self.port_context(port, &mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
@@ -71,12 +87,7 @@ impl<P: Platform> Driver<P> {
         let lanes = pick(&LANES, speed.get(PtysReg::IB_LINK_WIDTH_OPER));
         let lane = pick(&LANE_MBPS, speed.get(PtysReg::IB_PROTO_OPER));
         Ok(PortAttr {
-            state: match context.get(HcaVportContext::VPORT_STATE) {
-                2 => PortState::Init,
-                3 => PortState::Armed,
-                4 => PortState::Active,
-                _ => PortState::Down,
-            },
+            state: state_of(context.get(HcaVportContext::VPORT_STATE)),
             phys_state: PhysState::from_encoding(context.get(HcaVportContext::PORT_PHYSICAL_STATE) as u8),
             max_mtu: mtu_of(mtu.get(PmtuReg::MAX_MTU)),
             active_mtu: mtu_of(mtu.get(PmtuReg::OPER_MTU)),
@@ -95,6 +106,9 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
         self.check_entry(port, index, self.caps.gids)?;
+        if !self.caps.ib_virt {
+            return self.query_gid_by_smp(port, index);
+        }
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
         input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
@@ -107,6 +121,9 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of a port's P_Key table.
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
         self.check_entry(port, index, self.caps.pkeys)?;
+        if !self.caps.ib_virt {
+            return self.query_pkey_by_smp(port, index);
+        }
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
         input.view_mut().set(QueryHcaVportPkeyIn::PORT_NUM, port).set(QueryHcaVportPkeyIn::PKEY_INDEX, index);
@@ -126,31 +143,4 @@ impl<P: Platform> Driver<P> {
 /// Returns the register behind the header of ACCESS_REG.
 const fn register<L>() -> Sub<AccessRegisterIn, L> {
     AccessRegisterIn::REGISTER_DATA.as_sub()
-}
-
-/// Returns the entry of a table for the lowest bit that is set.
-fn pick<T: Copy + Default>(table: &[T], bits: u32) -> T {
-    table.get(bits.trailing_zeros() as usize).copied().unwrap_or_default()
-}
-
-/// Returns the greatest MTU of at most `bytes`, and the least one for fewer: PMTU of a port that is down may be 0. Linux too
-/// takes any value (`mlx5_query_hca_port` of its `mlx5_ib`).
-fn mtu_of(bytes: u32) -> Mtu {
-    let mtus = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
-    mtus.into_iter().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Mtu::Mtu256)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_mtu_that_infiniband_lacks_is_the_next_lower_one() {
-        // 0: of a port that is down. 1500 and 10240: of Ethernet.
-        let sizes =
-            [(0, 256), (255, 256), (256, 256), (1500, 1024), (2048, 2048), (4096, 4096), (10_240, 4096), (0xffff, 4096)];
-        for (bytes, mtu) in sizes {
-            assert_eq!(mtu_of(bytes).bytes(), mtu, "{bytes}");
-        }
-    }
 }

@@ -3,10 +3,10 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use bareverbs::{Clock, DmaMemory, Guid, PageSource, Platform, Registers};
+use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock,
-    QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
+    Buffer, CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut,
+    SetIssiIn, View, cmd, query_pages,
 };
 
 use crate::command::CommandInterface;
@@ -56,7 +56,7 @@ listed! {
         ReadCapabilities,
         /// QUERY_ADAPTER.
         QueryAdapter,
-        /// QUERY_HCA_VPORT_CONTEXT for the GUIDs.
+        /// QUERY_HCA_VPORT_CONTEXT for the GUIDs, or MAD_IFC if the function has no virtual ports.
         QueryPort,
         /// ALLOC_UAR.
         AllocUar,
@@ -220,11 +220,7 @@ impl<P: Platform> Driver<P> {
             Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.attr),
             Step::QueryAdapter => self.query_adapter(),
             Step::QueryPort => {
-                let mut context = Buffer::zeroed();
-                self.port_context(1, &mut context)?;
-                let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
-                self.attr.node_guid = Guid(context.get64(HcaVportContext::NODE_GUID));
-                self.attr.sys_image_guid = Guid(context.get64(HcaVportContext::SYSTEM_IMAGE_GUID));
+                [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?;
                 Ok(())
             }
             Step::AllocUar => self.alloc_uar(),

@@ -116,6 +116,16 @@ fn noisy(seed: u64) -> Machine<MockPlatform> {
                 if opcode == 0x107 && random.below(8) != 0 {
                     memory[slot * 64 + 44..slot * 64 + 48].copy_from_slice(&[0, 0, 0, (seed % 4) as u8]);
                 }
+                // Mostly the header of an answer to what the agent of the port is asked.
+                if opcode == 0x50d && random.below(8) != 0 {
+                    let block = |at: usize| {
+                        let pointer: [u8; 8] = memory[slot * 64 + at..slot * 64 + at + 8].try_into().unwrap();
+                        u64::from_be_bytes(pointer).wrapping_sub(DEVICE_ADDR) as usize
+                    };
+                    let (asked, answer) = (block(8), block(48));
+                    memory.copy_within(asked..asked + 24, answer);
+                    memory[answer + 3] = 0x81;
+                }
                 if opcode == 0x802 && random.below(8) != 0 {
                     memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&[0, 0, 0, 5]);
                 }

@@ -1,0 +1,124 @@
+//! The port of a function without virtual ports (`ib_virt`): its subnet management agent is asked, by MAD_IFC.
+//!
+//! Linux does the same (`mlx5_use_mad_ifc` of `main.c`, `mad.c` of its `mlx5_ib`).
+
+use bareverbs::{Gid, Guid, Lid, PhysState, Platform, PortAttr};
+use bareverbs_mlx5_spec::{
+    Buffer, CmdOpcode, GUIDS_PER_BLOCK, Layout, MadIfcIn, MadIfcOut, NodeInfo, PKEYS_PER_BLOCK, PortInfo, SMP_BASE_VERSION,
+    SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, cmd, mad_ifc,
+};
+
+use super::port_encoding::{mtu_of_code, pick, state_of};
+use crate::driver::Driver;
+use crate::error::{Error, PackedError};
+
+/// Megabits a second of one lane for each bit of [`PortInfo::LINK_SPEED_ACTIVE`]: SDR, DDR, QDR.
+const LANE_MBPS: [u32; 3] = [2_500, 5_000, 10_000];
+/// Megabits a second of one lane for each bit of [`PortInfo::LINK_SPEED_EXT_ACTIVE`]: FDR, EDR, HDR, NDR.
+const EXTENDED_LANE_MBPS: [u32; 4] = [14_000, 25_000, 50_000, 100_000];
+/// Lanes for each bit of [`PortInfo::LINK_WIDTH_ACTIVE`].
+const LANES: [u8; 5] = [1, 4, 8, 12, 2];
+
+/// An answer of the agent.
+type Answer = Buffer<MadIfcOut>;
+
+impl<P: Platform> Driver<P> {
+    /// Asks the agent of a port for an attribute.
+    fn smp(&mut self, port: u8, attribute: SubnetAttribute, modifier: u32) -> Result<Answer, PackedError> {
+        let mut input = Buffer::<MadIfcIn>::zeroed();
+        let mut view = input.view_mut();
+        // Nobody sent this packet, to whom a trap about a wrong key could go (Linux `mlx5_MAD_IFC`).
+        view.set(MadIfcIn::OP_MOD, mad_ifc::IGNORE_M_KEY | mad_ifc::IGNORE_B_KEY).set(MadIfcIn::PORT, u32::from(port));
+        view.sub(MadIfcIn::MAD.as_sub::<Smp>())
+            .set(Smp::BASE_VERSION, SMP_BASE_VERSION)
+            .set(Smp::MGMT_CLASS, SMP_LID_ROUTED)
+            .set(Smp::CLASS_VERSION, SMP_CLASS_VERSION)
+            .set(Smp::METHOD, SMP_GET)
+            .set(Smp::ATTRIBUTE, attribute.code())
+            .set(Smp::MODIFIER, modifier);
+        let mut output = Answer::zeroed();
+        self.commands.command::<cmd::MadIfc>(input.view(), output.view_mut())?;
+        let answer = output.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
+        for (field, expected) in [(Smp::METHOD, SMP_GET_RESP), (Smp::STATUS, 0), (Smp::ATTRIBUTE, attribute.code())] {
+            let value = answer.get(field);
+            if value != expected {
+                return Err(Error::BadAnswer { opcode: CmdOpcode::MadIfc.code() as u16, value }.pack());
+            }
+        }
+        Ok(output)
+    }
+
+    fn node_info(&mut self, port: u8) -> Result<Answer, PackedError> {
+        self.smp(port, SubnetAttribute::NodeInfo, 0)
+    }
+
+    fn port_info(&mut self, port: u8) -> Result<Answer, PackedError> {
+        self.smp(port, SubnetAttribute::PortInfo, u32::from(port))
+    }
+
+    /// Queries the GUIDs of the node and of the system that it is part of.
+    pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], PackedError> {
+        let node = self.node_info(1)?;
+        let node = attribute::<NodeInfo>(&node);
+        Ok([NodeInfo::NODE_GUID, NodeInfo::SYSTEM_IMAGE_GUID].map(|field| Guid(node.get64(field))))
+    }
+
+    /// Queries the state of a port.
+    #[inline(never)]
+    pub(super) fn query_port_by_smp(&mut self, port: u8) -> Result<PortAttr, PackedError> {
+        let node = self.node_info(port)?;
+        let port_guid = Guid(attribute::<NodeInfo>(&node).get64(NodeInfo::PORT_GUID));
+        let info = self.port_info(port)?;
+        let info = attribute::<PortInfo>(&info);
+        let lanes = pick(&LANES, info.get(PortInfo::LINK_WIDTH_ACTIVE));
+        let lane = match info.get(PortInfo::LINK_SPEED_EXT_ACTIVE) {
+            0 => pick(&LANE_MBPS, info.get(PortInfo::LINK_SPEED_ACTIVE)),
+            extended => pick(&EXTENDED_LANE_MBPS, extended),
+        };
+        Ok(PortAttr {
+            state: state_of(info.get(PortInfo::PORT_STATE)),
+            phys_state: PhysState::from_encoding(info.get(PortInfo::PORT_PHYSICAL_STATE) as u8),
+            max_mtu: mtu_of_code(info.get(PortInfo::MTU_CAP)),
+            active_mtu: mtu_of_code(info.get(PortInfo::NEIGHBOR_MTU)),
+            gid_tbl_len: self.caps.gids,
+            pkey_tbl_len: self.caps.pkeys,
+            lid: Lid::new(info.get(PortInfo::LID) as u16),
+            sm_lid: Lid::new(info.get(PortInfo::SM_LID) as u16),
+            lmc: info.get(PortInfo::LMC) as u8,
+            active_width: lanes,
+            active_speed_gbps: lane.saturating_mul(u32::from(lanes)) / 1000,
+            port_guid,
+            cap_mask: info.get(PortInfo::CAPABILITY_MASK),
+        })
+    }
+
+    /// Queries an entry of a port's GID table: the prefix of the subnet, and a GUID of the port.
+    #[inline(never)]
+    pub(super) fn query_gid_by_smp(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
+        let info = self.port_info(port)?;
+        let prefix = attribute::<PortInfo>(&info).get64(PortInfo::GID_PREFIX);
+        let (block, at) = (usize::from(index) / GUIDS_PER_BLOCK, usize::from(index) % GUIDS_PER_BLOCK);
+        let guids = self.smp(port, SubnetAttribute::GuidInfo, block as u32)?;
+        let guid = entry(&guids, at).map_or(0, u64::from_be_bytes);
+        Ok(Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes()))
+    }
+
+    /// Queries an entry of a port's P_Key table.
+    pub(super) fn query_pkey_by_smp(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
+        let (block, at) = (usize::from(index) / PKEYS_PER_BLOCK, usize::from(index) % PKEYS_PER_BLOCK);
+        let pkeys = self.smp(port, SubnetAttribute::PKeyTable, block as u32)?;
+        Ok(entry(&pkeys, at).map_or(0, u16::from_be_bytes))
+    }
+}
+
+/// Returns the attribute of an answer.
+fn attribute<L: Layout>(answer: &Answer) -> View<'_, L> {
+    const PACKET: Sub<MadIfcOut, Smp> = MadIfcOut::RESPONSE_MAD_PACKET.as_sub();
+    answer.view().sub(PACKET.sub(Smp::DATA.as_sub::<L>()))
+}
+
+/// Returns entry `at` of an attribute that is a table.
+fn entry<const N: usize>(answer: &Answer, at: usize) -> Option<[u8; N]> {
+    let packet = answer.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
+    packet.bytes(Smp::DATA).as_chunks().0.get(at).copied()
+}
