@@ -146,6 +146,8 @@ fn a_refused_command_names_its_step_and_nothing_stays_behind() {
 }
 
 fn refused_commands(host: &Host) {
+    let ib_virt = host.with_device(|device| device.config().ib_virt);
+    let query_port = if ib_virt { CmdOpcode::QueryHcaVportContext } else { CmdOpcode::MadIfc };
     let steps = [
         (CmdOpcode::EnableHca, Step::EnableHca),
         (CmdOpcode::SetIssi, Step::Issi),
@@ -156,7 +158,7 @@ fn refused_commands(host: &Host) {
         (CmdOpcode::SetHcaCap, Step::SetCapabilities),
         (CmdOpcode::InitHca, Step::InitHca),
         (CmdOpcode::QueryAdapter, Step::QueryAdapter),
-        (CmdOpcode::QueryHcaVportContext, Step::QueryPort),
+        (query_port, Step::QueryPort),
         (CmdOpcode::AllocUar, Step::AllocUar),
         (CmdOpcode::CreateEq, Step::CommandEq),
     ];

@@ -603,7 +603,12 @@ fn more_events_than_an_event_queue_holds() {
 
 #[test]
 fn the_port_goes_down_and_up() {
-    let mut pair = Pair::new();
+    for ib_virt in [true, false] {
+        port_down_and_up(Pair::of_devices(DeviceConfig { ib_virt, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2)));
+    }
+}
+
+fn port_down_and_up(mut pair: Pair) {
     let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
     pair.connect(&a, &b, &Connection { timeout: 12, ..Connection::default() });
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);

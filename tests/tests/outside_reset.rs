@@ -29,10 +29,12 @@ fn reset(host: &Host) {
     });
 }
 
-/// Hosts in one world, each with a device.
+/// Hosts in one world, each with a device: every other one's port is queried by MAD_IFC.
 fn hosts<const N: usize>() -> (World, [Host; N]) {
     let world = World::new(WorldConfig::default());
-    let hosts = core::array::from_fn(|index| world.add(DeviceConfig::with_lid(index as u16 + 1)).unwrap());
+    let hosts = core::array::from_fn(|index| {
+        world.add(DeviceConfig { ib_virt: index % 2 == 1, ..DeviceConfig::with_lid(index as u16 + 1) }).unwrap()
+    });
     (world, hosts)
 }
 

@@ -171,6 +171,9 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
+    /// Whether the function has virtual ports (`ib_virt`). Without them drivers query the port by MAD_IFC: then
+    /// QUERY_HCA_VPORT_CONTEXT answers zeros, and QUERY_HCA_VPORT_GID and _PKEY are refused.
+    pub ib_virt: bool,
     /// Whether user contexts are offered (DEVX).
     pub devx: bool,
     /// Whether commands carry signatures until the driver turns them off.
@@ -233,6 +236,7 @@ impl DeviceConfig {
             blue_flame: true,
             atomics: true,
             umr: true,
+            ib_virt: true,
             devx: true,
             command_checksum: false,
             vectors: 32,

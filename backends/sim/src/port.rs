@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
+use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PcapReg, PmtuReg, PortChange, PtysReg, PvlcReg, View, ViewMut};
 
 use crate::config::DeviceConfig;
 use crate::identity::{LidTaken, PortIdentity};
@@ -38,6 +38,8 @@ const SETTABLE_CAPS: u32 = 0x0001_0000 | 0x0008_0000 | 0x0000_0002;
 
 /// `IsExtendedSpeedsSupported` of PortInfo's capability mask.
 const EXTENDED_SPEEDS: u32 = 1 << 14;
+/// `IsCapabilityMask2Supported` likewise.
+const CAPABILITY_MASK_2: u32 = 1 << 15;
 /// `IsClientReregistrationSupported` likewise.
 const CLIENT_REREGISTRATION: u32 = 1 << 25;
 /// State in a Set that leaves it.
@@ -468,7 +470,7 @@ impl Port {
     /// Applies the selected fields of a port context. Returns `false` and changes nothing for the GUIDs: a driver may change
     /// those of other functions only, and there are none.
     #[must_use]
-    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) -> bool {
+    pub(crate) fn modify(&mut self, context: View<'_, HcaVportContext>) -> bool {
         let fields = context.get(HcaVportContext::FIELD_SELECT);
         if fields & (select::NODE_GUID | select::PORT_GUID) != 0 {
             return false;
@@ -493,6 +495,11 @@ impl Port {
         self.system_guid
     }
 
+    /// `CapabilityMask`.
+    fn capabilities(&self) -> u32 {
+        self.caps | EXTENDED_SPEEDS | CAPABILITY_MASK_2 | CLIENT_REREGISTRATION
+    }
+
     /// PortInfo.
     pub(crate) fn info(&self, stats: &EngineStats) -> PortInfo {
         // 1x, 4x, 8x, 12x, 2x there; 1x, 2x, 4x, 8x, 12x in PTYS.
@@ -510,7 +517,7 @@ impl Port {
             gid_prefix: self.identity.gid_prefix(),
             lid: self.lid(),
             sm_lid: self.sm_lid(),
-            capabilities: self.caps | EXTENDED_SPEEDS | CLIENT_REREGISTRATION,
+            capabilities: self.capabilities(),
             widths: width(2 * self.width - 1),
             width: width(lanes),
             state: logical as u8,
@@ -557,6 +564,17 @@ impl Port {
             .set(PtysReg::IB_PROTO_ADMIN, speeds)
             .set(PtysReg::IB_LINK_WIDTH_OPER, width)
             .set(PtysReg::IB_PROTO_OPER, speed);
+    }
+
+    /// Capabilities, in the first dword of the mask (Linux `mlx5_set_port_caps`).
+    pub(crate) fn pcap(&self, out: &mut ViewMut<'_, PcapReg>) {
+        out.set(PcapReg::LOCAL_PORT, 1).set_bytes(PcapReg::PORT_CAPABILITY_MASK, &self.capabilities().to_be_bytes());
+    }
+
+    /// Sets the capabilities that a driver may choose.
+    pub(crate) fn set_pcap(&mut self, from: View<'_, PcapReg>) {
+        let mask = from.bytes(PcapReg::PORT_CAPABILITY_MASK).first_chunk().copied().map_or(0, u32::from_be_bytes);
+        self.caps = mask & SETTABLE_CAPS;
     }
 
     /// MTU.

@@ -196,7 +196,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 10] = [
+const SETTINGS: [Setting; 11] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -224,6 +224,11 @@ const SETTINGS: [Setting; 10] = [
         name: "mtu-while-down",
         get: |config| config.mtu_while_down.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
+    },
+    Setting {
+        name: "ib-virt",
+        get: |config| config.ib_virt.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.ib_virt = value != 0),
     },
     time!("command-time", command_time.usual),
     time!("start-time", command_time.start),

@@ -145,6 +145,9 @@ pub struct OfferArgs {
     /// Do not support changes of the size of mkeys by UMR; Linux then caches no mkeys
     #[arg(long)]
     pub no_umr: bool,
+    /// Do not offer virtual ports (ib_virt), as many cards whose SR-IOV is off: drivers query the port by MAD_IFC
+    #[arg(long)]
+    pub no_ib_virt: bool,
     /// Do not support user contexts (DEVX)
     #[arg(long)]
     pub no_devx: bool,

@@ -143,6 +143,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         blue_flame: !offer.no_blueflame,
         atomics: !offer.no_atomics,
         umr: !offer.no_umr,
+        ib_virt: defaults.ib_virt && !offer.no_ib_virt,
         devx: !offer.no_devx,
         vectors: offer.vectors,
         limits,

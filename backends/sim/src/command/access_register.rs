@@ -2,7 +2,7 @@
 
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, AccessRegisterOut, CmdStatus, INFINIBAND_EXTENDED_PORT_COUNTERS, INFINIBAND_PORT_COUNTERS,
-    IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PmtuReg, PpcntReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE,
+    IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PcapReg, PmtuReg, PpcntReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE,
     RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
 };
 
@@ -49,6 +49,19 @@ pub(super) fn access_by_id(
             |_, reg| {
                 // Only the local port is known; speeds are not the driver's to choose here.
                 check_port(reg.get(PtysReg::LOCAL_PORT))
+            },
+        ),
+        // What MODIFY_HCA_VPORT_CONTEXT sets on a function with virtual ports.
+        RegisterId::Pcap => access::<PcapReg>(
+            firmware,
+            data,
+            out,
+            write,
+            |firmware, out| firmware.port.pcap(out),
+            |firmware, reg| {
+                check_port(reg.get(PcapReg::LOCAL_PORT))?;
+                firmware.port.set_pcap(reg);
+                Ok(())
             },
         ),
         RegisterId::Pmtu => access::<PmtuReg>(
@@ -106,7 +119,7 @@ pub(super) fn access_by_id(
         // The device works in network byte order and in host order only where atomics say so: the hint changes nothing.
         RegisterId::HostEndianness => access::<RegisterHostEndianness>(firmware, data, out, write, |_, _| {}, |_, _| Ok(())),
         RegisterId::Ppcnt => port_counters(firmware, data, out),
-        RegisterId::Pcap | RegisterId::Dtor => missing(firmware, id),
+        RegisterId::Dtor => missing(firmware, id),
     }
 }
 
@@ -177,7 +190,7 @@ fn missing(firmware: &mut Firmware, id: u32) -> Outcome {
 
 /// Returns whether the device has the register with this number.
 pub(super) fn exists(id: u32) -> bool {
-    !matches!(RegisterId::from_code(id), None | Some(RegisterId::Pcap | RegisterId::Dtor))
+    !matches!(RegisterId::from_code(id), None | Some(RegisterId::Dtor))
 }
 
 fn check_port(port: u32) -> Outcome {

@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{
     CmdStatus, MadIfcIn, MadIfcOut, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryLagIn,
-    QueryLagOut, QueryVportCounterIn, QueryVportCounterOut, TrafficCounter, View, ViewMut,
+    QueryLagOut, QueryVportCounterIn, QueryVportCounterOut, TrafficCounter, View, ViewMut, mad_ifc,
 };
 
 use super::refusal::{Outcome, Refusal};
@@ -12,14 +12,21 @@ use crate::limits::{GIDS, PKEYS};
 use crate::management;
 use crate::step::StepContext;
 
-/// Of [`MadIfcIn::OP_MOD`]: the manager's key is not checked (Linux `MLX5_MAD_IFC_IGNORE_MKEY`). Only reads may do without.
-const IGNORE_M_KEY: u32 = 1;
 /// The index that asks for the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
 
 /// Port 1, or 0 where a function has one port only.
 fn check_port(port: u32, other: bool) -> Outcome {
     if port > 1 || other { Err(Refusal::new(CmdStatus::BadParam, "no such port")) } else { Ok(()) }
+}
+
+/// A virtual port of this function, which it has with the capability `ib_virt` only: without it drivers ask by MAD_IFC (Linux
+/// `mlx5_use_mad_ifc`). No public source tells the status with which a card refuses.
+fn check_virtual_port(firmware: &Firmware, port: u32, other: bool) -> Outcome {
+    if !firmware.config.ib_virt {
+        return Err(Refusal::new(CmdStatus::BadOp, "no virtual ports (ib_virt)"));
+    }
+    check_port(port, other)
 }
 
 /// QUERY_HCA_VPORT_CONTEXT.
@@ -30,6 +37,11 @@ pub(super) fn query_context(
     output: &mut ViewMut<'_, QueryHcaVportContextOut>,
 ) -> Outcome {
     check_port(input.get(QueryHcaVportContextIn::PORT_NUM), input.is_set(QueryHcaVportContextIn::OTHER_VPORT))?;
+    if !firmware.config.ib_virt {
+        // Linux asks every InfiniBand port for `grh_required` and has no port if that fails (`mlx5_port_immutable`). What a card
+        // without virtual ports says of the rest is not published, so nothing is said.
+        return Ok(());
+    }
     let stats = firmware.engine.stats();
     firmware.port.query(&stats, &mut output.sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT));
     Ok(())
@@ -42,7 +54,8 @@ pub(super) fn modify_context(
     input: View<'_, ModifyHcaVportContextIn>,
     _: &mut ViewMut<'_, ModifyHcaVportContextOut>,
 ) -> Outcome {
-    check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
+    let (port, other) = (input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT));
+    check_virtual_port(firmware, port, other)?;
     if !firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT)) {
         return Err(Refusal::new(CmdStatus::BadParam, "the GUIDs are not the driver's to change"));
     }
@@ -59,7 +72,8 @@ pub(super) fn mad(
 ) -> Outcome {
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
-    let check_key = input.get(MadIfcIn::OP_MOD) & IGNORE_M_KEY == 0;
+    // Only reads may do without the manager's key.
+    let check_key = input.get(MadIfcIn::OP_MOD) & mad_ifc::IGNORE_M_KEY == 0;
     let own_lid = firmware.port.identity().lid();
     let response = management::answer(firmware.agents(ctx.now, own_lid), request, check_key)
         .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, of a class without an agent, or without the manager's key"))?;
@@ -85,7 +99,8 @@ pub(super) fn query_gid(
     output: &mut ViewMut<'_, QueryHcaVportGidOut>,
     room: usize,
 ) -> Outcome {
-    check_port(input.get(QueryHcaVportGidIn::PORT_NUM), input.is_set(QueryHcaVportGidIn::OTHER_VPORT))?;
+    let (port, other) = (input.get(QueryHcaVportGidIn::PORT_NUM), input.is_set(QueryHcaVportGidIn::OTHER_VPORT));
+    check_virtual_port(firmware, port, other)?;
     let wanted = indices(input.get(QueryHcaVportGidIn::GID_INDEX), GIDS);
     output.set(QueryHcaVportGidOut::GIDS_NUM, wanted.len() as u32);
     for (i, index) in wanted.enumerate() {
@@ -102,7 +117,8 @@ pub(super) fn query_pkey(
     output: &mut ViewMut<'_, QueryHcaVportPkeyOut>,
     room: usize,
 ) -> Outcome {
-    check_port(input.get(QueryHcaVportPkeyIn::PORT_NUM), input.is_set(QueryHcaVportPkeyIn::OTHER_VPORT))?;
+    let (port, other) = (input.get(QueryHcaVportPkeyIn::PORT_NUM), input.is_set(QueryHcaVportPkeyIn::OTHER_VPORT));
+    check_virtual_port(firmware, port, other)?;
     for (i, index) in indices(input.get(QueryHcaVportPkeyIn::PKEY_INDEX), PKEYS).enumerate() {
         if index >= PKEYS {
             return Err(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"));

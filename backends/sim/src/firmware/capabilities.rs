@@ -100,7 +100,7 @@ impl Capabilities {
                 .set(CmdHcaCap::FIXED_BUFFER_SIZE, 1)
                 .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
-                .set(CmdHcaCap::IB_VIRT, 1)
+                .set(CmdHcaCap::IB_VIRT, config.ib_virt.into())
                 .set(CmdHcaCap::DEVICE_MEMORY, 1)
                 .set(CmdHcaCap::VPORT_COUNTERS, 1)
                 .set(CmdHcaCap::LOCAL_CA_ACK_DELAY, 15)

@@ -1,42 +1,51 @@
 //! Format of a management datagram (MAD): where its fields are and what their values mean (IBTA 13.4.2, 14.2.1).
 
-/// Bytes of a management datagram.
-pub(crate) const MAD: usize = 256;
+use bareverbs_mlx5_spec::{Layout, Smp};
 
-/// Places in a datagram (IBTA 13.4.2, 14.2.1).
+/// Bytes of a management datagram.
+pub(crate) const MAD: usize = Smp::SIZE;
+
+/// Places in a datagram (IBTA 13.4.2, 14.2.1). The header of other classes is the same up to the attribute's modifier.
 pub(super) mod at {
-    pub(in crate::management) const BASE_VERSION: usize = 0;
-    pub(in crate::management) const CLASS: usize = 1;
-    pub(in crate::management) const CLASS_VERSION: usize = 2;
-    pub(in crate::management) const METHOD: usize = 3;
-    pub(in crate::management) const STATUS: usize = 4;
+    use bareverbs_mlx5_spec::{Field, Smp};
+
+    /// Returns the first byte of a field of whole bytes.
+    const fn byte(field: Field<Smp>) -> usize {
+        field.dword() + (31 - field.bits().hi as usize) / 8
+    }
+
+    pub(in crate::management) const BASE_VERSION: usize = byte(Smp::BASE_VERSION);
+    pub(in crate::management) const CLASS: usize = byte(Smp::MGMT_CLASS);
+    pub(in crate::management) const CLASS_VERSION: usize = byte(Smp::CLASS_VERSION);
+    pub(in crate::management) const METHOD: usize = byte(Smp::METHOD);
+    pub(in crate::management) const STATUS: usize = byte(Smp::STATUS);
     /// Of a directed route, instead of what is there otherwise.
-    pub(in crate::management) const HOP_POINTER: usize = 6;
-    pub(in crate::management) const HOP_COUNT: usize = 7;
-    pub(in crate::management) const TRANSACTION: usize = 8;
-    pub(in crate::management) const ATTRIBUTE: usize = 16;
-    pub(in crate::management) const MODIFIER: usize = 20;
+    pub(in crate::management) const HOP_POINTER: usize = byte(Smp::HOP_POINTER);
+    pub(in crate::management) const HOP_COUNT: usize = byte(Smp::HOP_COUNT);
+    pub(in crate::management) const TRANSACTION: usize = Smp::TRANSACTION.offset();
+    pub(in crate::management) const ATTRIBUTE: usize = byte(Smp::ATTRIBUTE);
+    pub(in crate::management) const MODIFIER: usize = byte(Smp::MODIFIER);
     /// Of subnet management: the manager's key.
-    pub(in crate::management) const M_KEY: usize = 24;
+    pub(in crate::management) const M_KEY: usize = Smp::M_KEY.offset();
     /// Of a directed route: the LID where it began.
-    pub(in crate::management) const DR_SLID: usize = 32;
-    pub(in crate::management) const DATA: usize = 64;
+    pub(in crate::management) const DR_SLID: usize = byte(Smp::DR_SLID);
+    pub(in crate::management) const DATA: usize = Smp::DATA.offset();
     /// Of a directed route: the ports to go back through.
-    pub(in crate::management) const RETURN_PATH: usize = 192;
+    pub(in crate::management) const RETURN_PATH: usize = Smp::RETURN_PATH.offset();
 }
 
 pub(super) mod class {
-    pub(in crate::management) const LID_ROUTED: u8 = 0x01;
+    pub(in crate::management) const LID_ROUTED: u8 = bareverbs_mlx5_spec::SMP_LID_ROUTED as u8;
     pub(in crate::management) const DIRECTED_ROUTE: u8 = 0x81;
     pub(in crate::management) const PERFORMANCE: u8 = 0x04;
 }
 
 pub(super) mod method {
-    pub(in crate::management) const GET: u8 = 1;
+    pub(in crate::management) const GET: u8 = bareverbs_mlx5_spec::SMP_GET as u8;
     pub(in crate::management) const SET: u8 = 2;
     pub(in crate::management) const TRAP: u8 = 5;
     pub(in crate::management) const TRAP_REPRESS: u8 = 7;
-    pub(in crate::management) const GET_RESP: u8 = 0x81;
+    pub(in crate::management) const GET_RESP: u8 = bareverbs_mlx5_spec::SMP_GET_RESP as u8;
     /// Bit of the methods that answer.
     pub(in crate::management) const RESPONSE: u8 = 0x80;
 }

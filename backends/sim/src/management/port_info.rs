@@ -78,13 +78,17 @@ pub(crate) struct PortInfo {
 
 impl PortInfo {
     pub(super) fn bytes(self) -> Data {
-        /// SDR, DDR and QDR; a faster link shows as QDR in the place of these.
+        /// SDR, DDR and QDR; a faster link shows as QDR in the place of these, also FDR10, which has no place of its own.
         const fn plain(bits: u8) -> u8 {
-            if bits & 0xf0 == 0 { bits & 0b111 } else { 0b100 }
+            if bits & 0xf8 == 0 { bits } else { 0b100 }
         }
         /// FDR, EDR, HDR and NDR have a place of their own.
         const fn extended(bits: u8) -> u8 {
             bits >> 4
+        }
+        /// `IsLinkSpeedHDRSupported` and `IsLinkSpeedNDRSupported` of CapabilityMask2.
+        const fn speed_capabilities(bits: u8) -> u32 {
+            (bits as u32 >> 6 & 1) << 5 | (bits as u32 >> 7) << 10
         }
         /// Virtual lanes 0 to 3.
         const LANES: u32 = 3;
@@ -117,6 +121,7 @@ impl PortInfo {
             .set(layout::PortInfo::GUID_CAP, GIDS as u32)
             .set(layout::PortInfo::SUBNET_TIMEOUT, self.subnet_timeout.into())
             .set(layout::PortInfo::RESPONSE_TIME, self.subnet_timeout.into())
+            .set(layout::PortInfo::CAPABILITY_MASK_2, speed_capabilities(self.speeds))
             .set(layout::PortInfo::LINK_SPEED_EXT_ACTIVE, extended(self.speed).into())
             .set(layout::PortInfo::LINK_SPEED_EXT_SUPPORTED, extended(self.speeds).into())
             .set(layout::PortInfo::LINK_SPEED_EXT_ENABLED, extended(self.speeds).into());

@@ -1,6 +1,6 @@
 //! The port's subnet management agent (IBTA 14.2): who and what the port is, and what a subnet manager makes of it.
 
-use bareverbs_mlx5_spec::{NodeInfo, ViewMut};
+use bareverbs_mlx5_spec::{GUIDS_PER_BLOCK, NodeInfo, PKEYS_PER_BLOCK, ViewMut};
 
 use super::mad::status;
 use super::port_info::{ATTRIBUTE, Data, PortInfo, SetPortInfo};
@@ -12,17 +12,16 @@ use crate::stats::EngineStats;
 
 /// Attributes (IBTA table 120).
 pub(super) mod attribute {
-    pub(super) const NODE_DESCRIPTION: u16 = 0x10;
-    pub(super) const NODE_INFO: u16 = 0x11;
-    pub(super) const GUID_INFO: u16 = 0x14;
-    pub(super) const PORT_INFO: u16 = 0x15;
-    pub(super) const PKEY_TABLE: u16 = 0x16;
-    pub(super) const SL_TO_VL_TABLE: u16 = 0x17;
-    pub(in super::super) const SM_INFO: u16 = 0x20;
-}
+    use bareverbs_mlx5_spec::SubnetAttribute;
 
-const GUIDS_PER_BLOCK: usize = 8;
-const PKEYS_PER_BLOCK: usize = 32;
+    pub(super) const NODE_DESCRIPTION: u16 = SubnetAttribute::NodeDescription as u16;
+    pub(super) const NODE_INFO: u16 = SubnetAttribute::NodeInfo as u16;
+    pub(super) const GUID_INFO: u16 = SubnetAttribute::GuidInfo as u16;
+    pub(super) const PORT_INFO: u16 = SubnetAttribute::PortInfo as u16;
+    pub(super) const PKEY_TABLE: u16 = SubnetAttribute::PKeyTable as u16;
+    pub(super) const SL_TO_VL_TABLE: u16 = SubnetAttribute::SlToVlTable as u16;
+    pub(in super::super) const SM_INFO: u16 = SubnetAttribute::SmInfo as u16;
+}
 
 /// Returns the port of PortInfo's modifier, whose highest bit says that the manager supports the extended speeds (IBTA
 /// 14.2.5.6). Port 0 is whichever port was asked.

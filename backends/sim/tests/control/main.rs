@@ -37,3 +37,5 @@ mod trap;
 #[cfg(test)]
 mod user;
 mod user_space_driver;
+#[cfg(test)]
+mod virtual_ports;

@@ -1,0 +1,88 @@
+//! What the driver learns of a port, from a function with virtual ports (`ib_virt`) and from one without.
+
+use core::time::Duration;
+
+use bareverbs::{Clock, Gid, PhysState, PortAttr, PortState};
+use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth};
+use bareverbs_tests::Node;
+
+fn node(config: DeviceConfig) -> Node {
+    Node::new(World::new(WorldConfig::default()).add(config).unwrap())
+}
+
+/// Attributes, GIDs and P_Keys of port 1.
+fn query(config: &DeviceConfig, ib_virt: bool) -> (PortAttr, Vec<Gid>, Vec<u16>) {
+    let mut node = node(DeviceConfig { ib_virt, ..config.clone() });
+    let port = node.verbs.query_port(1).unwrap();
+    let gids = (0..port.gid_tbl_len).map(|index| node.verbs.query_gid(1, index).unwrap()).collect();
+    let pkeys = (0..port.pkey_tbl_len).map(|index| node.verbs.query_pkey(1, index).unwrap()).collect();
+    assert!(node.verbs.query_port(2).is_err() && node.verbs.query_gid(1, port.gid_tbl_len).is_err());
+    assert!(node.verbs.query_pkey(1, port.pkey_tbl_len).is_err());
+    node.assert_no_findings();
+    // The agent names capabilities that a driver cannot set, and the context has none of them.
+    (PortAttr { cap_mask: 0, ..port }, gids, pkeys)
+}
+
+#[test]
+fn a_port_is_the_same_either_way() {
+    let (widths, speeds) = (
+        [LinkWidth::X1, LinkWidth::X2, LinkWidth::X4, LinkWidth::X8, LinkWidth::X12],
+        [
+            (LinkSpeed::Sdr, 2),
+            (LinkSpeed::Ddr, 5),
+            (LinkSpeed::Qdr, 10),
+            (LinkSpeed::Fdr10, 10),
+            (LinkSpeed::Fdr, 14),
+            (LinkSpeed::Edr, 25),
+            (LinkSpeed::Hdr, 50),
+            (LinkSpeed::Ndr, 100),
+        ],
+    );
+    let mut configs = Vec::new();
+    for (lid, width) in (1..).zip(widths) {
+        configs.push((DeviceConfig { link_width: width, ..DeviceConfig::with_lid(lid) }, None));
+    }
+    for (lid, (speed, gbps)) in (0x100..).zip(speeds) {
+        let config = DeviceConfig { link_width: LinkWidth::X1, link_speed: speed, ..DeviceConfig::with_lid(lid) };
+        configs.push((config, Some(gbps)));
+    }
+    for (lid, mtu) in (0xbff0..).zip([256, 512, 1024, 2048, 4096]) {
+        let gid_prefix = 0xfec0_0000_0000_0000 | u64::from(mtu);
+        configs.push((DeviceConfig { mtu, gid_prefix, sm_lid: lid - 1, ..DeviceConfig::with_lid(lid) }, None));
+    }
+    configs.push((DeviceConfig { link_up: false, ..DeviceConfig::with_lid(9) }, Some(0)));
+    for (config, gbps) in configs {
+        let [with, without] = [true, false].map(|ib_virt| query(&config, ib_virt));
+        assert_eq!(with, without, "{config:?}");
+        let (port, gids, pkeys) = with;
+        assert_eq!((port.lid.get(), port.port_guid.0, port.max_mtu.bytes()), (config.lid, config.port_guid, config.mtu.into()));
+        assert_eq!((port.state == PortState::Active, gids[0].0), (config.link_up, config.gid()));
+        assert_eq!((pkeys[0], pkeys[1], pkeys.len(), gids.len()), (0xffff, 0, 128, 8));
+        assert!(gbps.is_none_or(|gbps| port.active_speed_gbps == gbps), "{port:?}");
+    }
+}
+
+#[test]
+fn link_and_lid_may_come_late_either_way() {
+    let (training, delay) = (Duration::from_secs(3), Duration::from_secs(10));
+    for ib_virt in [true, false] {
+        let late = DeviceConfig { link_training: training, lid_delay: delay, no_lid: 0xffff, ..DeviceConfig::with_lid(7) };
+        let mut node = node(DeviceConfig { ib_virt, ..late });
+        let mut seen = Vec::new();
+        let start = node.host.clock().now();
+        let port = node
+            .verbs
+            .wait_active_with(1, Duration::from_secs(60), |attr, _| {
+                seen.push((attr.state, attr.phys_state));
+                core::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        seen.dedup();
+        assert_eq!(seen, [(PortState::Down, PhysState::Training), (PortState::Init, PhysState::LinkUp)], "{ib_virt}");
+        assert_eq!((port.lid.get(), port.is_usable()), (7, true));
+        let waited = node.host.clock().now().since(start);
+        assert!((12..14).contains(&waited.as_secs()), "{waited:?}");
+        node.assert_no_findings();
+    }
+}
