@@ -13,23 +13,28 @@ STEP_TIMEOUT = 150
 #: Megabytes of memory.
 MEMORY = 128
 
-#: QEMU's machine type of each machine, and more options.
+PC = ["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]
+
+#: QEMU's processor and machine type of each machine, and more options.
 MACHINES = {
-    "x86_64": ("q35,accel=tcg,kernel-irqchip=off", ["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]),
-    "aarch64": ("virt,accel=tcg,gic-version=2", ["-semihosting-config", "enable=on,target=native"]),
-    "riscv64": ("virt,accel=tcg,aia=aplic-imsic", ["-bios", "none"]),
+    "x86_64": ("x86_64", "q35,accel=tcg,kernel-irqchip=off", PC),
+    "microvm": ("x86_64", "microvm,accel=tcg,kernel-irqchip=off,pcie=on", PC),
+    "aarch64": ("aarch64", "virt,accel=tcg,gic-version=2", ["-semihosting-config", "enable=on,target=native"]),
+    "riscv64": ("riscv64", "virt,accel=tcg,aia=aplic-imsic", ["-bios", "none"]),
 }
 
 
-def qemu_tree(architecture):
+def qemu_tree(name):
     """Returns the packages with QEMU for a machine."""
-    return "qemu" if architecture == "x86_64" else "qemu-others"
+    return "qemu" if MACHINES[name][0] == "x86_64" else "qemu-others"
 
 
-def qemu(trees, architecture):
-    """Returns the command line of QEMU for a machine, without devices; its serial line is on standard input and output."""
-    kind, options = MACHINES[architecture]
-    command = machine.qemu(trees[qemu_tree(architecture)], architecture, kind, MEMORY)
+def qemu(trees, name, *, moved=None, memory=MEMORY):
+    """Returns the command line of QEMU for a machine, without devices; its serial line is on standard input and output. `moved`
+    are more properties of the machine type, which put things elsewhere."""
+    architecture, kind, options = MACHINES[name]
+    kind = f"{kind},{moved}" if moved else kind
+    command = machine.qemu(trees[qemu_tree(name)], architecture, kind, memory)
     return [*command, *options, "-no-reboot", "-chardev", "stdio,id=line,signal=on", "-serial", "chardev:line"]
 
 
@@ -40,21 +45,22 @@ def card(socket, on_root_bus=False):
     return [*machine.root_port(1), *machine.option(machine.card(socket, id="card", bus="port1"))]
 
 
-def firmware_status(architecture, status):
+def firmware_status(name, status):
     """Returns the exit status of the program, from QEMU's; None if QEMU ended for another reason."""
-    if architecture != "x86_64" or status == 0:
+    if MACHINES[name][0] != "x86_64":
         return status if status is not None and status >= 0 else None
-    return (status - 1) // 2 if status % 2 else None
+    # isa-debug-exit makes `2n + 1` of a byte; the programs add 16, so that none is QEMU's own status 1.
+    return (status - 33) // 2 if status is not None and status >= 33 and status % 2 else None
 
 
 class Board(machine.Machine):
     """One machine. What its program prints is in `lines`, each as the decoder of serial lines shows it."""
 
-    def __init__(self, trees, images, architecture, program, folder, options=(), name=None, monitor=None):
-        elf = images.path(architecture, program)
-        command = [*qemu(trees, architecture), *options, "-kernel", str(elf)]
-        super().__init__(name or architecture, folder, command, decoder=[str(images.decoder), str(elf)], monitor=monitor)
-        self.architecture = architecture
+    def __init__(self, trees, images, kind, program, folder, options=(), *, image=None, name=None, monitor=None, **machine_options):
+        elf = images.path(image or kind, program)
+        command = [*qemu(trees, kind, **machine_options), *options, "-kernel", str(elf)]
+        super().__init__(name or kind, folder, command, decoder=[str(images.decoder), str(elf)], monitor=monitor)
+        self.kind = kind
         self.program = program
 
     def wait_for(self, pattern, stop, timeout=STEP_TIMEOUT):
@@ -85,7 +91,7 @@ class Board(machine.Machine):
             stop.check()
             time.sleep(0.02)
         self._reader.join(TIMEOUT)
-        return firmware_status(self.architecture, self.process.returncode)
+        return firmware_status(self.kind, self.process.returncode)
 
     def passes(self, stop, timeout=STEP_TIMEOUT):
         """Waits for the end, which must be a good one: status 0 and a last line `done`."""

@@ -30,7 +30,7 @@ class BoardRun(CaseRun):
         self.case.body(self)
         self.stop_servers()
         for board in self.boards:
-            name = f"stack of {board.program}, {board.architecture}"
+            name = f"stack of {board.program}, {board.kind}"
             self.measured[name] = max([self.measured.get(name, 0), *board.stack_used()])
 
     def serve_devices(self, count, *options):
@@ -38,10 +38,11 @@ class BoardRun(CaseRun):
         self.sockets = [self.runtime / f"{number}.socket" for number in range(count)]
         self.serve(self.program, "device", self.sockets, options, traced=False)
 
-    def boot(self, architecture, program, device=None, *, on_root_bus=False, options=(), control=False, label=None):
-        """Starts a program on a board, with the device of that number in a slot; `control` gives the board a monitor."""
+    def boot(self, kind, program, device=None, *, on_root_bus=False, options=(), control=False, label=None, **machine_options):
+        """Starts a program on a board, with the device of that number in a slot; `control` gives the board a monitor. `moved` and
+        `memory` change the machine, `image` is another machine whose program it gets."""
         given = [*card(self.sockets[device], on_root_bus), *options] if device is not None else list(options)
-        monitor = self.runtime / f"{label or architecture}.monitor" if control else None
-        board = Board(self.trees, self.images, architecture, program, self.folder, given, label, monitor)
+        monitor = self.runtime / f"{label or kind}.monitor" if control else None
+        board = Board(self.trees, self.images, kind, program, self.folder, given, name=label, monitor=monitor, **machine_options)
         self.boards.append(board)
         return self.start(board)

@@ -25,6 +25,18 @@ impl Write for Text<'_> {
     }
 }
 
+/// Sets up the serial line.
+pub(crate) fn start() {
+    LINE.lock().start();
+}
+
+/// Goes on at the serial line that the machine's description names.
+pub(crate) fn move_to(address: u64) {
+    let mut line = LINE.lock();
+    line.move_to(address as usize);
+    line.start();
+}
+
 /// Prints a line.
 #[macro_export]
 macro_rules! println {

@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use bareverbs_mmio::{MappedMemory, PageRanges};
 
+use crate::description;
+
 /// `LEN` bytes of a static, page-aligned. [`dma_memory!`](crate::dma_memory) makes it.
 #[repr(C, align(4096))]
 pub struct Pages<const LEN: usize> {
@@ -40,27 +42,38 @@ impl<const LEN: usize> Pages<LEN> {
         Some(unsafe { MappedMemory::new(bytes, LEN, bytes.as_ptr().addr() as u64) })
     }
 
-    /// Returns the bytes as single pages for the card's firmware, the first time; `None` after that.
-    ///
-    /// # Safety
-    /// Same as [`Pages::take`].
-    #[doc(hidden)]
-    pub unsafe fn take_pages(&'static self, taken: &'static AtomicBool) -> Option<PageRanges> {
-        if taken.swap(true, Ordering::AcqRel) {
-            return None;
-        }
-        let (bytes, mut pages) = (self.first(), PageRanges::new());
-        // SAFETY: as in `take`.
-        unsafe { pages.add(bytes, LEN, bytes.as_ptr().addr() as u64) }.then_some(pages)
-    }
-
     fn first(&'static self) -> NonNull<u8> {
         NonNull::from_ref(self).cast()
     }
 }
 
-/// Bytes of [`firmware_pages!`](crate::firmware_pages): a ConnectX-4 Lx wants 50 MiB.
-pub const FIRMWARE: usize = 64 << 20;
+/// Whether the unused RAM was given out.
+static PAGES_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Returns all RAM of the machine that is unused, as pages for the card's firmware, the first time; `None` after that, and if there is
+/// none. How much a card wants is known when it asks: a ConnectX-4 Lx wanted 50 MiB.
+pub fn firmware_pages() -> Option<PageRanges> {
+    firmware_pages_up_to(usize::MAX)
+}
+
+/// Returns the same, but no more than some bytes.
+pub fn firmware_pages_up_to(most: usize) -> Option<PageRanges> {
+    if PAGES_TAKEN.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    let (mut pages, mut left) = (PageRanges::new(), most as u64);
+    description::unused(|span| {
+        let len = span.len().min(left);
+        if let Some(base) = NonNull::new(core::ptr::with_exposed_provenance_mut(span.base as usize)) {
+            // SAFETY: whole pages of RAM in which there is neither the program nor what the description names as used, given out
+            // once. The card reaches them at the same addresses, as in `take`. The start-up code maps them.
+            if unsafe { pages.add(base, len as usize, span.base) } {
+                left -= len;
+            }
+        }
+    });
+    (pages.pages() != 0).then_some(pages)
+}
 
 /// `dma_memory!(LEN)`: that many bytes (whole pages) of static memory for the card, as [`MappedMemory`]; `None` when the
 /// program comes by this line a second time.
@@ -73,22 +86,5 @@ macro_rules! dma_memory {
         static DMA_MEMORY_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
         // SAFETY: no other code can name the two.
         unsafe { DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN) }
-    }};
-}
-
-/// `firmware_pages!()`: [`FIRMWARE`](crate::dma::FIRMWARE) bytes of static memory, or `firmware_pages!(LEN)`: that many, as pages for the card's firmware
-/// ([`PageRanges`]); `None` when the program comes by this line a second time.
-#[macro_export]
-macro_rules! firmware_pages {
-    () => {
-        $crate::firmware_pages!($crate::dma::FIRMWARE)
-    };
-    ($len:expr) => {{
-        // SAFETY: a section of its own, which nothing loads or clears: the bytes have no value before they are written.
-        #[unsafe(link_section = ".dma")]
-        static FIRMWARE_PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
-        static FIRMWARE_PAGES_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
-        // SAFETY: no other code can name the two.
-        unsafe { FIRMWARE_PAGES.take_pages(&FIRMWARE_PAGES_TAKEN) }
     }};
 }

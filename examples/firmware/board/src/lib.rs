@@ -1,12 +1,14 @@
 //! The board support of the example programs, for a machine without an operating system. It has what the driver does not do:
 //! start-up code, console, clock, PCI Express, interrupts, memory for the card, the end of a program.
 //!
-//! Three machines of QEMU are here: `q35` (x86-64), `virt` of AArch64 and `virt` of RISC-V. A board of one's own is one more file
-//! in `machine/`, with the addresses of what it has, and its linker script; the code of the processor is in `arch/`.
+//! Three machines of QEMU are here: `q35` of x86-64, `virt` of AArch64 and `virt` of RISC-V.
+//! A board of one's own is one more file in `machine/`, which reads the machine's description by `description/`, and its linker
+//! script; the code of the processor is in `arch/`.
 #![no_std]
 
 pub mod card;
 pub mod console;
+mod description;
 pub mod dma;
 pub mod failure;
 pub mod interrupts;
@@ -21,6 +23,9 @@ mod start;
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64/mod.rs"]
 mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "machine/isa_debug_exit.rs"]
+mod isa_debug_exit;
 #[cfg(target_arch = "x86_64")]
 #[path = "machine/q35.rs"]
 mod machine;
@@ -41,6 +46,7 @@ mod machine;
 
 pub use failure::{During, Failure};
 pub use machine::NAME;
+pub use start::restart;
 
 use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};

@@ -13,8 +13,9 @@ use heapless::Vec;
 use spin::Mutex;
 use volatile_register::{RO, RW};
 
+use crate::Timer;
+use crate::description::{Description, Ecam, Span};
 use crate::interrupts::Message;
-use crate::{Timer, machine};
 
 /// Functions that are kept of a machine.
 const FUNCTIONS: usize = 32;
@@ -129,24 +130,6 @@ const _: () = {
     assert!(size_of::<MsixEntry>() == 16);
 };
 
-/// Where configuration space lies: 4096 bytes a function.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ecam {
-    /// Address of bus 0.
-    pub(crate) base: usize,
-    /// Number of buses.
-    pub(crate) buses: u16,
-}
-
-/// Addresses that the machine leaves to the BARs of functions; below 4 GiB.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
-    /// First address.
-    pub(crate) base: u64,
-    /// First address behind it.
-    pub(crate) end: u64,
-}
-
 /// Bus, device, function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -252,8 +235,8 @@ impl Bar {
 static BUS: Mutex<Option<Result<Bus, PciError>>> = Mutex::new(None);
 
 /// Looks at every slot, and takes memory from what is there; called by the start-up code before the program.
-pub(crate) fn start() {
-    *BUS.lock() = Some(Bus::scan());
+pub(crate) fn start(description: &Description) {
+    *BUS.lock() = Some(Bus::scan(description));
 }
 
 /// The functions of the machine.
@@ -261,7 +244,7 @@ pub(crate) fn start() {
 pub struct Bus {
     functions: Vec<Function, FUNCTIONS>,
     ecam: Ecam,
-    free: Window,
+    free: Span,
     last_bus: u8,
 }
 
@@ -276,8 +259,8 @@ impl Bus {
 
     /// Looks at every slot, and numbers the buses behind bridges on the way. Functions that are no bridges reach no memory from here
     /// on.
-    fn scan() -> Result<Self, PciError> {
-        let mut bus = Self { functions: Vec::new(), ecam: machine::ECAM, free: machine::BARS, last_bus: 0 };
+    fn scan(description: &Description) -> Result<Self, PciError> {
+        let mut bus = Self { functions: Vec::new(), ecam: description.ecam, free: description.bars, last_bus: 0 };
         bus.scan_bus(0, None)?;
         Ok(bus)
     }
@@ -291,7 +274,7 @@ impl Bus {
         let Address { bus, device, function } = address;
         let offset = usize::from(bus) << 20 | usize::from(device) << 15 | usize::from(function) << 12;
         // Never null: no machine has its ECAM at address 0.
-        NonNull::new(core::ptr::with_exposed_provenance_mut(self.ecam.base + offset)).unwrap_or(NonNull::dangling())
+        NonNull::new(core::ptr::with_exposed_provenance_mut(self.ecam.base as usize + offset)).unwrap_or(NonNull::dangling())
     }
 
     fn scan_bus(&mut self, bus: u8, parent: Option<usize>) -> Result<(), PciError> {
@@ -405,7 +388,7 @@ impl Bus {
         let base = self.free.base.checked_next_multiple_of(len).ok_or(PciError::NoRoom { size })?;
         let end = base.checked_add(len).filter(|end| *end <= self.free.end).ok_or(PciError::NoRoom { size })?;
         self.free.base = end;
-        // SAFETY: the addresses are free (`BARS`), aligned to the size, and given out once.
+        // SAFETY: the addresses are free (the description of the machine), aligned to the size, and given out once.
         unsafe {
             low.write(base as u32);
             if flags & 0x6 == 0x4 {
@@ -414,7 +397,7 @@ impl Bus {
         }
         let mut above = function.parent;
         while let Some(bridge) = above.and_then(|index| self.functions.get(index)) {
-            bridge.open(Window { base, end }, flags & 0x8 != 0);
+            bridge.open(Span { base, end }, flags & 0x8 != 0);
             above = bridge.parent;
         }
         // SAFETY: the BAR is placed; what the card does with its right to reach memory is its driver's business.
@@ -431,7 +414,7 @@ impl Function {
     }
 
     /// Lets addresses through to what lies behind this bridge, beside those that it lets through already.
-    fn open(&self, window: Window, prefetchable: bool) {
+    fn open(&self, window: Span, prefetchable: bool) {
         let Some(registers) = self.bridge() else { return };
         // Registers hold bits 31 to 20 of the first address, and of the last.
         let (first, last) = ((window.base >> 16) as u16 & 0xfff0, ((window.end - 1) >> 16) as u16 & 0xfff0);

@@ -1,7 +1,9 @@
 //! From the start-up code to the program, and from there to the end of the machine.
 
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::description::{self, MachineError, Span};
 use crate::failure::Failure;
 use crate::{arch, console, machine, pci, println, stack};
 
@@ -27,13 +29,34 @@ macro_rules! entry {
     };
 }
 
+/// What the loader gave: the address of a device tree, or of the PVH start info.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of the registers of a serial line.
+const SERIAL: u64 = 0x1000;
+
+/// Reads what the machine is, and sets it up.
+fn start(given: usize) -> Result<(), MachineError> {
+    let description = description::start(machine::describe(given)?)?;
+    if let Some(serial) = description.serial {
+        arch::map_registers("the serial line", Span::of(serial, SERIAL))?;
+        console::move_to(serial);
+    }
+    arch::start(&description.controllers)?;
+    pci::start(description);
+    Ok(())
+}
+
 /// Called by the start-up code, once, on the stack, with cleared statics.
 #[unsafe(no_mangle)]
-extern "C" fn board_start() -> ! {
+extern "C" fn board_start(given: usize) -> ! {
     stack::paint();
-    machine::start();
-    arch::start();
-    pci::start();
+    GIVEN.store(given, Ordering::Relaxed);
+    console::start();
+    if let Err(error) = start(given) {
+        println!("failed: what this machine is: {error}");
+        machine::end(FAILED)
+    }
     let result = firmware_main();
     println!("stack: {} of {} bytes were used", stack::used(), stack::size());
     match result {
@@ -46,6 +69,13 @@ extern "C" fn board_start() -> ! {
             machine::end(FAILED)
         }
     }
+}
+
+/// Starts the program again, and nothing else of the machine: as a watchdog that resets the processor alone, and leaves the cards as
+/// they are. Statics are cleared, but for those with a value other than 0: these are as the program left them.
+pub fn restart() -> ! {
+    arch::hold_interrupts();
+    arch::restart(GIVEN.load(Ordering::Relaxed))
 }
 
 /// Ends the machine after what the processor refused: an unexpected exception.

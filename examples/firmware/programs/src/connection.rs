@@ -93,7 +93,7 @@ impl Connection {
     /// # Errors
     /// What could not be done.
     pub fn open(slot: Slot, arena: MappedMemory, buffer: IdentityBuffer) -> Result<Self, Failure> {
-        let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+        let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
         let mut rdma = bring_up(slot.machine(arena, pages))?;
         let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;
         interrupts::held(|| *HANDLER.lock() = Some(handler));

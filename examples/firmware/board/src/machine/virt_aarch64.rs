@@ -1,35 +1,47 @@
-//! QEMU's virt for AArch64.
+//! QEMU's virt for AArch64: described by a device tree.
 
 use core::arch::asm;
 
-use crate::pci::{Ecam, Window};
+use crate::arch::Controllers;
+use crate::description::device_tree::Tree;
+use crate::description::{Description, MachineError};
 use crate::serial::pl011::Pl011;
 
 /// Name of the machine.
 pub const NAME: &str = "aarch64, virt";
-/// The high ECAM of the machine (`highmem-ecam`, on by default).
-pub(crate) const ECAM: Ecam = Ecam { base: 0x40_1000_0000, buses: 256 };
-/// Its PCI addresses below 1 GiB.
-pub(crate) const BARS: Window = Window { base: 0x1000_0000, end: 0x3eff_0000 };
 
-/// The GiB of addresses with the registers of the machine, that with the ECAM, and that with RAM.
-pub(crate) const REGISTERS_GIB: u64 = 0;
-pub(crate) const ECAM_GIB: u64 = (ECAM.base >> 30) as u64;
-pub(crate) const RAM_GIB: u64 = 1;
-
-/// The GICv2: distributor, interface of the processor, v2m frame.
-pub(crate) const DISTRIBUTOR: usize = 0x0800_0000;
-pub(crate) const CPU_INTERFACE: usize = 0x0801_0000;
-pub(crate) const MESSAGES: usize = 0x0802_0000;
+/// Where QEMU puts the device tree of a program that is no Linux: the start of RAM ("Hardware configuration information for
+/// bare-metal programming" of its manual). Another loader gives the address to the program.
+const TREE: usize = 0x4000_0000;
 
 /// The serial line.
 pub(crate) type Uart = Pl011;
+/// For what is said before the description is read, or when it cannot be. The start-up code maps it.
+pub(crate) const SERIAL: usize = 0x0900_0000;
 // SAFETY: the first serial line of the machine.
-pub(crate) const UART: Uart = unsafe { Pl011::at(0x0900_0000) };
+pub(crate) const UART: Uart = unsafe { Pl011::at(SERIAL) };
 
-/// Sets up the serial line.
-pub(crate) fn start() {
-    UART.start();
+/// Reads the description of the machine; `given` is what the loader gave.
+///
+/// # Errors
+/// [`MachineError`].
+pub(crate) fn describe(given: usize) -> Result<Description, MachineError> {
+    // SAFETY: RAM, which the program leaves free for the tree; it is read only now.
+    let (tree, span) = unsafe { Tree::at(if given == 0 { TREE } else { given }) }?;
+    let mut used = tree.reserved()?;
+    used.add(span)?;
+    Ok(Description {
+        ecam: tree.ecam()?,
+        bars: tree.bars()?,
+        memory: tree.memory()?,
+        used,
+        serial: Some(tree.registers("arm,pl011", 0)?),
+        controllers: Controllers {
+            distributor: tree.registers("arm,cortex-a15-gic", 0)?,
+            interface: tree.registers("arm,cortex-a15-gic", 1)?,
+            messages: tree.registers("arm,gic-v2m-frame", 0)?,
+        },
+    })
 }
 
 /// Ends QEMU with this status, by semihosting (SYS_EXIT, ADP_Stopped_ApplicationExit).

@@ -18,6 +18,9 @@ impl ComPort {
         }
     }
 
+    /// Stays where it is: ports have no address in memory.
+    pub(crate) fn move_to(&mut self, _: usize) {}
+
     pub(crate) fn put(&mut self, byte: u8) {
         // Room in the transmitter; a line that never has any does not hold the program up.
         let _ = (0..100_000).find(|_| inb(self.0 + 5) & 0x20 != 0);

@@ -27,6 +27,11 @@ impl Ns16550 {
         Self(address)
     }
 
+    /// Goes on at another address, where the machine says that one is.
+    pub(crate) fn move_to(&mut self, address: usize) {
+        self.0 = address;
+    }
+
     fn registers(&self) -> &'static Registers {
         // SAFETY: promised to `at`.
         unsafe { registers(self.0) }

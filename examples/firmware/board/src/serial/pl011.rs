@@ -29,6 +29,11 @@ impl Pl011 {
         Self(address)
     }
 
+    /// Goes on at another address, where the machine says that one is.
+    pub(crate) fn move_to(&mut self, address: usize) {
+        self.0 = address;
+    }
+
     fn registers(&self) -> &'static Registers {
         // SAFETY: promised to `at`.
         unsafe { registers(self.0) }

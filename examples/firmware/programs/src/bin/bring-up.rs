@@ -14,11 +14,12 @@ fn main() -> Result<(), Failure> {
     println!("{}: 15b3:{:04x}, BAR0 {} bytes, {} vectors", slot.address(), slot.device(), slot.bar_len(), slot.vectors());
 
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+    let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
+    println!("memory for the card's firmware: {} pages, which is all that is unused", pages.free_pages());
     let mut verbs = connection::bring_up(slot.machine(arena, pages))?;
     let [major, minor, sub] = verbs.provider().firmware_version();
     let statistics = verbs.provider().statistics();
-    println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);
+    println!("firmware {major}.{minor}.{sub}, it wanted {} pages, {} are left", statistics.pages_held, statistics.pages_free);
 
     println!(
         "{} bytes of memory: tables and rings {STORAGE}, verbs and driver {}, arena {}",

@@ -124,7 +124,7 @@ fn main() -> Result<(), Failure> {
     println!("minimal on {}", board::NAME);
     // Three pieces of static memory, which CPU and card reach at the same addresses. The firmware of a real card wants 50 MiB.
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?; // 64 MiB
+    let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
     let buffer = IdentityBuffer::new(board::dma_memory!(2 * PAGE).during("the buffer is in use")?);
     // The card: found on the bus, BAR0 placed, memory space and bus mastering on.
     let slot = Slot::find().during("looking for the card")?;

@@ -98,11 +98,7 @@ fn restart(connection: &mut Connection, life: u32) -> Result<(), Failure> {
     LIFE.store(life, Ordering::Relaxed);
     #[cfg(target_arch = "riscv64")]
     {
-        unsafe extern "C" {
-            // SAFETY: the start-up code takes nothing over: it holds interrupts back, and sets stack and statics up.
-            safe fn start() -> !;
-        }
-        start()
+        board::restart()
     }
     #[cfg(not(target_arch = "riscv64"))]
     Err(Failure::new(format_args!("the start-up code of this machine runs once: it needs the state of power-on")))
@@ -116,8 +112,8 @@ fn second_life(mut arena: MappedMemory, mut buffer: MappedMemory, early: bool) -
     let slot = Slot::find().during("looking for the card")?;
     watch(&mut arena, &mut buffer).during("after the reset of the card")?;
     println!("no byte was written by the card");
-    // Those of the life before are a static of their own.
-    let pages = board::firmware_pages!(1 << 20).during("the pages for the firmware are in use")?;
+    // The same that the card had before.
+    let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
     let card =
         Card::bring_up(slot.machine(arena, pages), &CONFIG).map_err(|(error, _)| error).during("bringing the card up")?;
     let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;

@@ -11,7 +11,7 @@ board::entry!(main);
 fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(64 * 4096).during("the arena is in use")?;
-    let pages = board::firmware_pages!().during("the pages for the firmware are in use")?;
+    let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
     let brought = Card::<512>::bring_up(slot.machine(arena, pages), &CONFIG);
     brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
 }

@@ -1,20 +1,97 @@
 //! AArch64 at EL1: the virtual timer, and an interrupt controller GICv2 with a v2m frame for message-signalled interrupts.
 
 use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicU64, Ordering};
 
+use spin::Once;
 use volatile_register::{RO, RW, WO};
 
+use crate::description::{MachineError, Span};
 use crate::interrupts::{self, Message};
-use crate::machine::{self, CPU_INTERFACE, DISTRIBUTOR, MESSAGES};
+use crate::machine;
 use crate::registers::registers;
 use crate::start::fault;
 
-global_asm!(
-    include_str!("start.S"),
-    registers = const machine::REGISTERS_GIB,
-    ram = const machine::RAM_GIB,
-    ecam = const machine::ECAM_GIB,
-);
+global_asm!(include_str!("start.S"), registers = const machine::SERIAL >> GIB);
+
+/// Bytes of an entry of the page table, as a power of two.
+const GIB: u32 = 30;
+/// Block, access flag, memory type 0, not executable.
+const REGISTERS: u64 = 0x0060_0000_0000_0401;
+/// Block, access flag, inner shareable, memory type 1.
+const MEMORY: u64 = 0x705;
+
+unsafe extern "C" {
+    /// The page table: a GiB each.
+    static tables: [AtomicU64; 512];
+}
+
+/// Maps the GiB around a range that are not mapped yet, to themselves; returns what of the range is mapped in that way, from its
+/// start on.
+fn map(span: Span, how: u64) -> Span {
+    // SAFETY: the start-up code has filled the table, which only this function changes.
+    let table = unsafe { &tables };
+    let mut end = span.base;
+    while end < span.end {
+        let gib = end >> GIB;
+        let Some(entry) = table.get(gib as usize) else { break };
+        let wanted = gib << GIB | how;
+        let found = entry.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed);
+        if found.is_err_and(|found| found != wanted) {
+            break;
+        }
+        end = (gib + 1) << GIB;
+    }
+    // SAFETY: the table is written before what it maps is accessed. An entry was not valid before: nothing has to be forgotten.
+    unsafe { asm!("dsb ishst", "isb", options(nostack)) };
+    Span { end: end.min(span.end), ..span }
+}
+
+/// Maps registers.
+///
+/// # Errors
+/// [`MachineError::OutOfReach`].
+pub(crate) fn map_registers(what: &'static str, span: Span) -> Result<(), MachineError> {
+    (map(span, REGISTERS) == span).then_some(()).ok_or(MachineError::OutOfReach { what, address: span.base })
+}
+
+/// Maps RAM; returns what of it is mapped.
+pub(crate) fn map_memory(span: Span) -> Span {
+    map(span, MEMORY)
+}
+
+/// Where the interrupt controller is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controllers {
+    /// The distributor of the GICv2.
+    pub(crate) distributor: u64,
+    /// The interface of the processor.
+    pub(crate) interface: u64,
+    /// The v2m frame.
+    pub(crate) messages: u64,
+}
+
+static CONTROLLERS: Once<Controllers> = Once::new();
+
+impl Controllers {
+    /// More than the registers of each that are used.
+    const LEN: u64 = 4096;
+
+    fn distributor(&self) -> &'static Distributor {
+        // SAFETY: the description says so, and `start` has mapped it.
+        unsafe { registers(self.distributor as usize) }
+    }
+
+    fn interface(&self) -> &'static CpuInterface {
+        // SAFETY: as above.
+        unsafe { registers(self.interface as usize) }
+    }
+
+    fn frame(&self) -> &'static MessageFrame {
+        // SAFETY: as above.
+        unsafe { registers(self.messages as usize) }
+    }
+}
 
 /// Interrupt of the virtual timer, which ends a sleep.
 const VIRTUAL_TIMER: u32 = 27;
@@ -70,18 +147,32 @@ pub(crate) fn nanoseconds() -> u64 {
 }
 
 /// Sets up interrupts.
-pub(crate) fn start() {
-    // SAFETY: the machine has both there. The distributor and the interface forward everything that is enabled.
+///
+/// # Errors
+/// [`MachineError::OutOfReach`].
+pub(crate) fn start(controllers: &Controllers) -> Result<(), MachineError> {
+    let Controllers { distributor, interface, messages } = *controllers;
+    for address in [distributor, interface, messages] {
+        map_registers("the interrupt controller", Span::of(address, Controllers::LEN))?;
+    }
+    let controllers = CONTROLLERS.call_once(|| *controllers);
+    let (distributor, interface) = (controllers.distributor(), controllers.interface());
+    let [private, ..] = &distributor.enable;
+    // SAFETY: the distributor and the interface forward everything that is enabled.
     unsafe {
-        let distributor: &Distributor = registers(DISTRIBUTOR);
         distributor.control.write(1);
-        let [private, ..] = &distributor.enable;
         private.write(1 << VIRTUAL_TIMER);
-        let interface: &CpuInterface = registers(CPU_INTERFACE);
         interface.priority_mask.write(0xff);
         interface.control.write(1);
         asm!("msr daifclr, #2", options(nomem, nostack));
     }
+    Ok(())
+}
+
+/// Enters the start-up code again, with what the loader gave.
+pub(crate) fn restart(given: usize) -> ! {
+    // SAFETY: the start-up code takes nothing over: it holds interrupts back, turns the MMU off, sets stack and statics up.
+    unsafe { asm!("b start", in("x0") given, options(noreturn)) }
 }
 
 /// Holds interrupts back from now on; gives whether they came through before.
@@ -112,22 +203,23 @@ pub(crate) fn sleep_until(deadline: u64) {
     }
 }
 
-/// Returns the first interrupt of the v2m frame, and how many it has.
-fn message_range() -> (usize, usize) {
-    // SAFETY: the machine has the frame there.
-    let kind = unsafe { registers::<MessageFrame>(MESSAGES) }.kind.read();
-    ((kind >> 16 & 0x3ff) as usize, (kind & 0x3ff) as usize)
+impl MessageFrame {
+    /// Returns the first interrupt of the frame, and how many it has.
+    fn range(&self) -> (usize, usize) {
+        let kind = self.kind.read();
+        ((kind >> 16 & 0x3ff) as usize, (kind & 0x3ff) as usize)
+    }
 }
 
 /// Opens a shared interrupt, and gives the message that raises it.
 pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
-    let (first, count) = message_range();
+    let controllers = CONTROLLERS.get()?;
+    let (first, count) = controllers.frame().range();
     let number = first + index;
     if index >= count {
         return None;
     }
-    // SAFETY: the machine has the distributor there.
-    let distributor: &Distributor = unsafe { registers(DISTRIBUTOR) };
+    let distributor = controllers.distributor();
     let configuration = distributor.configuration.get(number / 16)?;
     // SAFETY: an interrupt of the frame, used only here: at an edge, for processor 0, with a middle priority.
     unsafe {
@@ -136,21 +228,22 @@ pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
         distributor.priority.get(number)?.write(0x80);
         distributor.enable.get(number / 32)?.write(1 << (number % 32));
     }
-    let set = MESSAGES + core::mem::offset_of!(MessageFrame, set);
-    Some(Message { address: set as u64, data: number as u32 })
+    let set = controllers.messages + core::mem::offset_of!(MessageFrame, set) as u64;
+    Some(Message { address: set, data: number as u32 })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn board_interrupt() {
-    // SAFETY: the machine has the interface there.
-    let interface: &CpuInterface = unsafe { registers(CPU_INTERFACE) };
+    // None comes before `start`.
+    let Some(controllers) = CONTROLLERS.get() else { return };
+    let interface = controllers.interface();
     let taken = interface.acknowledge.read();
     let number = (taken & 0x3ff) as usize;
     // From 1020 on: spurious, nothing to end.
     if number >= 1020 {
         return;
     }
-    if let Some(index) = number.checked_sub(message_range().0) {
+    if let Some(index) = number.checked_sub(controllers.frame().range().0) {
         interrupts::raised(index);
     }
     // SAFETY: the end of the interrupt that was acknowledged.

@@ -1,9 +1,12 @@
-# From QEMU's -kernel (EL1, MMU off) to EL1 with every address mapped to itself: registers as device memory, RAM cached.
+# From QEMU's -kernel (EL1, MMU off) to EL1 with addresses mapped to themselves: registers as device memory, RAM cached. Here the
+# serial line and the program are mapped; the rest follows when the machine's description is read.
 
     .section .text.start, "ax"
     .global start
 start:
     msr daifset, #0xf
+    # What the loader gave, for board_start.
+    mov x20, x0
     # Another board may enter at EL2: down to EL1.
     mrs x0, CurrentEL
     cmp x0, #(2 << 2)
@@ -19,8 +22,14 @@ start:
     msr elr_el2, x0
     eret
 
-    # Level 1, blocks of 1 GiB, 39 bits of addresses: one of registers, one with the ECAM, one of RAM.
-10: adrp x0, tables
+    # After a restart the MMU is on: off, until the new table is there.
+10: mrs x1, sctlr_el1
+    mov x2, #0x1005
+    bic x1, x1, x2
+    msr sctlr_el1, x1
+    isb
+    # Level 1, blocks of 1 GiB, 39 bits of addresses.
+    adrp x0, tables
     add x1, x0, #4096
 20: stp xzr, xzr, [x1, #-16]!
     cmp x1, x0
@@ -28,11 +37,11 @@ start:
     # Block, access flag, memory type 0, not executable.
     ldr x1, =(0x0060000000000401 + ({registers} << 30))
     str x1, [x0, #({registers} * 8)]
-    ldr x1, =(0x0060000000000401 + ({ecam} << 30))
-    str x1, [x0, #({ecam} * 8)]
-    # Block, access flag, inner shareable, memory type 1.
-    ldr x1, =(0x705 + ({ram} << 30))
-    str x1, [x0, #({ram} * 8)]
+    # The program's own: block, access flag, inner shareable, memory type 1.
+    lsr x2, x0, #30
+    mov x1, #0x705
+    orr x1, x1, x2, lsl #30
+    str x1, [x0, x2, lsl #3]
     # Type 0: Device-nGnRnE. Type 1: normal, write-back.
     mov x1, #0xff00
     msr mair_el1, x1
@@ -69,7 +78,8 @@ start:
     b.hs 40f
     stp xzr, xzr, [x0], #16
     b 30b
-40: bl board_start
+40: mov x0, x20
+    bl board_start
 50: wfi
     b 50b
 
@@ -154,5 +164,6 @@ interrupt:
 
     .section .tables, "aw", %nobits
     .balign 4096
+    .global tables
 tables:
     .skip 4096

@@ -22,7 +22,9 @@ start:
     sd zero, 0(t0)
     addi t0, t0, 8
     j 10b
-20: call board_start
+    # The device tree, which the loader gave.
+20: mv a0, a1
+    call board_start
 30: wfi
     j 30b
 

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use volatile_register::RW;
 
+use crate::description::{MachineError, Span};
 use crate::interrupts::{self, Message};
-use crate::machine::HPET;
 use crate::registers::registers;
 use crate::start::fault;
 
@@ -18,23 +18,13 @@ const FIRST_VECTOR: usize = 48;
 const TIMER_VECTOR: usize = 62;
 
 pub(crate) fn outb(port: u16, value: u8) {
-    // SAFETY: the ports of this package are those of the serial line, the chip set and the interrupt controllers.
+    // SAFETY: the ports of this package are those of the serial line, the timer, the interrupt controllers and QEMU's devices.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
-}
-
-pub(crate) fn outw(port: u16, value: u16) {
-    // SAFETY: as for `outb`.
-    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
-}
-
-pub(crate) fn outl(port: u16, value: u32) {
-    // SAFETY: as for `outb`.
-    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
 }
 
 pub(crate) fn inb(port: u16) -> u8 {
     let value;
-    // SAFETY: reading the registers of the serial line.
+    // SAFETY: as for `outb`.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
     value
 }
@@ -54,20 +44,6 @@ fn ticks() -> u64 {
 pub(crate) fn nanoseconds() -> u64 {
     ((u128::from(ticks()) * u128::from(SCALE.load(Ordering::Relaxed))) >> 32) as u64
 }
-
-/// The high precision event timer, as far as it is used here.
-#[repr(C)]
-struct Hpet {
-    /// Bits 63 to 32: femtoseconds of a tick.
-    capabilities: RW<u64>,
-    reserved0: u64,
-    /// Bit 0: runs.
-    configuration: RW<u64>,
-    reserved1: [u64; 27],
-    counter: RW<u64>,
-}
-
-const _: () = assert!(core::mem::offset_of!(Hpet, counter) == 0xf0);
 
 /// The local APIC, as far as it is used here.
 #[repr(C)]
@@ -99,36 +75,107 @@ const _: () = {
     assert!(core::mem::offset_of!(LocalApic, divide) == 0x3e0);
 };
 
-const LOCAL_APIC: usize = 0xfee0_0000;
+/// Where the start-up code maps RAM, cached.
+const MEMORY: Span = Span { base: 0, end: 2 << 30 };
+/// Where it maps registers, uncached.
+const REGISTERS: Span = Span { base: 2 << 30, end: 4 << 30 };
 
-/// Compares the time stamp counter and the timer of the local APIC with the event timer for two milliseconds.
-fn calibrate() {
-    // SAFETY: the chip set has the event timer there, and every processor its local APIC.
-    let (hpet, apic): (&Hpet, &LocalApic) = unsafe { (registers(HPET), registers(LOCAL_APIC)) };
-    let femtoseconds = hpet.capabilities.read() >> 32;
-    // SAFETY: lets the counter run, whose comparators are unused, and the timer, masked.
+/// Returns whether `len` bytes at an address, which is a multiple of `align`, lie where RAM is mapped.
+pub(crate) fn is_memory(address: u64, len: u64, align: u64) -> bool {
+    address.is_multiple_of(align) && MEMORY.contains(&Span::of(address, len))
+}
+
+/// Returns that the start-up code has mapped these registers.
+///
+/// # Errors
+/// [`MachineError::OutOfReach`].
+pub(crate) fn map_registers(what: &'static str, span: Span) -> Result<(), MachineError> {
+    REGISTERS.contains(&span).then_some(()).ok_or(MachineError::OutOfReach { what, address: span.base })
+}
+
+/// Returns what of a range of RAM is mapped.
+pub(crate) fn map_memory(span: Span) -> Span {
+    Span { end: span.end.min(MEMORY.end), ..span }
+}
+
+/// The interrupt controllers: none that the processor does not know of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controllers;
+
+/// Model-specific register with the address of the local APIC: bits 51 to 12.
+const APIC_BASE: u32 = 0x1b;
+/// Where messages go: to local APIC 0, physically (Intel SDM volume 3, 11.11.1).
+const MESSAGES: u64 = 0xfee0_0000;
+
+fn local_apic() -> &'static LocalApic {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a register that every x86-64 has. The processor knows where its local APIC is.
     unsafe {
-        hpet.configuration.write(hpet.configuration.read() | 1);
+        asm!("rdmsr", in("ecx") APIC_BASE, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+        registers((u64::from(high & 0xf_ffff) << 32 | u64::from(low & 0xffff_f000)) as usize)
+    }
+}
+
+/// Ticks of the timer of old in a second, and in the time that is measured: 2 ms.
+const TIMER_FREQUENCY: u64 = 1_193_182;
+const MEASURED: u16 = 2386;
+/// Measurements until one is good: something may hold the processor up in the middle of one (a hypervisor, the machine's firmware).
+const ATTEMPTS: usize = 20;
+
+/// The three counters at one time.
+struct Counters {
+    /// The timer of old (Intel 8254, counter 0), which falls.
+    old: u16,
+    /// The timer of the local APIC, which falls.
+    apic: u32,
+    /// The time stamp counter.
+    stamp: u64,
+    /// By how much the others may be off, in ticks of this one.
+    apart: u64,
+}
+
+impl Counters {
+    fn read(apic: &LocalApic) -> Self {
+        let stamp = ticks();
+        outb(0x43, 0);
+        let (old, apic) = (u16::from_le_bytes([inb(0x40), inb(0x40)]), apic.current.read());
+        Self { old, apic, stamp, apart: ticks().wrapping_sub(stamp) }
+    }
+}
+
+/// Compares the time stamp counter and the timer of the local APIC with the timer of old for two milliseconds. A PC without
+/// that timer would take the one that ACPI's table FADT names.
+fn calibrate() {
+    let apic = local_apic();
+    // SAFETY: lets the timer run, masked.
+    unsafe {
         apic.timer.write(1 << 16 | TIMER_VECTOR as u32);
         apic.divide.write(3);
         apic.initial.write(u32::MAX);
     }
-    if femtoseconds == 0 {
-        return;
+    for _ in 0..ATTEMPTS {
+        // Counter 0, both bytes, mode 0: counts down once. Its interrupt is masked.
+        for (port, value) in [(0x43, 0x30), (0x40, 0xff), (0x40, 0xff)] {
+            outb(port, value);
+        }
+        let from = Counters::read(apic);
+        // A counter that stands still ends the wait too.
+        let to = (0..1_000_000).map(|_| Counters::read(apic)).find(|to| from.old.wrapping_sub(to.old) >= MEASURED);
+        let Some(to) = to else { break };
+        let counted = to.stamp.wrapping_sub(from.stamp);
+        let nanoseconds = u64::from(from.old.wrapping_sub(to.old)) * 1_000_000_000 / TIMER_FREQUENCY;
+        if counted == 0 || nanoseconds == 0 {
+            break;
+        }
+        SCALE.store(((u128::from(nanoseconds) << 32) / u128::from(counted)) as u64, Ordering::Relaxed);
+        TIMER_TICKS.store(u64::from(from.apic.wrapping_sub(to.apic)) * 1_000_000 / nanoseconds, Ordering::Relaxed);
+        // To some hundredths.
+        if from.apart.max(to.apart) < counted / 32 {
+            break;
+        }
     }
-    let wanted = 2_000_000_000_000 / femtoseconds;
-    let (from, first) = (hpet.counter.read(), ticks());
-    // A counter that stands still ends the wait too.
-    let passed = (0..10_000_000).map(|_| hpet.counter.read().wrapping_sub(from)).find(|passed| *passed >= wanted);
-    let counted = ticks().wrapping_sub(first);
-    let timer = u32::MAX - apic.current.read();
     // SAFETY: stops the timer.
     unsafe { apic.initial.write(0) };
-    if let (Some(passed), true) = (passed, counted != 0) {
-        let nanoseconds = passed.saturating_mul(femtoseconds) / 1_000_000;
-        SCALE.store(((u128::from(nanoseconds) << 32) / u128::from(counted)) as u64, Ordering::Relaxed);
-        TIMER_TICKS.store(u64::from(timer) * 1_000_000 / nanoseconds.max(1), Ordering::Relaxed);
-    }
 }
 
 /// Holds interrupts back from now on; gives whether they came through before.
@@ -152,7 +199,7 @@ pub(crate) fn sleep_until(deadline: u64) {
     let ticks = (u128::from(left) * u128::from(TIMER_TICKS.load(Ordering::Relaxed)) / 1_000_000).clamp(1, u128::from(u32::MAX));
     // SAFETY: the timer's interrupt ends the sleep. No interrupt comes between `sti` and `hlt`.
     unsafe {
-        let apic: &LocalApic = registers(LOCAL_APIC);
+        let apic = local_apic();
         apic.timer.write(TIMER_VECTOR as u32);
         apic.initial.write(ticks as u32);
         asm!("sti", "hlt", "cli", options(nostack));
@@ -180,13 +227,16 @@ unsafe extern "C" {
 }
 
 /// Sets up clock and interrupts.
-pub(crate) fn start() {
-    // SAFETY: the local APIC is there on every x86-64; spurious interrupts are vector 63.
-    unsafe { registers::<LocalApic>(LOCAL_APIC).spurious.write(0x100 | 63) };
-    calibrate();
+///
+/// # Errors
+/// None on this processor.
+pub(crate) fn start(_: &Controllers) -> Result<(), MachineError> {
     // The old interrupt controllers: everything masked, whatever the BIOS left.
     outb(0x21, 0xff);
     outb(0xa1, 0xff);
+    // SAFETY: spurious interrupts are vector 63.
+    unsafe { local_apic().spurious.write(0x100 | 63) };
+    calibrate();
     let stubs = (&raw const vector_stubs).addr() as u64;
     for vector in 0..64 {
         let to = stubs + 16 * vector as u64;
@@ -201,11 +251,18 @@ pub(crate) fn start() {
         asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags));
         asm!("sti", options(nomem, nostack));
     }
+    Ok(())
+}
+
+/// Enters the start-up code again, with what the loader gave.
+pub(crate) fn restart(given: usize) -> ! {
+    // SAFETY: the way back to the state in which a loader enters the start-up code, which takes nothing over.
+    unsafe { asm!("jmp leave_long_mode", in("rdi") given, options(noreturn)) }
 }
 
 /// Returns the message of a vector: straight to the local APIC of processor 0.
 pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
-    (FIRST_VECTOR + index < TIMER_VECTOR).then(|| Message { address: LOCAL_APIC as u64, data: (FIRST_VECTOR + index) as u32 })
+    (FIRST_VECTOR + index < TIMER_VECTOR).then(|| Message { address: MESSAGES, data: (FIRST_VECTOR + index) as u32 })
 }
 
 /// What `start.S` pushes.
@@ -226,7 +283,7 @@ extern "C" fn board_vector(frame: &Frame) {
                 interrupts::raised(vector - FIRST_VECTOR);
             }
             // SAFETY: the local APIC waits for the end of this interrupt.
-            unsafe { registers::<LocalApic>(LOCAL_APIC).end_of_interrupt.write(0) };
+            unsafe { local_apic().end_of_interrupt.write(0) };
         }
         // Spurious: nothing to end.
         Ok(63) => {}

@@ -79,9 +79,36 @@ long_mode:
     sub rcx, rdi
     xor eax, eax
     rep stosb
+    # The start info, which the loader gave.
+    mov edi, ebx
     call board_start
 40: hlt
     jmp 40b
+
+    # Back to where a loader enters, with the start info in rdi: protected mode of 32 bits, no paging.
+    .global leave_long_mode
+leave_long_mode:
+    cli
+    mov ebx, edi
+    push 24
+    mov eax, offset protected_mode
+    push rax
+    retfq
+    .code32
+protected_mode:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov eax, cr0
+    and eax, 0x7fffffff
+    mov cr0, eax
+    mov ecx, 0xc0000080
+    rdmsr
+    and eax, 0xfffffeff
+    wrmsr
+    jmp start
+    .code64
 
     # Where the processor goes for vectors 0 to 63, 16 bytes each. Some exceptions bring an error code, the others get a 0.
     .balign 16
@@ -130,8 +157,9 @@ descriptors:
     .quad 0
     .quad 0x00af9a000000ffff
     .quad 0x00cf92000000ffff
+    .quad 0x00cf9a000000ffff
 descriptors_pointer:
-    .word 23
+    .word 31
     .quad descriptors
 
     .section .tables, "aw", @nobits
