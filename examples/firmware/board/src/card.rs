@@ -11,7 +11,7 @@ use heapless::Vec;
 
 use crate::interrupts::{self, VECTORS};
 use crate::pci::{Address, Bar, Bus, Function, PciError};
-use crate::{Board, Timer, println};
+use crate::{Board, Timer};
 
 /// Mellanox, now NVIDIA.
 const VENDOR: u16 = 0x15b3;
@@ -75,15 +75,12 @@ impl Slot {
     /// [`CardError`].
     pub fn find() -> Result<Self, CardError> {
         let mut bus = Bus::take()?;
-        let wanted = |each: &&Function| each.vendor == VENDOR && CLASSES.contains(&each.class);
-        let Some(function) = bus.functions().iter().find(wanted).copied() else {
-            let there = bus.functions().iter().map(|each| (each.address, each.vendor, each.device));
+        let wanted = |each: &Function| each.vendor == VENDOR && CLASSES.contains(&each.class);
+        let Some(function) = bus.functions().find(wanted) else {
+            let there = bus.functions().map(|each| (each.address, each.vendor, each.device));
             return Err(CardError::NotFound(there.take(8).collect()));
         };
-        let (mut bar, was_reset) = bus.enable(function.address)?;
-        if !was_reset {
-            println!("{} has no function-level reset: it may still write into memory of an earlier program", function.address);
-        }
+        let mut bar = bus.enable(function.address)?;
         let need = InitialSeg::SIZE;
         if bar.len() < need {
             return Err(CardError::BarTooSmall { have: bar.len(), need });

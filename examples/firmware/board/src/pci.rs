@@ -3,6 +3,8 @@
 //! Nothing is taken over from a BIOS, so that the code is the same where there is none. No function reaches memory before its
 //! program asks for it: a watchdog restarts the processor and leaves the cards as they are, with the memory of the program before,
 //! which is this program's now.
+//!
+//! No list of functions is kept: who looks for one walks all buses again. So a machine may have any number.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -13,28 +15,40 @@ use heapless::Vec;
 use spin::Mutex;
 use volatile_register::{RO, RW};
 
-use crate::Timer;
 use crate::description::{Description, Ecam, Span};
 use crate::interrupts::Message;
+use crate::{Timer, println};
 
-/// Functions that are kept of a machine.
-const FUNCTIONS: usize = 32;
 /// Bits of the command register: memory space, bus master, no INTx.
 const COMMAND_ON: u16 = 0x0406;
-/// Bit of the command register: the function may reach memory, and raise messages.
+/// Bit of the command register: the function answers in its BARs.
+const MEMORY_SPACE: u16 = 0x0002;
+/// Bit of the command register: the function may reach memory, and raise messages; a bridge hands on what does so behind it.
 const BUS_MASTER: u16 = 0x0004;
 const CAPABILITY_EXPRESS: u8 = 0x10;
 const CAPABILITY_MSIX: u8 = 0x11;
+/// Extended capability: single root I/O virtualization.
+const CAPABILITY_SRIOV: u32 = 0x10;
+/// Bits of its control register: the virtual functions are there, and answer in their BARs.
+const VF_ENABLE: u16 = 0x0009;
 /// Bit of the device capabilities: the function can be reset alone.
 const FUNCTION_LEVEL_RESET: u32 = 1 << 28;
 /// Bit of the device control register that resets the function.
 const INITIATE_RESET: u16 = 1 << 15;
 /// Bit of the device status register: requests of the function have no answer yet.
 const TRANSACTIONS_PENDING: u16 = 1 << 5;
-/// How long requests in flight may take before a reset, and the reset itself (PCI Express Base Specification 3.0, 6.6.2).
+/// Bit of a bridge's control register that resets what lies behind it.
+const SECONDARY_BUS_RESET: u16 = 1 << 6;
+/// How long that bit is set: at least 1 ms (PCI Express Base Specification 5.0, 6.6.1).
+const BUS_RESET_TIME: Duration = Duration::from_millis(2);
+/// How long requests in flight may take before a reset, and how long a function is left alone after it (6.6.1, 6.6.2).
 const RESET_TIME: Duration = Duration::from_millis(100);
-/// How long the function may take after that until it answers.
-const RESET_TIMEOUT: Duration = Duration::from_secs(1);
+/// Vendor that is read of a function which is not ready (2.3.2: Request Retry Status).
+const REQUEST_RETRY: u16 = 1;
+/// After this time a function that is not ready must at least say so (6.6.1).
+const READY_TIME: Duration = Duration::from_secs(1);
+/// How long a function may say so: the specification has no limit. As long as the driver waits for the boot of the firmware.
+const RESET_TIMEOUT: Duration = Duration::from_secs(120);
 const MEGABYTE: u64 = 1 << 20;
 
 /// The first 64 bytes of the configuration space of a function (PCI Local Bus Specification, 6.1).
@@ -83,6 +97,12 @@ struct BridgeHeader {
     prefetch_limit: RW<u16>,
     prefetch_base_high: RW<u32>,
     prefetch_limit_high: RW<u32>,
+    io_high: [RW<u16>; 2],
+    capabilities: RO<u8>,
+    reserved: [u8; 3],
+    rom: RW<u32>,
+    interrupt: [RW<u8>; 2],
+    control: RW<u16>,
 }
 
 /// What each capability begins with.
@@ -101,6 +121,15 @@ struct ExpressCapability {
     device_capabilities: RO<u32>,
     device_control: RW<u16>,
     device_status: RW<u16>,
+}
+
+/// The capability for virtual functions (PCI Express Base Specification 5.0, 9.3.3).
+#[repr(C)]
+struct SriovCapability {
+    header: RO<u32>,
+    capabilities: RO<u32>,
+    control: RW<u16>,
+    status: RO<u16>,
 }
 
 /// The MSI-X capability (PCI Local Bus Specification, 6.8.2).
@@ -126,6 +155,7 @@ const _: () = {
     assert!(size_of::<Header>() == 64);
     assert!(core::mem::offset_of!(Header, capabilities) == 0x34);
     assert!(core::mem::offset_of!(BridgeHeader, prefetch_limit_high) == 0x2c);
+    assert!(core::mem::offset_of!(BridgeHeader, control) == 0x3e);
     assert!(core::mem::offset_of!(ExpressCapability, device_status) == 0xa);
     assert!(size_of::<MsixEntry>() == 16);
 };
@@ -139,6 +169,12 @@ pub struct Address {
     pub device: u8,
     /// Function, 3 bits.
     pub function: u8,
+}
+
+impl Address {
+    const fn first_of(bus: u8) -> Self {
+        Self { bus, device: 0, function: 0 }
+    }
 }
 
 impl fmt::Display for Address {
@@ -158,11 +194,6 @@ pub struct Function {
     pub device: u16,
     /// Class and subclass.
     pub class: u16,
-    bridge: bool,
-    /// BAR0 was given out.
-    enabled: bool,
-    /// The bridge above, by its place in the list.
-    parent: Option<usize>,
     registers: NonNull<Header>,
 }
 
@@ -172,8 +203,11 @@ unsafe impl Send for Function {}
 /// Why a BAR could not be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PciError {
-    /// The machine has more functions, or buses, than are kept here.
-    TooMany,
+    /// The machine has more buses than its configuration space.
+    TooManyBuses {
+        /// Buses of the configuration space.
+        most: u16,
+    },
     /// No such function.
     NoFunction,
     /// BAR0 is no memory, or not there.
@@ -183,6 +217,8 @@ pub enum PciError {
         /// Bytes of the BAR.
         size: u64,
     },
+    /// The function can be reset neither alone nor with its bus: it may still write into memory of an earlier program.
+    NoReset(Address),
     /// The function does not answer after its reset.
     NoAnswer,
     /// The function has no MSI-X, or its table lies in another BAR.
@@ -194,11 +230,22 @@ pub enum PciError {
 impl fmt::Display for PciError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMany => f.write_str("more PCI functions or buses than are kept"),
+            Self::TooManyBuses { most } => write!(f, "more PCI buses than the {most} of the machine's configuration space"),
             Self::NoFunction => f.write_str("no such PCI function"),
             Self::NoMemoryBar => f.write_str("BAR0 is not there, or no memory"),
             Self::NoRoom { size } => write!(f, "no room for a BAR of {size} bytes among the machine's addresses"),
-            Self::NoAnswer => f.write_str("the function does not answer after its reset; power the machine off and on"),
+            Self::NoReset(at) => write!(
+                f,
+                "{at} has no function-level reset, and no bridge of its own that could reset it: put it into a slot of its own, \
+                 or power the machine off and on"
+            ),
+            Self::NoAnswer => {
+                write!(
+                    f,
+                    "no answer {} s after the reset of the function; power the machine off and on",
+                    RESET_TIMEOUT.as_secs()
+                )
+            }
             Self::NoMsix => f.write_str("no MSI-X table in BAR0"),
             Self::InUse => f.write_str("given out before: the PCI functions of a machine, and each BAR, have one owner"),
         }
@@ -242,8 +289,8 @@ pub(crate) fn start(description: &Description) {
 /// The functions of the machine.
 #[derive(Debug)]
 pub struct Bus {
-    functions: Vec<Function, FUNCTIONS>,
     ecam: Ecam,
+    /// Addresses for BARs that are not given out.
     free: Span,
     last_bus: u8,
 }
@@ -252,119 +299,139 @@ impl Bus {
     /// Returns the functions of the machine; once in the life of a program.
     ///
     /// # Errors
-    /// [`PciError::TooMany`], and [`PciError::InUse`] the second time.
+    /// [`PciError::TooManyBuses`], and [`PciError::InUse`] the second time.
     pub fn take() -> Result<Self, PciError> {
         BUS.lock().take().unwrap_or(Err(PciError::InUse))
     }
 
-    /// Looks at every slot, and numbers the buses behind bridges on the way. Functions that are no bridges reach no memory from here
-    /// on.
+    /// Looks at every slot, and numbers the buses behind bridges on the way: a bus gets its number before those behind it, and all
+    /// behind a bridge follow one another. From here on no function reaches memory.
     fn scan(description: &Description) -> Result<Self, PciError> {
-        let mut bus = Self { functions: Vec::new(), ecam: description.ecam, free: description.bars, last_bus: 0 };
-        bus.scan_bus(0, None)?;
-        Ok(bus)
-    }
-
-    /// Returns everything that was found, bridges too.
-    pub fn functions(&self) -> &[Function] {
-        &self.functions
-    }
-
-    fn header(&self, address: Address) -> NonNull<Header> {
-        let Address { bus, device, function } = address;
-        let offset = usize::from(bus) << 20 | usize::from(device) << 15 | usize::from(function) << 12;
-        // Never null: no machine has its ECAM at address 0.
-        NonNull::new(core::ptr::with_exposed_provenance_mut(self.ecam.base as usize + offset)).unwrap_or(NonNull::dangling())
-    }
-
-    fn scan_bus(&mut self, bus: u8, parent: Option<usize>) -> Result<(), PciError> {
-        for device in 0..32 {
-            for function in 0..8 {
-                let address = Address { bus, device, function };
-                let registers = self.header(address);
-                // SAFETY: the ECAM has 4096 bytes for each function, whether it is there or not.
-                let header = unsafe { registers.as_ref() };
-                let vendor = header.vendor.read();
-                if vendor == u16::MAX {
-                    if function == 0 {
-                        break;
-                    }
-                    continue;
+        let mut bus = Self { ecam: description.ecam, free: description.bars, last_bus: 0 };
+        // The bridges above the bus that is scanned. Each has a bus of its own: there are never more than buses.
+        let mut above: Vec<Function, 256> = Vec::new();
+        let mut next = Some(Address::first_of(0));
+        loop {
+            let Some(address) = next else {
+                let Some(bridge) = above.pop() else { return Ok(bus) };
+                if let Some(registers) = bridge.bridge() {
+                    // SAFETY: the highest bus behind this bridge.
+                    unsafe { registers.subordinate.write(bus.last_bus) };
                 }
-                let kind = header.kind.read();
-                let bridge = kind & 0x7f == 1;
-                if !bridge {
-                    // SAFETY: a function that reaches neither memory nor messages changes nothing of this program's.
-                    unsafe { header.command.write(header.command.read() & !BUS_MASTER) };
-                }
-                let found = Function {
-                    address,
-                    vendor,
-                    device: header.device.read(),
-                    class: header.class.read(),
-                    bridge,
-                    enabled: false,
-                    parent,
-                    registers,
-                };
-                let index = self.functions.len();
-                self.functions.push(found).map_err(|_| PciError::TooMany)?;
-                if bridge {
-                    self.scan_behind(&found, index)?;
-                }
-                if function == 0 && kind & 0x80 == 0 {
-                    break;
-                }
+                next = bus.after(bridge.address);
+                continue;
+            };
+            next = bus.after(address);
+            let Some(function) = bus.ready(address) else { continue };
+            function.silence();
+            if function.bridge().is_some() {
+                let secondary = bus.number(&function)?;
+                above.push(function).map_err(|_| PciError::TooManyBuses { most: bus.ecam.buses })?;
+                next = Some(Address::first_of(secondary));
             }
         }
-        Ok(())
     }
 
-    /// Gives the bus behind a bridge the next number, closes the bridge's windows, and scans it.
-    fn scan_behind(&mut self, bridge: &Function, index: usize) -> Result<(), PciError> {
-        let secondary = self.last_bus.checked_add(1).ok_or(PciError::TooMany)?;
-        if u16::from(secondary) >= self.ecam.buses {
-            return Err(PciError::TooMany);
-        }
+    /// Gives the bus behind a bridge the next number, and closes the bridge's windows.
+    fn number(&mut self, bridge: &Function) -> Result<u8, PciError> {
+        let too_many = PciError::TooManyBuses { most: self.ecam.buses };
+        let secondary = self.last_bus.checked_add(1).filter(|bus| u16::from(*bus) < self.ecam.buses).ok_or(too_many)?;
         self.last_bus = secondary;
-        let Some(registers) = bridge.bridge() else { return Ok(()) };
-        // SAFETY: the function is a bridge, whose first registers these are. The values are bus numbers that were given to no
-        // other bridge, and windows that are closed because their base lies above their limit.
-        unsafe {
-            registers.primary.write(bridge.address.bus);
-            registers.secondary.write(secondary);
-            // All buses that may come, until it is known which do.
-            registers.subordinate.write(u8::MAX);
-            registers.memory_base.write(0xfff0);
-            registers.memory_limit.write(0);
-            registers.prefetch_base.write(0xfff0);
-            registers.prefetch_limit.write(0);
-            registers.prefetch_base_high.write(0);
-            registers.prefetch_limit_high.write(0);
+        if let Some(registers) = bridge.bridge() {
+            // SAFETY: the values are bus numbers that were given to no other bridge, and windows that are closed because their
+            // base lies above their limit.
+            unsafe {
+                registers.primary.write(bridge.address.bus);
+                registers.secondary.write(secondary);
+                // All buses that may come, until it is known which do.
+                registers.subordinate.write(u8::MAX);
+                registers.memory_base.write(0xfff0);
+                registers.memory_limit.write(0);
+                registers.prefetch_base.write(0xfff0);
+                registers.prefetch_limit.write(0);
+                registers.prefetch_base_high.write(0);
+                registers.prefetch_limit_high.write(0);
+            }
         }
-        self.scan_bus(secondary, Some(index))?;
-        // SAFETY: as above; the highest bus behind this bridge.
-        unsafe { registers.subordinate.write(self.last_bus) };
-        Ok(())
+        Ok(secondary)
     }
 
-    /// Resets the function at `address` if it can be reset alone, places its BAR0, and opens the bridges above it. Then turns
-    /// on its memory space and bus mastering: from here on it reaches memory. Returns BAR0, and whether the function was reset.
+    /// Returns everything that is there, bridges too.
+    pub fn functions(&self) -> impl Iterator<Item = Function> + '_ {
+        (0..=self.last_bus).flat_map(|bus| self.on(bus))
+    }
+
+    /// Returns what is on one bus.
+    fn on(&self, bus: u8) -> impl Iterator<Item = Function> + '_ {
+        let places = core::iter::successors(Some(Address::first_of(bus)), |address| self.after(*address));
+        places.filter_map(|address| self.function(address))
+    }
+
+    /// Returns the place behind this one on its bus.
+    fn after(&self, Address { bus, device, function }: Address) -> Option<Address> {
+        // A function 0 says whether its device has others.
+        let first = Address { bus, device, function: 0 };
+        let has_others = |first: Function| first.header().kind.read() & 0x80 != 0;
+        if function < 7 && self.function(first).is_some_and(has_others) {
+            return Some(Address { bus, device, function: function + 1 });
+        }
+        (device < 31).then_some(Address { bus, device: device + 1, function: 0 })
+    }
+
+    /// Returns the function at a place, if one answers there.
+    fn function(&self, address: Address) -> Option<Function> {
+        let Address { bus, device, function } = address;
+        if u16::from(bus) >= self.ecam.buses {
+            return None;
+        }
+        let offset = u64::from(bus) << Ecam::BUS | u64::from(device) << 15 | u64::from(function) << 12;
+        let registers = NonNull::new(core::ptr::with_exposed_provenance_mut((self.ecam.base + offset) as usize))?;
+        // SAFETY: the ECAM, which is mapped, has 4096 bytes for each function, whether it is there or not.
+        let header: &Header = unsafe { registers.as_ref() };
+        let (vendor, device, class) = (header.vendor.read(), header.device.read(), header.class.read());
+        (vendor != u16::MAX).then_some(Function { address, vendor, device, class, registers })
+    }
+
+    /// Returns the same; first waits while it asks for time, as a card may after power-on.
+    fn ready(&self, address: Address) -> Option<Function> {
+        let asks = || self.function(address).is_some_and(|function| function.vendor == REQUEST_RETRY);
+        wait(RESET_TIMEOUT, || !asks());
+        self.function(address).filter(|function| function.vendor != REQUEST_RETRY)
+    }
+
+    /// Returns the bridges above a bus, from bus 0 down.
+    fn above(&self, bus: u8) -> impl Iterator<Item = Function> + '_ {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            if at == bus {
+                return None;
+            }
+            // Numbers rise on the way down (`scan`), so that the way has an end.
+            let (bridge, secondary) = self.on(at).find_map(|function| {
+                let registers = function.bridge()?;
+                let (secondary, last) = (registers.secondary.read(), registers.subordinate.read());
+                (secondary > at && (secondary..=last).contains(&bus)).then_some((function, secondary))
+            })?;
+            at = secondary;
+            Some(bridge)
+        })
+    }
+
+    /// Resets the function at `address`, places its BAR0, and opens the bridges above it. Then turns on its memory space and bus
+    /// mastering: from here on it reaches memory.
     ///
     /// # Errors
     /// [`PciError`].
-    pub fn enable(&mut self, address: Address) -> Result<(Bar, bool), PciError> {
-        let entry = self.functions.iter_mut().find(|each| each.address == address).ok_or(PciError::NoFunction)?;
-        if entry.bridge {
+    pub fn enable(&mut self, address: Address) -> Result<Bar, PciError> {
+        let function = self.function(address).ok_or(PciError::NoFunction)?;
+        if function.bridge().is_some() {
             return Err(PciError::NoMemoryBar);
         }
-        if core::mem::replace(&mut entry.enabled, true) {
+        if function.is_on() {
             return Err(PciError::InUse);
         }
-        let function = *entry;
-        let was_reset = function.reset()?;
-        // SAFETY: the function answered in `scan`.
-        let header = unsafe { function.registers.as_ref() };
+        self.reset(&function)?;
+        let header = function.header();
         let [low, high, ..] = &header.bars;
         // SAFETY: with memory space off, sizing (all ones, read back) has no effect elsewhere; bit 0 says I/O, bit 2 says 64
         // bits, bit 3 prefetchable.
@@ -395,22 +462,74 @@ impl Bus {
                 high.write((base >> 32) as u32);
             }
         }
-        let mut above = function.parent;
-        while let Some(bridge) = above.and_then(|index| self.functions.get(index)) {
+        for bridge in self.above(address.bus) {
             bridge.open(Span { base, end }, flags & 0x8 != 0);
-            above = bridge.parent;
         }
         // SAFETY: the BAR is placed; what the card does with its right to reach memory is its driver's business.
         unsafe { header.command.write(header.command.read() | COMMAND_ON) };
         let base = NonNull::new(core::ptr::with_exposed_provenance_mut(base as usize)).ok_or(PciError::NoRoom { size })?;
-        Ok((Bar { base, len: usize::try_from(size).map_err(|_| PciError::NoRoom { size })? }, was_reset))
+        Ok(Bar { base, len: usize::try_from(size).map_err(|_| PciError::NoRoom { size })? })
+    }
+
+    /// Resets a function alone, or else with all that lies behind the bridge above it, and waits until it answers.
+    fn reset(&self, function: &Function) -> Result<(), PciError> {
+        if !function.reset_alone() {
+            let bridge = self.above(function.address.bus).last().ok_or(PciError::NoReset(function.address))?;
+            // What is in use, and buses that would lose their numbers, are not reset.
+            let is_kept = |each: &Function| each.is_on() || each.bridge().is_some();
+            let registers = bridge.bridge().filter(|_| !self.on(function.address.bus).any(|each| is_kept(&each)));
+            let registers = registers.ok_or(PciError::NoReset(function.address))?;
+            println!("{} has no function-level reset: {} resets all behind it", function.address, bridge.address);
+            // SAFETY: nothing behind the bridge is used.
+            unsafe {
+                let control = registers.control.read() & !SECONDARY_BUS_RESET;
+                registers.control.write(control | SECONDARY_BUS_RESET);
+                wait(BUS_RESET_TIME, || false);
+                registers.control.write(control);
+            }
+        }
+        wait(RESET_TIME, || false);
+        // All ones without an answer, or `REQUEST_RETRY`.
+        let answers = || function.header().vendor.read() == function.vendor;
+        if wait(READY_TIME, answers) {
+            return Ok(());
+        }
+        println!("{} needs more than {} s after its reset", function.address, READY_TIME.as_secs());
+        if wait(RESET_TIMEOUT, answers) { Ok(()) } else { Err(PciError::NoAnswer) }
     }
 }
 
 impl Function {
+    fn header(&self) -> &Header {
+        // SAFETY: configuration space of the function, which is always there.
+        unsafe { self.registers.as_ref() }
+    }
+
+    /// Returns the registers of a bridge.
     fn bridge(&self) -> Option<&BridgeHeader> {
-        // SAFETY: a bridge has these registers at the start of its configuration space, which is always there.
-        self.bridge.then(|| unsafe { self.registers.cast().as_ref() })
+        // SAFETY: a function of this kind has these registers at the start of its configuration space.
+        (self.header().kind.read() & 0x7f == 1).then(|| unsafe { self.registers.cast().as_ref() })
+    }
+
+    /// Whether a program has it.
+    fn is_on(&self) -> bool {
+        self.bridge().is_none() && self.header().command.read() & MEMORY_SPACE != 0
+    }
+
+    /// Keeps the function, and what lies behind a bridge, from memory, and takes its virtual functions away: they would reach
+    /// memory on their own.
+    ///
+    /// Bridges too: with bus mastering off a bridge hands on no request from behind it (PCI-to-PCI Bridge Architecture
+    /// Specification 1.2, 3.2.5.3), so those above the card get it back when the card is enabled, and no others.
+    fn silence(&self) {
+        let header = self.header();
+        // SAFETY: a function that reaches neither memory nor messages, and has no BAR, changes nothing of this program's.
+        unsafe {
+            header.command.write(header.command.read() & !(BUS_MASTER | MEMORY_SPACE));
+            if let Some(virtual_functions) = self.virtual_functions() {
+                virtual_functions.control.write(virtual_functions.control.read() & !VF_ENABLE);
+            }
+        }
     }
 
     /// Lets addresses through to what lies behind this bridge, beside those that it lets through already.
@@ -446,8 +565,7 @@ impl Function {
 
     /// Returns the capability `id`, if the function has it: its first byte, at a multiple of 4.
     fn capability(&self, id: u8) -> Option<NonNull<CapabilityHeader>> {
-        // SAFETY: the function answered in `scan`.
-        let mut at = unsafe { self.registers.as_ref() }.capabilities.read() & 0xfc;
+        let mut at = self.header().capabilities.read() & 0xfc;
         // The list has at most as many capabilities as fit.
         for _ in 0..48 {
             if at < 0x40 {
@@ -465,26 +583,39 @@ impl Function {
         None
     }
 
+    /// Returns the extended capability for virtual functions, if the function has it.
+    fn virtual_functions(&self) -> Option<&SriovCapability> {
+        let mut at = 0x100;
+        // The list has at most as many capabilities as fit.
+        for _ in 0..480 {
+            if !(0x100..=0x1000 - size_of::<SriovCapability>()).contains(&at) {
+                break;
+            }
+            // SAFETY: `at` is a multiple of 4, and the structure ends before 4096 bytes.
+            let place: &SriovCapability = unsafe { self.registers.byte_add(at).cast().as_ref() };
+            match place.header.read() {
+                // A function without such a list.
+                0 | u32::MAX => break,
+                header if header & 0xffff == CAPABILITY_SRIOV => return Some(place),
+                header => at = (header >> 20 & 0xffc) as usize,
+            }
+        }
+        None
+    }
+
     /// Resets the function, if it can be reset alone. Returns whether it can.
-    ///
-    /// # Errors
-    /// [`PciError::NoAnswer`].
-    fn reset(&self) -> Result<bool, PciError> {
-        // SAFETY: the function answered in `scan`.
-        let header = unsafe { self.registers.as_ref() };
-        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return Ok(false) };
+    fn reset_alone(&self) -> bool {
+        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return false };
         // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
         let express: &ExpressCapability = unsafe { express.cast().as_ref() };
         if express.device_capabilities.read() & FUNCTION_LEVEL_RESET == 0 {
-            return Ok(false);
+            return false;
         }
         // Without an answer in this time the reset comes all the same.
         wait(RESET_TIME, || express.device_status.read() & TRANSACTIONS_PENDING == 0);
         // SAFETY: the function is unused: its BAR is not given out yet.
         unsafe { express.device_control.write(express.device_control.read() | INITIATE_RESET) };
-        wait(RESET_TIME, || false);
-        // All ones without an answer; 1 if it asks to be read again (Configuration Request Retry Status).
-        if wait(RESET_TIMEOUT, || header.vendor.read() == self.vendor) { Ok(true) } else { Err(PciError::NoAnswer) }
+        true
     }
 }
 
