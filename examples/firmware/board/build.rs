@@ -3,8 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The machine of each processor: a file in `src/machine`.
-const MACHINES: [(&str, &str); 3] = [("x86_64", "q35"), ("aarch64", "virt_aarch64"), ("riscv64", "virt_riscv64")];
+/// The machines: processor, feature that chooses it among those of the processor, file in `src/machine`.
+const MACHINES: [(&str, Option<&str>, &str); 4] = [
+    ("x86_64", Some("MICROVM"), "microvm"),
+    ("x86_64", None, "q35"),
+    ("aarch64", None, "virt_aarch64"),
+    ("riscv64", None, "virt_riscv64"),
+];
 
 fn scripts(folder: &Path, machine: &Path, out: &Path) -> io::Result<()> {
     let memory = fs::read_to_string(machine)?;
@@ -17,7 +22,9 @@ fn scripts(folder: &Path, machine: &Path, out: &Path) -> io::Result<()> {
 
 fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    let machine = MACHINES.iter().find(|(name, _)| *name == arch).map_or("none", |(_, machine)| machine);
+    let chosen = |feature: Option<&str>| feature.is_none_or(|name| env::var_os(format!("CARGO_FEATURE_{name}")).is_some());
+    let machine = MACHINES.iter().find(|(name, feature, _)| *name == arch && chosen(*feature));
+    let machine = machine.map_or("none", |(_, _, machine)| machine);
     let machine = PathBuf::from("src/machine").join(machine).with_extension("ld");
     let folder = PathBuf::from("src/arch").join(arch);
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());

@@ -15,7 +15,12 @@ TARGETS = {
     "x86_64": "x86_64-unknown-none",
     "aarch64": "aarch64-unknown-none",
     "riscv64": "riscv64gc-unknown-none-elf",
+    "microvm": "x86_64-unknown-none",
 }
+
+#: Features that choose a machine among those of its processor. Cargo has one place for the programs of a target: these are copied to a
+#: folder of their own, before the programs without a feature are built.
+FEATURES = {"microvm": ["--features", "microvm"]}
 
 #: Machine numbers of ELF.
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -47,9 +52,13 @@ class Images:
         """Returns the host's decoder of serial lines."""
         return self.output / "debug/serial-log"
 
+    def folder(self, machine):
+        """Returns the folder of a machine's programs."""
+        return self.output / TARGETS[machine] / (f"release-{machine}" if machine in FEATURES else "release")
+
     def path(self, machine, program):
         """Returns the ELF file of a program."""
-        return self.output / TARGETS[machine] / "release" / program
+        return self.folder(machine) / program
 
     def build_decoder(self):
         """Builds the decoder of serial lines."""
@@ -58,9 +67,15 @@ class Images:
     def build(self, machines):
         """Builds all programs for these machines."""
         _add_targets([TARGETS[machine] for machine in machines])
-        for machine in machines:
+        for machine in sorted(machines, key=lambda machine: machine not in FEATURES):
             packages = ["--package", "programs", "--package", "wrong-programs"]
-            build.cargo("--release", "--target", TARGETS[machine], *packages, folder=self.workspace)
+            features = FEATURES.get(machine, [])
+            build.cargo("--release", "--target", TARGETS[machine], *packages, *features, folder=self.workspace)
+            if features:
+                self.folder(machine).mkdir(exist_ok=True)
+                for program in (self.output / TARGETS[machine] / "release").iterdir():
+                    if program.is_file() and machine_of(program):
+                        shutil.copy2(program, self.folder(machine))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +91,7 @@ class Size:
 
 
 def machine_of(path):
-    """Returns the machine of an ELF file; None if it is no such file."""
+    """Returns the machine of an ELF file, the first one of its processor; None if it is no such file."""
     with open(path, "rb") as file:
         head = file.read(20)
     if len(head) < 20 or head[:4] != b"\x7fELF":

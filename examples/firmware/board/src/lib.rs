@@ -1,7 +1,7 @@
 //! The board support of the example programs, for a machine without an operating system. It has what the driver does not do:
 //! start-up code, console, clock, PCI Express, interrupts, memory for the card, the end of a program.
 //!
-//! Three machines of QEMU are here: `q35` of x86-64, `virt` of AArch64 and `virt` of RISC-V.
+//! Four machines of QEMU are here: `q35` and (with the feature `microvm`) `microvm` of x86-64, `virt` of AArch64 and `virt` of RISC-V.
 //! A board of one's own is one more file in `machine/`, which reads the machine's description by `description/`, and its linker
 //! script; the code of the processor is in `arch/`.
 #![no_std]
@@ -26,8 +26,11 @@ mod arch;
 #[cfg(target_arch = "x86_64")]
 #[path = "machine/isa_debug_exit.rs"]
 mod isa_debug_exit;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "microvm")))]
 #[path = "machine/q35.rs"]
+mod machine;
+#[cfg(all(target_arch = "x86_64", feature = "microvm"))]
+#[path = "machine/microvm.rs"]
 mod machine;
 
 #[cfg(target_arch = "aarch64")]

@@ -3,11 +3,13 @@
 //! A machine file (`machine/`) reads this from what its boot leaves in memory: a device tree, or the tables of ACPI. Nothing of
 //! it is believed: each reader is bounded, and a missing or malformed part is an error that names it.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "microvm")))]
 pub(crate) mod acpi;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), feature = "microvm"))]
 #[cfg_attr(not(target_arch = "riscv64"), expect(dead_code, reason = "a machine has what its own tree says"))]
 pub(crate) mod device_tree;
+#[cfg(all(target_arch = "x86_64", feature = "microvm"))]
+pub(crate) mod fw_cfg;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pvh;
 

@@ -57,6 +57,7 @@ impl Start {
     }
 
     /// Returns the address of ACPI's root pointer.
+    #[cfg(not(feature = "microvm"))]
     pub(crate) fn rsdp(&self) -> u64 {
         self.0.rsdp.read()
     }

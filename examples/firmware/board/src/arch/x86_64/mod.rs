@@ -22,6 +22,12 @@ pub(crate) fn outb(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
+#[cfg(feature = "microvm")]
+pub(crate) fn outw(port: u16, value: u16) {
+    // SAFETY: as for `outb`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
+}
+
 pub(crate) fn inb(port: u16) -> u8 {
     let value;
     // SAFETY: as for `outb`.
