@@ -7,6 +7,7 @@ from harness import case
 from harness.errors import Failed
 
 from . import linux_peer
+from .board import MACHINES
 from .wrong_device import WrongDevice
 
 #: What every program's end says of the card.
@@ -65,6 +66,29 @@ def minimal(machine):
 
     summary = f"a card writes to itself on {machine}"
     return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
+def moved(machine, name, what, **options):
+    """The same program where the machine has things elsewhere: it finds them in the machine's description."""
+
+    def body(run):
+        run.serve_devices(1)
+        board = run.boot(machine, "bring-up", 0, **options)
+        board.passes(run.stop)
+        board.wait_for(ALL_PAGES_BACK, run.stop)
+
+    summary = f"the card comes up on {machine} with {what}"
+    return Case(f"moved-{name}-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
+def unfit(machine, name, what, pattern, *, kind=None, program="bring-up", **options):
+    """A machine that the program was not made for: it says what is missing in the machine's description."""
+
+    def body(run):
+        run.boot(kind or machine, program, **options).fails(f"what this machine is: .*{pattern}", run.stop)
+
+    machines = tuple(sorted({machine, kind or machine}))
+    return Case(f"unfit-{name}-{machine}", f"a program for {machine} on {what}", body=body, machines=machines, typical_seconds=1)
 
 
 def addresses(run, boards):
@@ -133,14 +157,22 @@ def failing(machine, name, summary, program, pattern, *, serve=(), device=True, 
     return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), typical_seconds=2)
 
 
-def wrong_device(machine, name, summary, bar_size, register, pattern):
-    """A device that calls itself a ConnectX and is none."""
+def wrong_device(machine, name, summary, bar_size, register, pattern, *, on_root_bus=False, busy=0, lines=()):
+    """A device that calls itself a ConnectX and is none. It cannot be reset alone."""
 
     def body(run):
         socket = run.runtime / "wrong.socket"
-        run.processes.append(WrongDevice(socket, bar_size, register))
+        device = WrongDevice(socket, bar_size, register, busy=busy)
+        run.processes.append(device)
         run.sockets = [socket]
-        run.boot(machine, "bring-up", 0).fails(pattern, run.stop)
+        board = run.boot(machine, "bring-up", 0, on_root_bus=on_root_bus)
+        for line in lines:
+            board.wait_for(line, run.stop)
+        board.fails(pattern, run.stop)
+        # By QEMU at power-on, and by the bridge above it.
+        expected = 1 if on_root_bus else 2
+        if device.resets != expected:
+            raise Failed(f"the device was reset {device.resets} times instead of {expected}")
 
     return Case(
         f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), gives_back=ALL_CARDS, typical_seconds=2
@@ -236,18 +268,20 @@ def linux(machine):
 NO_CARD = r"no ConnectX .* in any slot; there are"
 
 CASES = [
-    bring_up("x86_64"),
-    bring_up("aarch64"),
-    bring_up("riscv64"),
-    minimal("x86_64"),
-    minimal("aarch64"),
-    minimal("riscv64"),
+    *(bring_up(machine) for machine in MACHINES),
+    *(minimal(machine) for machine in MACHINES),
+    moved("aarch64", "ecam", "configuration space below 4 GiB, and 256 MB of memory", moved="highmem=off", memory=256),
+    moved("riscv64", "memory", "512 MB of memory, with the device tree at its end", memory=512),
+    moved("x86_64", "memory", "3 GB of memory", memory=3072),
+    moved("microvm", "memory", "64 MB of memory, and one interrupt controller", moved="ioapic2=off", memory=64),
     write("x86_64", "aarch64"),
     write("aarch64", "riscv64"),
     write("riscv64", "x86_64"),
+    write("microvm", "aarch64"),
     pingpong("x86_64", "riscv64", "polling", 65536, 30),
     pingpong("aarch64", "x86_64", "events", 4096, 200, "events"),
     pingpong("riscv64", "aarch64", "events", 4096, 200, "events"),
+    pingpong("microvm", "riscv64", "events", 4096, 200, "events"),
     linux("x86_64"),
     linux("aarch64"),
     linux("riscv64"),
@@ -271,6 +305,30 @@ CASES = [
         0,
         "BAR0 has 4096 bytes, the initialization segment alone has 16396: no mlx5 device",
     ),
+    wrong_device(
+        "microvm",
+        "slow-reset",
+        "a card that cannot be reset alone, and takes three seconds for the reset by its bridge",
+        4096,
+        0,
+        "BAR0 has 4096 bytes",
+        busy=3,
+        lines=[r"^01:00\.0 has no function-level reset: 00:01\.0 resets all behind it$", r"^01:00\.0 needs more than 1 s after its"],
+    ),
+    wrong_device(
+        "aarch64",
+        "no-reset",
+        "a card that nothing can reset",
+        1 << 25,
+        0,
+        r"00:01\.0 has no function-level reset, and no bridge of its own .*: put it into a slot of its own",
+        on_root_bus=True,
+    ),
+    unfit("x86_64", "mcfg", "a PC whose ACPI has no configuration space", "ACPI has no table MCFG", image="x86_64", kind="microvm"),
+    unfit("microvm", "tree", "a PC without a device tree", r"\(fw_cfg\) has no etc/fdt", image="microvm", kind="x86_64"),
+    unfit("aarch64", "gic", "a GICv3", "the device tree has no arm,cortex-a15-gic", moved="gic-version=3"),
+    unfit("riscv64", "imsic", "a PLIC", "the device tree has no riscv,imsics", moved="aia=none"),
+    unfit("aarch64", "memory", "3 MB of memory", "give the machine more memory", program="pingpong", memory=3),
     wrong_device("x86_64", "all-ones", "a BAR0 that reads as all ones", 1 << 25, 0xFFFFFFFF, "WaitBoot: the device is gone"),
     wrong_device(
         "aarch64",
@@ -308,8 +366,8 @@ CASES = [
     failing("aarch64", "fault", "an instruction that is none", "fault", "exception, syndrome", device=False, status=2),
     failing("riscv64", "fault", "an instruction that is none", "fault", "trap 0x2 at 0x8", device=False, status=2),
     failing("riscv64", "panic", "a panic", "panic", r"panicked at .*panic\.rs", device=False, status=2),
-    restart("riscv64", "early", "before the card is reset"),
-    restart("riscv64", "late", "after the card was reset"),
+    *(restart(machine, "early", "before the card is reset") for machine in MACHINES),
+    *(restart(machine, "late", "after the card was reset") for machine in MACHINES),
     lost_interrupt("x86_64", "aarch64"),
     lost_interrupt("aarch64", "riscv64"),
     lost_interrupt("riscv64", "x86_64"),

@@ -1,13 +1,15 @@
 """A vfio-user device that is no ConnectX in one way or another: a driver must refuse it.
 
 It answers as much of the protocol as QEMU's client needs (vfio-user, version 0.0): configuration space, one BAR, no
-interrupts. Vendor, device and class are those of a ConnectX; BAR0 has a size and one value for every register.
+interrupts. Vendor, device and class are those of a ConnectX; BAR0 has a size and one value for every register. The function cannot
+be reset alone; after a reset by the bridge above it may ask for time.
 """
 
 import os
 import socket
 import struct
 import threading
+import time
 
 # Commands of the protocol.
 VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, REGION_INFO, _, IRQ_INFO, SET_IRQS, READ, WRITE = range(1, 11)
@@ -21,8 +23,13 @@ BARS = 6
 class WrongDevice:
     """Serves one client on a socket, in a thread."""
 
-    def __init__(self, path, bar_size, register, vendor=0x15B3):
+    def __init__(self, path, bar_size, register, vendor=0x15B3, busy=0):
+        """`busy` is for how many seconds after a reset it asks to be read again."""
         self.bar_size = bar_size
+        self.busy = busy
+        #: Resets so far, and when it is ready after the last one.
+        self.resets = 0
+        self._ready = 0.0
         self.register = register
         self.config = bytearray(4096)
         struct.pack_into("<HHHHI", self.config, 0, vendor, 0x1021, 0, 0x10, 0x02070000)
@@ -98,12 +105,18 @@ class WrongDevice:
                 return place + self._read(region, offset, count), 0
             self._write(region, offset, body[16 : 16 + count])
             return place, 0
+        if command == RESET:
+            self.resets += 1
+            self._ready = time.monotonic() + self.busy
         if command in (DMA_MAP, DMA_UNMAP, SET_IRQS, RESET):
             return (body if command == DMA_UNMAP else b""), 0
         return b"", 95
 
     def _read(self, region, offset, count):
         if region == CONFIG_REGION:
+            if offset == 0 and time.monotonic() < self._ready:
+                # What a root complex makes of Request Retry Status.
+                return b"\x01\x00\xff\xff"[:count]
             return bytes(self.config[offset : offset + count]).ljust(count, b"\0")
         return struct.pack(">I", self.register)[:count].ljust(count, b"\0") if region < BARS else bytes(count)
 

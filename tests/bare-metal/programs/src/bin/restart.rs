@@ -96,12 +96,7 @@ fn restart(connection: &mut Connection, life: u32) -> Result<(), Failure> {
         connection.region.read(0, &mut first).map_err(|_| Failure::new(format_args!("outside of the buffer")))?;
     }
     LIFE.store(life, Ordering::Relaxed);
-    #[cfg(target_arch = "riscv64")]
-    {
-        board::restart()
-    }
-    #[cfg(not(target_arch = "riscv64"))]
-    Err(Failure::new(format_args!("the start-up code of this machine runs once: it needs the state of power-on")))
+    board::restart()
 }
 
 fn second_life(mut arena: MappedMemory, mut buffer: MappedMemory, early: bool) -> Result<(), Failure> {
