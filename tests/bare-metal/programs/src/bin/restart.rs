@@ -24,7 +24,7 @@ const BUFFER: usize = 64 << 10;
 /// Time between two writes: longer than the start of a program takes.
 const PAUSE: Duration = Duration::from_millis(300);
 /// How long the program looks for writes.
-const WATCH: Duration = Duration::from_secs(2);
+const WATCH: Duration = Duration::from_millis(1500);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PATTERN: u8 = 0xa5;
 
