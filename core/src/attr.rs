@@ -264,10 +264,10 @@ pub enum PortState {
 pub enum PhysState {
     /// Asleep (1).
     Sleep,
-    /// It looks for another end (2): there is no cable, the other end is switched off, or it was found just now.
+    /// It looks for another end (2): the other end is switched off, or was found just now.
     #[default]
     Polling,
-    /// Switched off (3).
+    /// Switched off (3). A ConnectX without a cable reports this too.
     Disabled,
     /// The two ends train the link (4, `PortConfigurationTraining`).
     Training,

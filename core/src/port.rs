@@ -90,9 +90,10 @@ const fn missing<E>(port: u8, attr: &PortAttr, waited: Duration) -> WaitActiveEr
     let PortAttr { state, phys_state, .. } = *attr;
     match (state, phys_state) {
         (PortState::Down, PhysState::Sleep | PhysState::Disabled) => WaitActiveError::Disabled { port, phys_state, waited },
-        (PortState::Down, PhysState::Training | PhysState::LinkUp | PhysState::LinkErrorRecovery) => {
+        (PortState::Down, PhysState::Training | PhysState::LinkErrorRecovery) => {
             WaitActiveError::Training { port, phys_state, waited }
         }
+        (PortState::Down, PhysState::LinkUp) => WaitActiveError::FunctionDown { port, waited },
         (PortState::Down, _) => WaitActiveError::NoLink { port, phys_state, waited },
         (PortState::Init, _) => WaitActiveError::NoSubnetManager { port, waited },
         (PortState::Armed, _) => WaitActiveError::NotActivated { port, waited },

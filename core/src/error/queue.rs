@@ -29,7 +29,7 @@ operation_error! {
             /// The requested port.
             port: u8
         } => Einval, "the device has no port {port}";
-        /// The port is switched off.
+        /// The port has no cable, or is switched off: cards report both as `Disabled`.
         Disabled {
             /// The port.
             port: u8,
@@ -37,7 +37,7 @@ operation_error! {
             phys_state: PhysState,
             /// Time waited.
             waited: Duration
-        } => Etimedout, "port {port} is switched off ({phys_state:?}) after {waited} s: enable it (ibportstate, mlxlink)",
+        } => Etimedout, "port {port} has no cable or is switched off ({phys_state:?}) after {waited} s: check the cable, then the port (mlxlink)",
             waited = waited.as_secs();
         /// Nothing answers at the other end of the cable, or there is no cable.
         NoLink {
@@ -53,12 +53,22 @@ operation_error! {
         Training {
             /// The port.
             port: u8,
-            /// `Training`, `LinkErrorRecovery`, or `LinkUp` of a link that is not reported yet.
+            /// `Training` or `LinkErrorRecovery`.
             phys_state: PhysState,
             /// Time waited.
             waited: Duration
         } => Etimedout, "the link of port {port} is still training ({phys_state:?}) after {waited} s: wait longer, or check the cable and the \
             speeds of both ends", waited = waited.as_secs();
+        /// The card has a link, and the port of this function is down: of a virtual function, for instance, that its owner has not
+        /// enabled.
+        FunctionDown {
+            /// The port.
+            port: u8,
+            /// Time waited.
+            waited: Duration
+        } => Etimedout, "the card has a link, and port {port} of this function is down, after {waited} s: where its physical function is, \
+            set the GUIDs and the state of this function (ip link set PF vf N state auto); the subnet manager must know virtual ports",
+            waited = waited.as_secs();
         /// There is a link, and no subnet manager has configured the port (`Init`).
         NoSubnetManager {
             /// The port.

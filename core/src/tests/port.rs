@@ -77,7 +77,8 @@ fn a_port_that_does_not_come_is_an_error_that_says_what_is_missing() {
     for (state, phys, lid, expected, text) in [
         (PortState::Down, PhysState::Polling, 0, no_link(PhysState::Polling), "check the cable"),
         (PortState::Down, PhysState::Unknown(15), 3, no_link(PhysState::Unknown(15)), "Unknown(15)"),
-        (PortState::Down, PhysState::Disabled, 0, disabled(PhysState::Disabled), "enable it"),
+        (PortState::Down, PhysState::Disabled, 0, disabled(PhysState::Disabled), "check the cable"),
+        (PortState::Down, PhysState::LinkUp, 0xffff, WaitActiveError::FunctionDown { port: 1, waited }, "state auto"),
         (PortState::Down, PhysState::Sleep, 0, disabled(PhysState::Sleep), "(Sleep)"),
         (PortState::Down, PhysState::Training, 0, training(PhysState::Training), "still training"),
         (PortState::Down, PhysState::LinkErrorRecovery, 0, training(PhysState::LinkErrorRecovery), "wait longer"),
