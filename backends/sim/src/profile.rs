@@ -43,6 +43,7 @@ enum Value {
     BootPages(u32),
     InitPages { pages: u32, log_max_qp: u8 },
     Surplus,
+    NoVirtualPorts,
     ResetTime(Duration),
     StartTime(Duration),
     CommandTime(Duration),
@@ -87,6 +88,7 @@ const CONNECTX_4_LX: &[Figure] = &[
     figure(Value::InitialQueuePairs(14), RECORDED),
     figure(Value::BootPages(6), RECORDED),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
+    figure(Value::NoVirtualPorts, RECORDED),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::StartTime(Duration::from_millis(735)), LOG_CONNECTX_4_LX),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
@@ -187,6 +189,7 @@ impl Figure {
             Value::BootPages(_) => "pages to boot",
             Value::InitPages { .. } => "pages to initialize",
             Value::Surplus => "spare pages",
+            Value::NoVirtualPorts => "virtual ports (ib_virt)",
             Value::ResetTime(_) => "function-level reset",
             Value::StartTime(_) => "ENABLE_HCA, INIT_HCA",
             Value::CommandTime(_) => "any command",
@@ -208,6 +211,7 @@ impl Figure {
             Value::BootPages(pages) => pages.to_string(),
             Value::InitPages { pages, log_max_qp } => format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp),
             Value::Surplus => "asked for, then offered back by a negative QUERY_PAGES".into(),
+            Value::NoVirtualPorts => "none, the port is queried by MAD_IFC".into(),
             Value::ResetTime(time)
             | Value::StartTime(time)
             | Value::CommandTime(time)
@@ -236,6 +240,7 @@ impl Figure {
                 config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), ..config.pages };
             }
             Value::Surplus => config.pages.surplus = true,
+            Value::NoVirtualPorts => config.ib_virt = false,
             Value::ResetTime(time) => config.reset_time = time,
             Value::StartTime(start) => config.command_time.start = start,
             Value::CommandTime(time) => config.command_time = CommandTime { usual: time, start: time },
