@@ -37,6 +37,8 @@ struct Side {
     connection: Connection,
     /// Bit n: request n is done.
     done: u64,
+    /// Whether this side sends before it has heard of the other.
+    first: bool,
 }
 
 fn main() -> Result<(), Failure> {
@@ -44,13 +46,14 @@ fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
     let buffer = IdentityBuffer::new(board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?);
-    let mut side = Side { connection: Connection::open(slot, arena, buffer)?, done: 0 };
-    let connection = &mut side.connection;
-    println!("address {}", connection.address);
+    let mut side = Side { connection: Connection::open(slot, arena, buffer)?, done: 0, first: true };
+    println!("address {}", side.connection.address);
 
     let line = board::console::read_line::<100>(Duration::from_secs(120)).during("the peer's address")?;
     let (peer, role) = line.split_once(' ').during("not 'LID:QPN:PSN:GID first|second'")?;
     let peer = Address::parse(peer).during("not an address: LID:QPN:PSN:GID")?;
+    side.first = role == "first";
+    let connection = &mut side.connection;
     connection.connect(&peer)?;
     (0..2).try_for_each(|place| connection.receive(place, message(place), MESSAGE_LEN))?;
     println!("connected");
@@ -114,6 +117,10 @@ impl Side {
 
     /// Sends the peer the address where it may write, and takes the same from the peer: receive `place`.
     fn exchange(&mut self, place: u64, own: Remote) -> Result<Remote, Failure> {
+        // The second connects before the first, whose message says that both are connected.
+        if !self.first {
+            self.expect(&[place])?;
+        }
         let (connection, out) = (&mut self.connection, MESSAGE + 1024);
         let outside = |_| Failure::new(format_args!("a message outside of the buffer"));
         connection.region.write(out, &own.addr.to_be_bytes()).map_err(outside)?;
