@@ -1,5 +1,7 @@
 //! Completion queues: made, polled, armed, destroyed.
 
+use core::cell::Cell;
+
 use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
 use crate::ring::{locate, place as ring_place};
@@ -8,9 +10,9 @@ use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, Handle, NotifyCqError,
-    Peek, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData, WcOpcode,
-    WcStatus,
+    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss, Handle,
+    NotifyCqError, Peek, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData,
+    WcOpcode, WcStatus,
 };
 
 /// Attributes of a completion queue.
@@ -39,6 +41,11 @@ pub(crate) struct CqState<P: Provider> {
     pub(crate) ring: P::CqRing,
     pub(crate) handle: CqHandle,
     cqn: Cqn,
+    /// Entries that are still taken from the ring once the device is lost: what had come by then, and no more than the ring has,
+    /// since the device may write on. 0: it is not read any more.
+    readable: Cell<u32>,
+    /// The queue pair whose request was flushed last.
+    flushing: Cell<u16>,
 }
 
 /// A completion queue split off from [`Verbs`], for use on any core: see [`Verbs::take_cq`].
@@ -269,7 +276,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     /// Completes a receive of the queue pair that was found.
     #[inline(always)]
     fn complete_recv(&mut self, qpn: Qpn, index: u16) -> Option<Completion> {
-        if self.receiver.is_draining() {
+        if !self.receiver.is_common() {
             return None;
         }
         let at = self.receiver.recv.locate(index)?;
@@ -282,7 +289,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     /// Completes a send of the queue pair that was found.
     #[inline(always)]
     fn complete_send(&mut self, qpn: Qpn, index: u16) -> Option<Completion> {
-        if self.sender.is_draining() {
+        if !self.sender.is_common() {
             return None;
         }
         let at = locate(self.head, self.sender.send.tail.load(Ordering::Relaxed), index)?;
@@ -313,7 +320,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     fn next_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         // Bounded by the entries of the ring: each turn takes one.
         loop {
-            if self.reader.peek() == Peek::Empty {
+            if self.state.readable.get() == 0 || self.reader.peek() == Peek::Empty {
                 return self.found_empty(pending_output);
             }
             let found = match self.reader.parse() {
@@ -324,6 +331,9 @@ impl<'a, P: Provider> PollCursor<'a, P> {
                 return None;
             }
             self.reader.advance();
+            if loss_of(self.shared, self.state).is_some() {
+                self.state.readable.set(self.state.readable.get().saturating_sub(1));
+            }
             if !FAST_PATH && !matches!(found, Ok(Some(_))) {
                 // The caller counts what it is given and publishes that alone.
                 self.reader.publish_consumer_index();
@@ -337,7 +347,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         }
     }
 
-    /// Returns the result of an empty queue: nothing, or that no more completions will come.
+    /// Returns the result of an empty queue: nothing, or that no more completions will come, or what is flushed.
     #[inline(always)]
     fn found_empty(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         let slot = slot_of(self.shared, self.state.handle);
@@ -345,7 +355,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
             // From here on the slot of a queue pair that was drained may be another's.
             self.forget();
-            return end_drain_or_report(self.state, slot, wanted, pending_output);
+            return end_drain_or_report(self.state, self.shared, slot, wanted, pending_output);
         }
         None
     }
@@ -369,7 +379,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         // While a queue pair that had the number is draining, the next one with it is in RESET.
         let draining = || all.clone().find(|(_, slot)| slot.is_draining());
         let (index, slot) = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
-        if slot.draining.load(Ordering::Acquire) != 0 {
+        if slot.is_draining() {
             return Ok(None);
         }
         let qp = Handle::new(index, slot.generation.load(Ordering::Relaxed));
@@ -383,7 +393,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
                 fail_send(slot, raw.status);
             }
             if slot.binds.load(Ordering::Acquire) != 0 {
-                self.end_binds(slot, qp, tail, at, failed);
+                end_binds(self.shared, slot, qp, tail, at, failed);
             }
             (facts.wr_id, facts.opcode, facts.bytes)
         } else {
@@ -405,13 +415,19 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         let RawCompletion { qpn, status, vendor_err, data, .. } = *raw;
         Ok(Some(Completion { wr_id, qp, qpn, opcode, status, vendor_err, byte_len, data }))
     }
+}
 
-    fn end_binds(&self, slot: &QpSlot<'_>, qp: QpHandle, tail: u32, at: u32, failed: bool) {
-        self.shared.windows.with(|windows| {
-            let ended = windows.complete(qp, tail, at, failed);
-            slot.binds.store(slot.binds.load(Ordering::Relaxed).wrapping_sub(ended), Ordering::Relaxed);
-        });
-    }
+/// Ends the binds among the requests from `tail` to the one at `at`, which failed or not.
+fn end_binds(shared: &Shared<'_>, slot: &QpSlot<'_>, qp: QpHandle, tail: u32, at: u32, failed: bool) {
+    shared.windows.with(|windows| {
+        let ended = windows.complete(qp, tail, at, failed);
+        slot.binds.store(slot.binds.load(Ordering::Relaxed).wrapping_sub(ended), Ordering::Relaxed);
+    });
+}
+
+/// Returns why the device of a queue is lost, if it is.
+fn loss_of<P: Provider>(shared: &Shared<'_>, state: &CqState<P>) -> Option<DeviceLoss> {
+    DeviceLoss::of_word(slot_of(shared, state.handle).broken.load(Ordering::Acquire))
 }
 
 /// Returns whether a slot is that of the queue pair with this number.
@@ -485,19 +501,73 @@ fn next_slow<P: Provider>(
 #[inline(never)]
 fn end_drain_or_report<P: Provider>(
     state: &CqState<P>,
+    shared: &Shared<'_>,
     slot: &CqSlot,
     wanted: u32,
     pending_output: bool,
 ) -> Option<Result<Completion, PollCqError>> {
+    let broken = slot.broken.load(Ordering::Acquire);
     // The queue may have been filled between the peek and the load of `wanted`. And what was taken before it was drained must
     // not reach the caller after.
-    if !pending_output && state.ring.reader().peek() == Peek::Empty {
+    let is_empty = state.readable.get() == 0 || state.ring.reader().peek() == Peek::Empty;
+    if !pending_output && is_empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }
-    match slot.broken.load(Ordering::Relaxed) {
-        0 => None,
-        broken => Some(Err(PollCqError::Broken { cqn: state.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
+    match DeviceLoss::of_word(broken) {
+        // It had come before the device was lost.
+        Some(_) if !is_empty => None,
+        Some(loss) => {
+            state.readable.set(0);
+            Some(flush_next(state, shared).ok_or(PollCqError::DeviceLost { loss }))
+        }
+        None if broken == 0 => None,
+        None => Some(Err(PollCqError::Broken { cqn: state.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
     }
+}
+
+/// Flushes the next request that completes into this queue and that a lost device has left.
+fn flush_next<P: Provider>(state: &CqState<P>, shared: &Shared<'_>) -> Option<Completion> {
+    // Round all queue pairs from the last one that had something: one that is posting meanwhile may have something again.
+    let (first, count) = (usize::from(state.flushing.get()), shared.qps.len());
+    (0..count).find_map(|step| {
+        let index = first.wrapping_add(step);
+        let index = if index < count { index } else { index.wrapping_sub(count) };
+        let done = flush(shared, shared.qps.get(index)?, index as u16, state.handle.index())?;
+        state.flushing.set(index as u16);
+        Some(done)
+    })
+}
+
+/// Flushes the oldest request of a queue pair that completes into the queue in slot `cq`.
+fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, index: u16, cq: u16) -> Option<Completion> {
+    let loss = slot.loss()?;
+    let qp = Handle::new(index, slot.generation.load(Ordering::Relaxed));
+    let done = |wr_id, opcode| Completion {
+        wr_id,
+        qp,
+        qpn: slot.qpn(),
+        opcode,
+        status: WcStatus::WrFlushErr,
+        vendor_err: 0,
+        byte_len: 0,
+        data: WcData::Lost(loss),
+    };
+    if slot.send_cq() == cq
+        && let Some(at) = slot.send.oldest()
+        && let Some(facts) = retire_send(slot, at)
+    {
+        if slot.binds.load(Ordering::Acquire) != 0 {
+            end_binds(shared, slot, qp, at, at, true);
+        }
+        return Some(done(facts.wr_id, facts.opcode));
+    }
+    if slot.recv_cq() == cq
+        && let Some(at) = slot.recv.oldest()
+        && let Some(wr_id) = retire_recv(slot, at)
+    {
+        return Some(done(wr_id, WcOpcode::Recv));
+    }
+    None
 }
 
 impl<P: Provider> Iterator for Completions<'_, P> {
@@ -583,14 +653,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let handle = self.cqs.vacancy(self.first_generation).ok_or(CreateCqError::Full)?;
         let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
-        let created = self.provider.create_cq(CoreToken::NEW, entries).map_err(CreateCqError::Device)?;
+        let created = self.provider.create_cq(CoreToken::NEW, entries);
+        let created = created.map_err(|error| CreateCqError::Device(self.failed(error)))?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
         for word in [&slot.events, &slot.reported_events, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
         slot.cqn.store(cqn.get(), Ordering::Release);
-        let queue = Some(CqState { ring, handle, cqn });
+        let queue = Some(CqState { ring, handle, cqn, readable: Cell::new(entries.max(1)), flushing: Cell::new(0) });
         self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0, queue });
         log_event!(debug, "completion queue {:?}: number {:?}, {} entries", handle, cqn, entries);
         Ok(handle)
@@ -619,7 +690,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Its events are taken by the interrupt handler: they must be gone before the number may come again.
         let Some(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
-        self.provider.destroy_cq(CoreToken::NEW, &mut cq.inner).map_err(DestroyCqError::Device)?;
+        if let Err(error) = self.provider.destroy_cq(CoreToken::NEW, &mut cq.inner) {
+            return Err(DestroyCqError::Device(self.failed(error)));
+        }
         crate::interrupt::drain(events, self.shared, None);
         if let Some(slot) = self.shared.cqs.get(usize::from(handle.index())) {
             slot.cqn.store(NO_NUMBER, Ordering::Release);
@@ -637,8 +710,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// event, the queue is just empty. Where interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is
     /// waiting.
     ///
+    /// When the device is lost ([`DeviceLoss`]), a queue returns the completions that had come. Then it returns each request
+    /// that completes into it and is not done, signaled or not, exactly once with [`WcStatus::WrFlushErr`] and
+    /// [`WcData::Lost`]. Whether the device has executed such a request is not known. After that it returns
+    /// [`PollCqError::DeviceLost`] at each call. A call of the control path that fails finds the loss, and [`Self::maintain`]
+    /// looks for it; until then the queue is just empty. What another core posts at the time of the loss may be flushed by a
+    /// poll after that error, and what it posts in a batch when the batch has ended.
+    ///
     /// # Errors
-    /// The handle is stale, the queue is taken by [`Self::take_cq`], a completion is invalid, or the queue is broken.
+    /// The handle is stale, the queue is taken by [`Self::take_cq`], a completion is invalid, the queue is broken, or the device
+    /// is lost.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
         match self.cqs.get_mut(cq) {
@@ -649,7 +730,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Iterates over completions, without an array. An error of [`Self::poll_cq`] is an item at its place in the order, and the
-    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call.
+    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call, and a queue of a
+    /// lost device [`PollCqError::DeviceLost`].
     ///
     /// # Errors
     /// The handle is stale, or the queue is taken by [`Self::take_cq`].
@@ -665,10 +747,13 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is taken by [`Self::take_cq`].
+    /// The handle is stale, the queue is taken by [`Self::take_cq`], or the device is lost: no event would come.
     pub fn req_notify_cq(&mut self, cq: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError> {
         match self.cqs.get_mut(cq) {
             Some(Cq { queue: Some(queue), .. }) => {
+                if let Some(loss) = loss_of(&self.shared, queue) {
+                    return Err(NotifyCqError::DeviceLost { loss });
+                }
                 arm(queue, &self.shared, solicited_only);
                 Ok(())
             }

@@ -3,9 +3,9 @@
 use crate::completion::Cq;
 use crate::log::log_event;
 use crate::shared::NO_NUMBER;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::verbs::Verbs;
-use crate::{AsyncEvent, CqHandle, Cqn, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
+use crate::{AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
 
 /// An event (`ibv_async_event`, and completion events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Event {
     PortDown(u8),
     /// LID, P_Key table, GID table or SM of a port changed.
     PortChanged(u8),
-    /// The device is broken: health syndrome, and extended one. Polling any completion queue says so too.
+    /// The device is lost: health syndrome, and extended one. Polling any completion queue says so too ([`Verbs::poll_cq`]).
     DeviceFatal(u8, u16),
     /// A queue of events was full, and some may be lost. Of completion queues none is: each counts as having had an event. The
     /// states of queue pairs and ports are to be queried.
@@ -45,9 +45,6 @@ pub enum Event {
     Unknown(u8, u8),
 }
 
-/// Syndrome of a completion queue whose device is broken or gone.
-const DEVICE_FATAL: u32 = 0x100;
-
 /// Completion events in a row after which those of each completion queue are reported once more, then `None`.
 const COMPLETIONS_IN_A_ROW: u16 = 64;
 
@@ -58,9 +55,10 @@ impl<P: Provider> Verbs<'_, P> {
     /// device raises an interrupt for the others, and the next call takes them.
     ///
     /// # Errors
-    /// The device is gone, or gave something that is no event.
+    /// The device is lost, or gave something that is no event.
     pub fn poll_event(&mut self) -> Result<Option<Event>, PollEventError<P::Error>> {
-        if let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? {
+        let taken = self.provider.poll_event();
+        if let Some(event) = taken.map_err(|error| PollEventError::Device(self.failed(error)))? {
             return Ok(Some(self.translate(event)));
         }
         // The queue whose turn it is at the end of a long row: no more events are taken, so that none is left behind unseen.
@@ -103,7 +101,7 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::PortDown(port) => Some(Event::PortDown(port)),
             AsyncEvent::PortChanged(port) => Some(Event::PortChanged(port)),
             AsyncEvent::DeviceFatal(syndrome, extended) => {
-                self.break_all_cqs();
+                self.lose(DeviceLoss::Fatal);
                 Some(Event::DeviceFatal(syndrome, extended))
             }
             AsyncEvent::Overflow => Some(Event::EventsLost),
@@ -119,23 +117,53 @@ impl<P: Provider> Verbs<'_, P> {
     /// again at the latest. Takes no asynchronous events: [`Verbs::poll_event`].
     ///
     /// # Errors
-    /// The device is gone or broken; polling any completion queue says so from here on.
+    /// The device is lost: from here on its completion queues flush what was posted ([`Self::poll_cq`]).
     pub fn maintain(&mut self) -> Result<Instant, P::Error> {
-        let result = self.provider.maintain();
-        if result.is_err() {
-            self.break_all_cqs();
-        }
-        result
+        self.provider.maintain().map_err(|error| self.failed(error))
     }
 
-    /// Marks every completion queue as broken.
-    fn break_all_cqs(&self) {
-        for slot in self.shared.cqs {
-            let cqn = slot.cqn.load(Ordering::Relaxed);
-            if cqn != crate::shared::NO_NUMBER && slot.broken.load(Ordering::Relaxed) != DEVICE_FATAL {
-                log_event!(error, "completion queue {:x} is broken with its device", cqn);
+    /// Returns the error of a call to the backend, after it was looked whether the device is lost.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed(&self, error: P::Error) -> P::Error {
+        if let Some((loss, _)) = self.provider.lost() {
+            self.lose(loss);
+        }
+        error
+    }
+
+    /// Marks everything as that of a lost device. The reason that was found first stays.
+    pub(crate) fn lose(&self, loss: DeviceLoss) {
+        for (handle, qp) in self.qps.iter() {
+            let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { continue };
+            // The requests of one that is draining were dropped before.
+            if slot.is_draining() {
+                continue;
             }
-            slot.broken.store(DEVICE_FATAL, Ordering::Relaxed);
+            if let Some(send) = &qp.send {
+                // With those of a batch that was forgotten: they wait for a doorbell, which is of no use now.
+                slot.send.head.store(send.head.get(), Ordering::Release);
+            }
+            if slot.loss().is_none() {
+                slot.draining.store(loss.word(), Ordering::Release);
+            }
+            // Whoever is refused because of the state finds the reason.
+            fence(Ordering::Release);
+            slot.set_state(QpState::Err);
+        }
+        for slot in self.shared.cqs {
+            if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
+                if slot.cqn.load(Ordering::Relaxed) != NO_NUMBER {
+                    log_event!(
+                        error,
+                        "completion queue {:x} is lost with its device: {:?}",
+                        slot.cqn.load(Ordering::Relaxed),
+                        loss
+                    );
+                }
+                // After the marks of the queue pairs, which its poller looks for.
+                slot.broken.store(loss.word(), Ordering::Release);
+            }
             slot.wake();
         }
     }
@@ -145,7 +173,9 @@ impl<P: Provider> Verbs<'_, P> {
         let handle = self.cqs.iter().find(named).map(|(handle, _)| handle)?;
         let slot = self.shared.cqs.get(usize::from(handle.index()))?;
         log_event!(error, "completion queue {:?} is broken, syndrome {:x}", handle, syndrome);
-        slot.broken.store(u32::from(syndrome).wrapping_add(1), Ordering::Relaxed);
+        if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
+            slot.broken.store(u32::from(syndrome).wrapping_add(1), Ordering::Relaxed);
+        }
         slot.wake();
         Some(handle)
     }
@@ -162,7 +192,10 @@ impl<P: Provider> Verbs<'_, P> {
         let state = match self.provider.query_qp(qp.inner()) {
             Ok((state, ..)) => state,
             // A device that does not answer is believed in this.
-            Err(_) => QpState::Err,
+            Err(error) => {
+                self.failed(error);
+                QpState::Err
+            }
         };
         if !matches!(state, QpState::Err | QpState::Sqe) {
             return None;

@@ -24,6 +24,7 @@ mod id;
 mod interleavings;
 mod interrupt;
 mod log;
+mod loss;
 mod platform;
 mod port;
 mod provider;
@@ -67,6 +68,7 @@ pub use flags::{Access, QpAttrMask, SendFlags};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
 pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
+pub use loss::DeviceLoss;
 pub use platform::{
     Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
     RingView, TooFewPages, WordRegister,

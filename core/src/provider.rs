@@ -5,8 +5,8 @@
 
 use crate::log::format_as;
 use crate::{
-    Access, AddressMap, Cqn, DeviceAttr, Gid, Instant, Lkey, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
-    Remote, Rkey, SendFlags, Sge, WcData, WcStatus, errno::Errno,
+    Access, AddressMap, Cqn, DeviceAttr, DeviceLoss, Gid, Instant, Lkey, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState,
+    QpType, Qpn, Remote, Rkey, SendFlags, Sge, WcData, WcStatus, errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -253,16 +253,20 @@ pub trait Provider {
     fn now(&self) -> Instant;
     /// Pauses by that clock ([`Clock::relax`](crate::Clock::relax)), in a wait that ends at `deadline` at the latest.
     fn relax(&self, deadline: Instant);
+    /// Returns why the device is lost, and the error with which every call fails from then on. `None` while it works. A device
+    /// that is lost stays lost: no call sends it anything, and no call takes memory for it. Asks the device nothing: the loss is
+    /// what an earlier call has found, which has failed, or has given [`AsyncEvent::DeviceFatal`].
+    fn lost(&self) -> Option<(DeviceLoss, Self::Error)>;
     /// Takes the next asynchronous event, if one is waiting; never waits.
     ///
     /// # Errors
-    /// The device is gone, or gave something that is no event.
+    /// The device is lost, or gave something that is no event.
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error>;
     /// Does what is due for the device: gives it the memory that it requests, and checks its health. Returns the moment of the
     /// next call.
     ///
     /// # Errors
-    /// The device is gone or broken.
+    /// The device is lost.
     fn maintain(&mut self) -> Result<Instant, Self::Error>;
     /// Hands out the queues of completion events; `None` if that was done already.
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Self::CompletionEvents>;
@@ -379,6 +383,10 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).relax(deadline)
     }
 
+    fn lost(&self) -> Option<(DeviceLoss, Self::Error)> {
+        (**self).lost()
+    }
+
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error> {
         (**self).poll_event()
     }
@@ -420,7 +428,7 @@ pub enum AsyncEvent {
     PortDown(u8),
     /// LID, P_Key table, GID table or SM of a port changed.
     PortChanged(u8),
-    /// The device is broken: health syndrome, and extended one.
+    /// The device is lost: health syndrome, and extended one.
     DeviceFatal(u8, u16),
     /// The queue of asynchronous events was full: some may be lost.
     Overflow,

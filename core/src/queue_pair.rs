@@ -6,7 +6,7 @@ use crate::completion::Cq;
 use crate::log::log_event;
 use crate::recv_queue::{RecvQueue, RecvState};
 use crate::send_queue::{SendLimits, SendQueue, SendState, ring_unannounced};
-use crate::shared::{NO_NUMBER, QpSlot, RingCounters, Shared};
+use crate::shared::{GONE, NO_NUMBER, QpSlot, RESET, RingCounters, Shared};
 use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
@@ -162,7 +162,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
             sizes,
             cookie,
         };
-        let created = self.provider.create_qp(CoreToken::NEW, &params).map_err(CreateQpError::Device)?;
+        let created = match self.provider.create_qp(CoreToken::NEW, &params) {
+            Ok(created) => created,
+            Err(error) => return Err(CreateQpError::Device(self.failed(error))),
+        };
         let CreatedQp { qp: inner, send, recv, qpn } = created;
         pd.users = pd.users.saturating_add(1);
         use_cq(self.cqs, init.send_cq, 1);
@@ -234,7 +237,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if to == QpState::Reset && !here {
             return Err(ModifyQpError::Taken);
         }
-        if slot.draining.load(Ordering::Relaxed) != 0 && to != QpState::Reset {
+        if slot.is_draining() && to != QpState::Reset {
             if !is_drained(self.shared, slot) {
                 log_event!(debug, "queue pair {:?} is still draining", handle);
                 return Err(ModifyQpError::Draining);
@@ -251,7 +254,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let mut all = qp.attr;
         merge(&mut all, attr, mask, from, to);
-        self.provider.modify_qp(CoreToken::NEW, &mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
+        if let Err(error) = self.provider.modify_qp(CoreToken::NEW, &mut qp.inner, from, &all, mask) {
+            return Err(ModifyQpError::Device(self.failed(error)));
+        }
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
         // Again, since that is less code than a copy that may overlap.
         merge(&mut qp.attr, attr, mask, from, to);
@@ -309,7 +314,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn query_qp(&mut self, handle: QpHandle) -> Result<QpInfo, QueryQpError<P::Error>> {
         let qp = self.qps.get(handle).ok_or(QueryQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
-        let (state, rq_psn, sq_psn) = self.provider.query_qp(&qp.inner).map_err(QueryQpError::Device)?;
+        let answer = self.provider.query_qp(&qp.inner);
+        let (state, rq_psn, sq_psn) = answer.map_err(|error| QueryQpError::Device(self.failed(error)))?;
         slot.set_state(state);
         let mut info = qp.info(slot);
         (info.attr.rq_psn, info.attr.sq_psn) = (rq_psn, sq_psn);
@@ -326,7 +332,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if qp.send.is_none() || qp.recv.is_none() {
             return Err(DestroyQpError::Taken);
         }
-        self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner).map_err(DestroyQpError::Device)?;
+        if let Err(error) = self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner) {
+            return Err(DestroyQpError::Device(self.failed(error)));
+        }
         let (pd, send_cq, recv_cq) = (qp.pd, qp.send_cq, qp.recv_cq);
         self.drop_requests(handle, GONE);
         self.qps.remove(handle);
@@ -440,11 +448,6 @@ fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result
     }
     Ok(sizes)
 }
-
-/// [`QpSlot::draining`] of a queue pair that was reset.
-const RESET: u32 = 1;
-/// [`QpSlot::draining`] of a queue pair that is gone.
-const GONE: u32 = 2;
 
 /// Returns whether a slot is that of a queue pair that is gone, and whose completions are to be dropped.
 fn is_gone(slot: &QpSlot<'_>) -> bool {

@@ -163,7 +163,10 @@ fn write<P: Provider>(state: &mut RecvState<P>, slot: &QpSlot<'_>, wr_id: u64, s
 fn post_unusual<P: Provider>(state: &mut RecvState<P>, shared: &Shared<'_>, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
     let slot = slot_of(shared, state.handle);
     if !slot.can_receive() {
-        return Err(PostRecvError::NotReady { state: slot.state() });
+        return Err(match slot.loss() {
+            Some(loss) => PostRecvError::DeviceLost { loss },
+            None => PostRecvError::NotReady { state: slot.state() },
+        });
     }
     if wr.sges.len() > state.max_sge as usize {
         return Err(PostRecvError::SgeCount { count: wr.sges.len(), max: state.max_sge });

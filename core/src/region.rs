@@ -61,7 +61,8 @@ impl<P: Provider> Verbs<'_, P> {
     /// The table is full, or the device refuses.
     pub fn alloc_pd(&mut self) -> Result<PdHandle, AllocPdError<P::Error>> {
         let handle = self.pds.vacancy(self.first_generation).ok_or(AllocPdError::Full)?;
-        let inner = self.provider.alloc_pd(CoreToken::NEW).map_err(AllocPdError::Device)?;
+        let made = self.provider.alloc_pd(CoreToken::NEW);
+        let inner = made.map_err(|error| AllocPdError::Device(self.failed(error)))?;
         self.pds.occupy(handle, Pd { inner, users: 0 });
         Ok(handle)
     }
@@ -75,7 +76,9 @@ impl<P: Provider> Verbs<'_, P> {
         if pd.users != 0 {
             return Err(DeallocPdError::Busy { users: pd.users });
         }
-        self.provider.dealloc_pd(CoreToken::NEW, &mut pd.inner).map_err(DeallocPdError::Device)?;
+        if let Err(error) = self.provider.dealloc_pd(CoreToken::NEW, &mut pd.inner) {
+            return Err(DeallocPdError::Device(self.failed(error)));
+        }
         self.pds.remove(handle);
         Ok(())
     }
@@ -91,7 +94,8 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Errors
     /// Rights, range or domain are invalid, the table is full, or the device refuses. The buffer is returned, unless the device
-    /// may use it: it did not answer, or keeps a key that it should have destroyed.
+    /// may use it: it did not answer, or keeps a key that it should have destroyed. A device that is known to be lost gets no
+    /// buffer, and each is returned.
     pub fn reg_mr<B: DmaBuffer + 'static>(
         &mut self,
         pd: PdHandle,
@@ -143,11 +147,20 @@ impl<P: Provider> Verbs<'_, P> {
         map: &dyn AddressMap,
     ) -> Result<(MrHandle, MrInfo), Unregistered<P::Error>> {
         self.check_region(pd, addr, length, access)?;
+        // Its error would say that it may use the memory, which it was never told of.
+        if let Some((_, error)) = self.provider.lost() {
+            return Err(RegMrError::Device(self.failed(error)).into());
+        }
         let domain = self.pds.get_mut(pd).ok_or(RegMrError::StalePd)?;
         let request = MrRequest { addr, length, access, map };
         let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
-        let (mut inner, lkey, rkey) =
-            created.map_err(|error| Unregistered { error: RegMrError::Device(error), in_use: error.may_use_memory() })?;
+        let (mut inner, lkey, rkey) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                let in_use = error.may_use_memory();
+                return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use });
+            }
+        };
         // The slot where a search for the key begins, or the first vacant one after it that has generations left.
         let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
         let vacant = self
@@ -159,8 +172,9 @@ impl<P: Provider> Verbs<'_, P> {
         let handle = match vacant {
             Some(handle) if lkey.get() != 0 && !known => handle,
             _ => {
-                let destroyed = self.provider.destroy_mr(CoreToken::NEW, &mut inner);
-                destroyed.map_err(|error| Unregistered { error: RegMrError::Device(error), in_use: true })?;
+                if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut inner) {
+                    return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use: true });
+                }
                 return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full }.into());
             }
         };
@@ -269,7 +283,7 @@ impl<P: Provider> Verbs<'_, P> {
         }
         if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut mr.inner) {
             self.publish(handle, Some(&info));
-            return Err(DeregMrError::Device(error));
+            return Err(DeregMrError::Device(self.failed(error)));
         }
         self.mrs.remove(handle);
         self.leave_pd(info.pd);

@@ -196,6 +196,16 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     }
 }
 
+/// Returns why a queue pair takes no sends.
+#[cold]
+#[inline(never)]
+fn refusal_to_post(slot: &QpSlot<'_>) -> PostSendError {
+    match slot.loss() {
+        Some(loss) => PostSendError::DeviceLost { loss },
+        None => PostSendError::NotReady { state: slot.state() },
+    }
+}
+
 /// Implements [`SendQueue::post_send`].
 #[inline(always)]
 pub(crate) fn post_one<P: Provider>(
@@ -205,7 +215,7 @@ pub(crate) fn post_one<P: Provider>(
 ) -> Result<(), PostSendError> {
     let slot = slot_of(shared, state.limits.handle);
     if !slot.can_send() {
-        return Err(PostSendError::NotReady { state: slot.state() });
+        return Err(refusal_to_post(slot));
     }
     let mut open = PostCursor::new(state, shared);
     if !open.post_fast(wr) {
@@ -224,7 +234,7 @@ pub(crate) fn post_list<P: Provider>(
 ) -> Result<(), BadWr<PostSendError>> {
     let slot = slot_of(shared, state.limits.handle);
     if !slot.can_send() {
-        return Err(BadWr { index: 0, error: PostSendError::NotReady { state: slot.state() } });
+        return Err(BadWr { index: 0, error: refusal_to_post(slot) });
     }
     let mut open = PostCursor::new(state, shared);
     let mut result = Ok(());
@@ -1011,7 +1021,10 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             }
             let state = self.slot.state();
             if !can_send(state) {
-                return Err(BindMwError::NotReady { state });
+                return Err(match self.slot.loss() {
+                    Some(loss) => BindMwError::DeviceLost { loss },
+                    None => BindMwError::NotReady { state },
+                });
             }
             self.put_bind(windows, bind.wr_id, bind.flags, &request).map_err(|fault| match fault {
                 BindFault::Refused(refused) => BindMwError::Refused(refused),

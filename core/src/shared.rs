@@ -7,7 +7,7 @@ use crate::ring::locate;
 use crate::storage::RingsView;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64, fence};
 use crate::window::Windows;
-use crate::{Access, Lkey, QpState, Qpn, Sge};
+use crate::{Access, DeviceLoss, Lkey, QpState, Qpn, Sge};
 
 /// References to all shared tables of one device.
 pub(crate) struct Shared<'s> {
@@ -273,7 +273,8 @@ pub(crate) struct CqSlot {
     pub(crate) events: AtomicU32,
     /// The events that [`crate::Verbs::poll_event`] has reported. Written by the control path.
     pub(crate) reported_events: AtomicU32,
-    /// 1 above the syndrome with which the queue broke, 0 if it did not. Written by the control path.
+    /// 1 above the syndrome with which the queue broke, 0 if it did not; or the word of a [`DeviceLoss`]. Written by the control
+    /// path.
     pub(crate) broken: AtomicU32,
     /// Counts the queue pairs whose completions are to be dropped. Written by the control path.
     pub(crate) clean_wanted: AtomicU32,
@@ -314,6 +315,11 @@ impl CqSlot {
     }
 }
 
+/// [`QpSlot::draining`] of a queue pair that was reset.
+pub(crate) const RESET: u32 = 1;
+/// [`QpSlot::draining`] of a queue pair that is gone.
+pub(crate) const GONE: u32 = 2;
+
 const _: () = assert!(QpState::Sqd as u32 == QpState::Rts as u32 + 1, "two states, one after the other, send");
 
 /// A slot of the table of queue pairs.
@@ -328,7 +334,8 @@ pub(crate) struct QpSlot<'r> {
     pub(crate) generation: AtomicU32,
     /// Slots of its completion queues: of sends in the upper half, of receives in the lower. Written by the control path.
     pub(crate) cqs: AtomicU32,
-    /// Whether its completions are stale: from before a RESET or of a queue pair that is gone. Written by the control path.
+    /// [`RESET`] or [`GONE`] if its completions are stale, the word of a [`DeviceLoss`] if its device is lost, otherwise 0.
+    /// Written by the control path.
     pub(crate) draining: AtomicU32,
     /// [`QpState`]. Written by the control path, and by the poller of its completions, which may move it to an error state.
     state: AtomicU32,
@@ -367,6 +374,12 @@ impl RingCounters {
 
     pub(crate) fn in_flight(&self) -> u32 {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.tail.load(Ordering::Relaxed))
+    }
+
+    /// Returns the oldest request in flight.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        let tail = self.tail.load(Ordering::Relaxed);
+        if self.head.load(Ordering::Acquire) == tail { None } else { Some(tail) }
     }
 
     /// Returns the request in flight with these low bits of its counter.
@@ -436,10 +449,21 @@ impl<'r> QpSlot<'r> {
         Qpn::new(self.qpn.load(Ordering::Relaxed))
     }
 
-    /// Returns whether its completions are to be dropped.
+    /// Returns whether its completions are common ones: neither to be dropped, nor of a lost device.
     #[inline(always)]
+    pub(crate) fn is_common(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether its completions are to be dropped.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed) != 0
+        matches!(self.draining.load(Ordering::Acquire), RESET | GONE)
+    }
+
+    /// Returns why its device is lost, if it is; in any case after the state was seen that it has because of that.
+    pub(crate) fn loss(&self) -> Option<DeviceLoss> {
+        fence(Ordering::Acquire);
+        DeviceLoss::of_word(self.draining.load(Ordering::Acquire))
     }
 
     /// Returns the slot of the completion queue for sends.

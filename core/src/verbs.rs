@@ -184,7 +184,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// There is no such port, or the device does not answer.
     pub fn query_port(&mut self, port: u8) -> Result<PortAttr, QueryError<P::Error>> {
         self.check_port(port)?;
-        self.provider.query_port(port).map_err(QueryError::Device)
+        self.provider.query_port(port).map_err(|error| QueryError::Device(self.failed(error)))
     }
 
     /// Returns an entry of a port's GID table.
@@ -193,7 +193,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// There is no such port or entry, or the device does not answer.
     pub fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, QueryError<P::Error>> {
         self.check_port(port)?;
-        self.provider.query_gid(port, index).map_err(QueryError::Device)
+        self.provider.query_gid(port, index).map_err(|error| QueryError::Device(self.failed(error)))
     }
 
     /// Returns an entry of a port's P_Key table.
@@ -202,7 +202,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// There is no such port or entry, or the device does not answer.
     pub fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, QueryError<P::Error>> {
         self.check_port(port)?;
-        self.provider.query_pkey(port, index).map_err(QueryError::Device)
+        self.provider.query_pkey(port, index).map_err(|error| QueryError::Device(self.failed(error)))
     }
 
     // ---- requests

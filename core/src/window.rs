@@ -419,8 +419,10 @@ impl<P: Provider> Verbs<'_, P> {
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get_mut(pd).ok_or(AllocMwError::StalePd)?;
         let handle = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
-        let created = self.provider.create_mw(CoreToken::NEW, &domain.inner, kind);
-        let (inner, rkey) = created.map_err(AllocMwError::Device)?;
+        let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
+            Ok(created) => created,
+            Err(error) => return Err(AllocMwError::Device(self.failed(error))),
+        };
         domain.users = domain.users.saturating_add(1);
         self.mws.occupy(handle, Mw { pd, inner });
         self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
@@ -449,7 +451,9 @@ impl<P: Provider> Verbs<'_, P> {
         self.shared.windows.with(|windows| windows.hide(handle)).map_err(|binds| DeallocMwError::Busy { binds })?;
         let destroyed = self.provider.destroy_mw(CoreToken::NEW, &mut mw.inner);
         self.shared.windows.with(|windows| windows.end_hidden(handle, destroyed.is_ok()));
-        destroyed.map_err(DeallocMwError::Device)?;
+        if let Err(error) = destroyed {
+            return Err(DeallocMwError::Device(self.failed(error)));
+        }
         let pd = mw.pd;
         self.mws.remove(handle);
         self.leave_pd(pd);
@@ -476,7 +480,10 @@ impl<P: Provider> Verbs<'_, P> {
         match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
             Ok(rkey) => self.shared.windows.with(|windows| windows.key_shows(bind, rkey)),
             // A device that does not answer will not let the region go either.
-            Err(_) => true,
+            Err(error) => {
+                self.failed(error);
+                true
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Access, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
+use crate::{Access, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,17 +251,22 @@ pub struct WcError {
     pub status: WcStatus,
     /// The device's own code beside it.
     pub vendor_err: u8,
+    /// Why the device is lost, if the request was flushed because of that.
+    pub loss: Option<DeviceLoss>,
 }
 
 impl fmt::Display for WcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (vendor error {:#x})", self.status, self.vendor_err)
+        match self.loss {
+            Some(loss) => write!(f, "flushed: the device is lost, {loss}"),
+            None => write!(f, "{} (vendor error {:#x})", self.status, self.vendor_err),
+        }
     }
 }
 
 impl core::error::Error for WcError {}
 
-/// What came with a completed receive.
+/// What came with a completed receive, or why a request was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum WcData {
@@ -271,6 +276,8 @@ pub enum WcData {
     Imm([u8; 4]),
     /// The key that the peer had invalidated.
     Invalidated(Rkey),
+    /// Nothing: the request was flushed because the device is lost. Only with [`WcStatus::WrFlushErr`].
+    Lost(DeviceLoss),
 }
 
 /// A completion (`ibv_wc`).
@@ -285,13 +292,13 @@ pub struct Completion {
     pub qpn: Qpn,
     /// What.
     pub opcode: WcOpcode,
-    /// How it ended; everything below is valid only after [`WcStatus::Success`].
+    /// How it ended; of what is below, only `vendor_err` and [`WcData::Lost`] say something if not by [`WcStatus::Success`].
     pub status: WcStatus,
     /// The device's own code beside an error, 0 otherwise.
     pub vendor_err: u8,
     /// Bytes received, or bytes of the payload that was sent, read or swapped.
     pub byte_len: u32,
-    /// Immediate data or invalidated key.
+    /// Immediate data or invalidated key, or that the device is lost.
     pub data: WcData,
 }
 
@@ -315,7 +322,15 @@ impl Completion {
     pub const fn result(&self) -> Result<(), WcError> {
         match self.status {
             WcStatus::Success => Ok(()),
-            status => Err(WcError { status, vendor_err: self.vendor_err }),
+            status => Err(WcError { status, vendor_err: self.vendor_err, loss: self.loss() }),
+        }
+    }
+
+    /// Returns why the device is lost, if the request was flushed because of that.
+    pub const fn loss(&self) -> Option<DeviceLoss> {
+        match self.data {
+            WcData::Lost(loss) => Some(loss),
+            _ => None,
         }
     }
 }

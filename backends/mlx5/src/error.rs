@@ -4,7 +4,7 @@ mod packed;
 
 use core::fmt;
 
-use bareverbs::{DeviceError, Errno, OutOfRange, QpState};
+use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus};
 
 use crate::command::name::CmdName;
@@ -276,6 +276,16 @@ impl Error {
                 | Self::DeviceFatal { .. }
                 | Self::CommandSignature { .. }
         )
+    }
+
+    /// Returns what this error says of a device that is lost because of it.
+    pub(crate) const fn loss(&self) -> DeviceLoss {
+        match self {
+            Self::DeviceGone => DeviceLoss::Gone,
+            Self::DeviceReset => DeviceLoss::Reset,
+            Self::DeviceFatal { .. } => DeviceLoss::Fatal,
+            _ => DeviceLoss::NoAnswer,
+        }
     }
 }
 

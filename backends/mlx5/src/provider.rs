@@ -1,8 +1,8 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType,
-    Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey,
+    AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, DeviceLoss, Gid, Instant, Lkey, MrRequest,
+    MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey,
 };
 
 use crate::Mlx5;
@@ -117,6 +117,11 @@ where
 
     fn relax(&self, deadline: Instant) {
         self.driver.commands.machine.clock.relax(deadline);
+    }
+
+    fn lost(&self) -> Option<(DeviceLoss, Error)> {
+        let error = Error::from(self.driver.commands.dead?);
+        Some((error.loss(), error))
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {

@@ -1,7 +1,7 @@
 //! Errors of protection domains, memory regions and memory windows.
 
 use super::operation_error;
-use crate::{Access, Errno, Lkey, MwType, QpState, QpType, SendFlags};
+use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpState, QpType, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -185,6 +185,11 @@ operation_error! {
             /// The state.
             state: QpState
         } => Enotconn, "a queue pair in {state:?} does not send";
+        /// The device is lost.
+        DeviceLost {
+            /// Why.
+            loss: DeviceLoss
+        } => Eio, "the device is lost: {loss}";
         /// The send queue is full.
         QueueFull {
             /// Blocks that the request needs.

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::operation_error;
-use crate::{Errno, PhysState, PortState, QpAttrMask, QpCap, QpState};
+use crate::{DeviceLoss, Errno, PhysState, PortState, QpAttrMask, QpCap, QpState};
 
 operation_error! {
     /// Why a query was not answered.
@@ -160,6 +160,11 @@ operation_error! {
         Stale => Einval, "the completion queue's handle is stale";
         /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
         Taken => Ebusy, "the completion queue is taken";
+        /// The device is lost.
+        DeviceLost {
+            /// Why.
+            loss: DeviceLoss
+        } => Eio, "the device is lost: {loss}";
     }
 }
 

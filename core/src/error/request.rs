@@ -3,7 +3,9 @@
 use core::fmt;
 
 use super::operation_error;
-use crate::{BindRefused, Cqn, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, TakeError, WcOpcode};
+use crate::{
+    BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, TakeError, WcOpcode,
+};
 
 operation_error! {
     /// What is wrong with an SGE.
@@ -26,7 +28,7 @@ operation_error! {
         Stale => Einval, "the queue pair's handle is stale";
         /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
         Taken => Ebusy, "the send queue is taken";
-        /// The queue pair cannot send in its state.
+        /// The queue pair cannot send in its state. That is ERR if the device is lost; polling says why.
         NotReady {
             /// The state.
             state: QpState
@@ -131,6 +133,11 @@ pub enum PostSendError {
     TooManyPendingBinds,
     /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
     Taken,
+    /// The device is lost.
+    DeviceLost {
+        /// Why.
+        loss: DeviceLoss,
+    },
 }
 
 impl PostSendError {
@@ -138,6 +145,7 @@ impl PostSendError {
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
+            Self::DeviceLost { .. } => Errno::Eio,
             Self::NoAtomics | Self::NoAddressHandle => Errno::Eopnotsupp,
             Self::Stale
             | Self::Opcode { .. }
@@ -161,6 +169,7 @@ impl fmt::Display for PostSendError {
         match self {
             Self::Stale => f.write_str("the queue pair's handle is stale"),
             Self::NotReady { state } => write!(f, "a queue pair in {state:?} does not send"),
+            Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
             Self::NoAtomics => f.write_str("the device does no atomics"),
             Self::NoAddressHandle => f.write_str("a datagram needs an address handle, which requests do not carry yet"),
@@ -214,6 +223,11 @@ pub enum PostRecvError {
     QueueFull,
     /// The receive queue is taken by [`Verbs::take_recv_queue`](crate::Verbs::take_recv_queue).
     Taken,
+    /// The device is lost.
+    DeviceLost {
+        /// Why.
+        loss: DeviceLoss,
+    },
 }
 
 impl PostRecvError {
@@ -221,6 +235,7 @@ impl PostRecvError {
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
+            Self::DeviceLost { .. } => Errno::Eio,
             Self::Stale | Self::SgeCount { .. } => Errno::Einval,
             Self::Sge { fault, .. } => fault.errno(),
             Self::QueueFull => Errno::Enospc,
@@ -234,6 +249,7 @@ impl fmt::Display for PostRecvError {
         match self {
             Self::Stale => f.write_str("the queue pair's handle is stale"),
             Self::NotReady { state } => write!(f, "a queue pair in {state:?} takes no receives"),
+            Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::QueueFull => f.write_str("the receive queue is full"),
@@ -290,13 +306,18 @@ operation_error! {
             /// The opcode.
             opcode: u8
         } => Ebadmsg, "a completion with opcode {opcode:#x} in queue {cqn}";
-        /// The queue is broken, by an overrun for example, or the device is: no completion comes any more.
+        /// The queue is broken, by an overrun for example: no completion comes any more.
         Broken {
             /// The queue.
             cqn: Cqn,
-            /// The device's syndrome; 0xff if the device is broken or gone.
+            /// The device's syndrome.
             syndrome: u8
         } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x}";
+        /// The device is lost, and every request that completes into the queue was given, flushed if it was not done.
+        DeviceLost {
+            /// Why.
+            loss: DeviceLoss
+        } => Eio, "the device is lost: {loss}";
         /// The queue is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
         Taken => Ebusy, "the completion queue is taken";
     }

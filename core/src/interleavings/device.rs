@@ -10,8 +10,8 @@ use std::vec::Vec;
 use crate::sync::Ordering;
 use crate::{
     AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
-    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType, Peek,
-    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
+    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, DeviceLoss, Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType,
+    Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
     SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
@@ -63,11 +63,16 @@ pub(super) struct Memory {
     carries: bool,
     /// Whether receives fail.
     fails: AtomicBool,
+    /// Whether nothing completes.
+    is_silent: AtomicBool,
 }
 
 impl Memory {
     /// Adds a completion; an armed queue then raises an event.
     fn complete(&self, word: u32) {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return;
+        }
         let mut arming = self.arming.lock().unwrap();
         let index = self.written.fetch_add(1, Ordering::Relaxed);
         self.ring[index].store(THERE | word, if self.carries { Ordering::Release } else { Ordering::Relaxed });
@@ -84,7 +89,7 @@ pub(super) struct Device {
     memory: Arc<Memory>,
     events: Option<Events>,
     keys: u32,
-    pub(super) is_broken: bool,
+    pub(super) is_lost: bool,
 }
 
 impl Device {
@@ -108,8 +113,9 @@ impl Device {
             arming: loom::sync::Mutex::default(),
             carries,
             fails: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
         });
-        Self { attr, events: Some(Events(Arc::clone(&memory))), memory, keys: 0, is_broken: false }
+        Self { attr, events: Some(Events(Arc::clone(&memory))), memory, keys: 0, is_lost: false }
     }
 
     fn memory(&self) -> Arc<Memory> {
@@ -119,6 +125,11 @@ impl Device {
     /// Receives fail from now on, or do not.
     pub(super) fn fail(&self, fails: bool) {
         self.memory.fails.store(fails, Ordering::Relaxed);
+    }
+
+    /// Completes nothing from now on.
+    pub(super) fn be_silent(&self) {
+        self.memory.is_silent.store(true, Ordering::Relaxed);
     }
 
     fn key(&mut self) -> u32 {
@@ -228,12 +239,16 @@ impl Provider for Device {
 
     fn relax(&self, _: Instant) {}
 
+    fn lost(&self) -> Option<(DeviceLoss, Broken)> {
+        if self.is_lost { Some((DeviceLoss::Fatal, Broken)) } else { None }
+    }
+
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Broken> {
         Ok(None)
     }
 
     fn maintain(&mut self) -> Result<Instant, Broken> {
-        if self.is_broken { Err(Broken) } else { Ok(Instant::default()) }
+        if self.is_lost { Err(Broken) } else { Ok(Instant::default()) }
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Events> {

@@ -10,6 +10,7 @@
 
 mod device;
 mod draining;
+mod loss;
 mod regions;
 mod rings;
 mod waking;

@@ -49,9 +49,9 @@ fn a_reset_wakes_the_poller() {
     });
 }
 
-/// A broken device wakes the poller.
+/// The loss of the device wakes the poller.
 #[test]
-fn a_broken_device_wakes_the_poller() {
+fn a_lost_device_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
         let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
@@ -59,7 +59,7 @@ fn a_broken_device_wakes_the_poller() {
             block_on(queue.ready());
             assert!(queue.poll(&mut [Completion::EMPTY]).is_err());
         });
-        harness.verbs.provider_mut().is_broken = true;
+        harness.verbs.provider_mut().is_lost = true;
         assert!(harness.verbs.maintain().is_err());
         poller.join().unwrap();
         harness.forget_waker();

@@ -6,8 +6,8 @@ use super::Harness;
 use super::mock::MockError;
 use super::post::send;
 use crate::{
-    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, Errno, Event, Interrupted, PollCqError, PollEventError, QpInit, QpState,
-    QpType, Qpn, TakeError, WcStatus,
+    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, DeviceLoss, Errno, Event, Interrupted, PollCqError, PollEventError,
+    QpInit, QpState, QpType, Qpn, TakeError, WcStatus,
 };
 
 #[test]
@@ -201,12 +201,11 @@ fn a_broken_device_breaks_every_completion_queue() {
             harness.device().events.push_back(AsyncEvent::DeviceFatal(1, 2));
             assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::DeviceFatal(1, 2))));
         } else {
-            harness.device().is_broken = true;
+            harness.device().loss = Some(DeviceLoss::Fatal);
             assert_eq!(harness.verbs.maintain(), Err(MockError::NoAnswer));
         }
         for cq in [harness.cq, other] {
-            let cqn = harness.verbs.cq(cq).unwrap().cqn;
-            assert_eq!(harness.poll_of(cq), Err(PollCqError::Broken { cqn, syndrome: 0xff }));
+            assert_eq!(harness.poll_of(cq), Err(PollCqError::DeviceLost { loss: DeviceLoss::Fatal }));
         }
     }
 }
@@ -341,12 +340,14 @@ mod ready {
         assert_eq!(handler.on_interrupt(1), Interrupted { completions: 0, overflow: true, asynchronous: false });
         assert_eq!(waiting.woken(), 1);
         assert!(!waiting.is_ready(), "nothing came");
-        waiting.harness.device().is_broken = true;
+        waiting.harness.device().loss = Some(DeviceLoss::Fatal);
         assert!(waiting.harness.verbs.maintain().is_err());
         assert_eq!(waiting.woken(), 2);
         assert!(waiting.is_ready());
+        let flushed = waiting.queue.completions().next().unwrap().unwrap();
+        assert_eq!((flushed.wr_id, flushed.loss()), (1, Some(DeviceLoss::Fatal)));
         let error = waiting.queue.completions().next().unwrap().unwrap_err();
-        assert!(matches!(error, PollCqError::Broken { .. }));
+        assert_eq!(error, PollCqError::DeviceLost { loss: DeviceLoss::Fatal });
     }
 
     /// A completion that comes between the poll and the arm raises no event.

@@ -7,9 +7,9 @@ use std::vec::Vec;
 
 use crate::{
     Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, KeyTag, Lkey, MrRequest,
-    MwType, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
-    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, DeviceLoss, Errno, Gid, Guid, Instant, KeyTag, Lkey,
+    MrRequest, MwType, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind,
+    RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
 /// How long a pause takes.
@@ -154,8 +154,8 @@ pub(super) struct Device {
     pub(super) modified: Vec<(QpState, QpAttr, QpAttrMask)>,
     /// What a query says, if not what was set.
     pub(super) state: Option<QpState>,
-    /// Whether the device is found broken.
-    pub(super) is_broken: bool,
+    /// Why it is lost.
+    pub(super) loss: Option<DeviceLoss>,
     /// Objects alive: domains, regions, windows, completion queues, queue pairs.
     pub(super) alive: [u32; 5],
     /// Whether the device completes the oldest request while its completion queue is armed, so that no event comes of it.
@@ -200,7 +200,7 @@ impl Device {
             completion_events: VecDeque::new(),
             modified: Vec::new(),
             state: None,
-            is_broken: false,
+            loss: None,
             alive: [0; 5],
             completes_when_armed: false,
             violations: Vec::new(),
@@ -232,6 +232,11 @@ impl Device {
         &self.queues[&cqn]
     }
 
+    /// Takes the newest completion out of a queue again.
+    pub(super) fn take_newest(&mut self, cqn: Cqn) {
+        self.queues.get_mut(&cqn).unwrap().pop_back();
+    }
+
     /// Returns the first free mkey number: numbers are reused.
     fn mkey(&mut self) -> u32 {
         let used = |index: u32| {
@@ -244,6 +249,9 @@ impl Device {
     }
 
     fn step(&mut self) -> Result<(), MockError> {
+        if self.loss.is_some() {
+            return Err(MockError::NoAnswer);
+        }
         match self.fail_after {
             Some(0) => {
                 self.fail_after = None;
@@ -597,13 +605,17 @@ impl Provider for Mock {
         device.now = device.now.after(RELAX).min(deadline);
     }
 
+    fn lost(&self) -> Option<(DeviceLoss, MockError)> {
+        Some((self.lock().loss?, MockError::NoAnswer))
+    }
+
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, MockError> {
         Ok(self.step()?.events.pop_front())
     }
 
     fn maintain(&mut self) -> Result<Instant, MockError> {
         self.lock().maintained += 1;
-        if self.lock().is_broken { Err(MockError::NoAnswer) } else { Ok(Instant::from_nanos(1)) }
+        if self.lock().loss.is_some() { Err(MockError::NoAnswer) } else { Ok(Instant::from_nanos(1)) }
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<MockEvents> {

@@ -3,6 +3,7 @@
 mod bind;
 mod draining;
 mod events;
+mod loss;
 mod mock;
 mod model;
 mod objects;

@@ -13,9 +13,9 @@ use super::mock::{Device, Mock};
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, attributes, register};
 use crate::{
-    Access, BindInfo, BindMwError, Completion, CqHandle, Cqn, DeallocMwError, MrHandle, MwBind, MwHandle, MwType, Payload,
-    PdHandle, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawKind, RecvWr, SendBatch,
-    SendBatchError, SendFlags, SendOp, SendWr, Storage, Verbs,
+    Access, BindInfo, BindMwError, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwBind, MwHandle, MwType,
+    Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
+    RawKind, RecvWr, SendBatch, SendBatchError, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode, WcStatus,
 };
 
 const QPS: usize = 3;
@@ -568,6 +568,72 @@ impl Model {
         }
     }
 
+    /// Loses the device. Takes everything of every completion queue, `size` at a time, with half of the queues split off if
+    /// `apart`: each request comes exactly once, in the order of its ring, as the device has completed it or flushed.
+    fn lose(&mut self, size: usize, apart: bool) {
+        self.device().loss = Some(DeviceLoss::Gone);
+        let mut taken = if apart { vec![self.verbs.take_cq(self.cqs[0]).unwrap()] } else { Vec::new() };
+        if size.is_multiple_of(2) {
+            assert!(self.verbs.maintain().is_err());
+        } else {
+            assert!(self.verbs.query_port(1).is_err());
+        }
+        for cq in 0..CQS {
+            let cqn = self.cqn(cq);
+            let come: Vec<_> = self.device().entries(cqn).iter().map(|entry| entry.raw.unwrap()).collect();
+            let mut given = Vec::new();
+            loop {
+                let mut out = [Completion::EMPTY; 5];
+                let polled = match taken.iter_mut().find(|queue| queue.handle() == self.cqs[cq]) {
+                    Some(queue) => queue.poll(&mut out[..size]),
+                    None => self.verbs.poll_cq(self.cqs[cq], &mut out[..size]),
+                };
+                match polled {
+                    Ok(count) => {
+                        assert_ne!(count, 0, "neither a request nor the reason");
+                        given.extend_from_slice(&out[..count]);
+                    }
+                    Err(error) => {
+                        assert_eq!(error, PollCqError::DeviceLost { loss: DeviceLoss::Gone });
+                        break;
+                    }
+                }
+            }
+            let (first, flushed) = given.split_at(come.len());
+            for (raw, done) in come.iter().zip(first) {
+                let queue = self.queues.iter_mut().find(|queue| queue.qpn == raw.qpn).unwrap();
+                let wr_id = if raw.kind == RawKind::Send {
+                    let at = queue.flying.iter().position(|flying| flying.at as u16 == raw.index).unwrap();
+                    queue.flying.drain(..=at).next_back().unwrap().wr_id
+                } else {
+                    queue.receives.remove(&raw.index).unwrap()
+                };
+                assert_eq!((done.wr_id, done.qp, done.status, done.data), (wr_id, queue.qp, raw.status, raw.data));
+            }
+            let mut expected = 0;
+            for (n, queue) in self.queues.iter().enumerate() {
+                let of =
+                    |recv| flushed.iter().filter(move |done| done.qp == queue.qp && (done.opcode == WcOpcode::Recv) == recv);
+                let sends: Vec<_> = queue.flying.iter().map(|flying| flying.wr_id).filter(|_| COMPLETES[n].0 == cq).collect();
+                let mut recvs: Vec<_> = queue.receives.values().copied().filter(|_| COMPLETES[n].1 == cq).collect();
+                // As they were posted.
+                recvs.sort_unstable();
+                expected += sends.len() + recvs.len();
+                assert_eq!(of(false).map(|done| done.wr_id).collect::<Vec<_>>(), sends, "sends of {n}");
+                assert_eq!(of(true).map(|done| done.wr_id).collect::<Vec<_>>(), recvs, "receives of {n}");
+            }
+            assert_eq!(flushed.len(), expected, "of queue pairs that are none");
+            let why = |done: &Completion| (done.status, done.loss()) == (WcStatus::WrFlushErr, Some(DeviceLoss::Gone));
+            assert!(flushed.iter().all(why), "{flushed:?}");
+        }
+        for queue in &self.queues {
+            let (info, slot) = (self.verbs.qp(queue.qp).unwrap(), &self.verbs.shared.qps[usize::from(queue.qp.index())]);
+            assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Err, 0, 0));
+            assert_eq!(slot.binds.load(crate::sync::Ordering::Relaxed), 0);
+        }
+        assert!(self.device().violations.is_empty());
+    }
+
     fn agree(&mut self) {
         for queue in &self.queues {
             let (info, state) = (self.verbs.qp(queue.qp).unwrap(), self.device().qps[&queue.qpn].state);
@@ -624,5 +690,19 @@ proptest! {
         }
         model.settle();
         assert!(model.device().violations.is_empty());
+    }
+
+    #[test]
+    fn after_a_loss_at_any_time_each_request_is_given_once(
+        has_cookies in any::<bool>(),
+        start in prop_oneof![Just(0), any::<u32>(), (u32::MAX - 40)..=u32::MAX, 65_500_u32..65_540],
+        ops in ops(),
+        (size, apart) in (1_usize..=5, any::<bool>()),
+    ) {
+        let mut model = Model::new(true, has_cookies, start);
+        for op in &ops {
+            model.apply(op);
+        }
+        model.lose(size, apart);
     }
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::Harness;
-use crate::{AsyncEvent, Errno, Event, Instant, Lid, PhysState, PortAttr, PortState, WaitActiveError};
+use crate::{AsyncEvent, DeviceLoss, Errno, Event, Instant, Lid, PhysState, PortAttr, PortState, WaitActiveError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -146,7 +146,7 @@ fn a_device_that_fails_and_a_port_that_is_not_there_end_the_wait() {
     harness.device().fail_after = Some(3);
     let error = harness.verbs.wait_active(1, SECOND).unwrap_err();
     assert_eq!((error, error.errno()), (WaitActiveError::Device(super::MockError::Refused), Errno::Eio));
-    harness.device().is_broken = true;
+    harness.device().loss = Some(DeviceLoss::Fatal);
     assert_eq!(harness.verbs.wait_active(1, SECOND), Err(WaitActiveError::Device(super::MockError::NoAnswer)));
 }
 

@@ -15,13 +15,13 @@ use crate::{
 
 /// A buffer of a test; the count of its clones shows whether it was dropped.
 #[derive(Debug)]
-struct Buffer {
+pub(super) struct Buffer {
     bytes: Vec<u8>,
     _alive: Arc<()>,
 }
 
 impl Buffer {
-    fn new(alive: &Arc<()>) -> Self {
+    pub(super) fn new(alive: &Arc<()>) -> Self {
         Self { bytes: vec![0; 64], _alive: Arc::clone(alive) }
     }
 }

@@ -92,7 +92,7 @@ impl Host for Simulated {
 mod tests {
     use std::sync::Arc;
 
-    use bareverbs::{Access, Completion, PollCqError};
+    use bareverbs::{Access, Completion, DeviceLoss, PollCqError};
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
 
@@ -142,7 +142,7 @@ mod tests {
             .unwrap();
         assert!(format!("{error:#}").contains("the firmware stopped"), "{error:#}");
         let polled = device.verbs.poll_cq(cq, &mut [Completion::EMPTY]);
-        assert!(matches!(polled, Err(PollCqError::Broken { .. })), "{polled:?}");
+        assert_eq!(polled, Err(PollCqError::DeviceLost { loss: DeviceLoss::Fatal }));
     }
 
     #[test]

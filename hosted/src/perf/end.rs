@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, Provider as _, Psn, QpAttr, QpCap, QpState, QpType,
-    Qpn, Remote, Rkey, WcStatus,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, PollCqError, Provider as _, Psn, QpAttr, QpCap,
+    QpState, QpType, Qpn, Remote, Rkey, WcStatus,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -239,6 +239,9 @@ pub(super) const fn stream(role: Role) -> u32 {
 /// Returns the error of a failed completion.
 #[cold]
 pub(super) fn failed_completion(completion: &Completion) -> anyhow::Error {
+    if let Some(loss) = completion.loss() {
+        return PollCqError::DeviceLost { loss }.into();
+    }
     let hint = match completion.status {
         WcStatus::RetryExcErr => ": the peer does not answer",
         WcStatus::RnrRetryExcErr => ": the peer has no receive posted",

@@ -319,6 +319,9 @@ impl<H: Host> PingpongEnd<H> {
 
 /// Returns the cause of a failed request, and the remedy.
 fn failure(completion: &Completion) -> String {
+    if let Some(loss) = completion.loss() {
+        return format!("the device is lost: {loss}");
+    }
     let what = if completion.wr_id == SEND { "a send" } else { "a receive" };
     let help = match completion.status {
         WcStatus::RetryExcErr => "the peer does not answer: it ended, has another MTU, or its LID is not reachable",

@@ -134,6 +134,9 @@ impl<H: Host> Harness<H> {
 }
 
 fn check(name: &str, completion: &Completion) -> Result<()> {
+    if let Some(loss) = completion.loss() {
+        bail!("the device of {name} is lost: {loss}");
+    }
     if completion.status != WcStatus::Success {
         bail!(
             "{:?} {:#x} at {name} failed: {:?}, vendor {:#x}",

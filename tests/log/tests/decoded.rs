@@ -220,8 +220,7 @@ fn a_device_that_stops_and_one_that_is_gone() {
     let expected = [
         "ERROR the device reports an internal error, health syndrome 7, 12",
         "DEBUG event: DeviceFatal(7, 18)",
-        "ERROR completion queue 1 is broken with its device",
-        "ERROR the firmware requests a reset, health syndrome 7",
+        "ERROR completion queue 1 is lost with its device: Fatal",
         "ERROR alloc_pd failed: DeviceFatal { syndrome: 7 }",
     ];
     assert_lines(&log, &expected);

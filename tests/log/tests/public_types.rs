@@ -141,6 +141,7 @@ fn of_the_core() {
         DestroyCqError<E>,
         DestroyQpError<E>,
         DeviceAttr,
+        DeviceLoss,
         Eqn,
         Errno,
         Event,

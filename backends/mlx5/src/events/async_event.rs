@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::PackedError;
+use crate::error::{Error, PackedError};
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
 
@@ -55,6 +55,7 @@ impl<P: Platform> Driver<P> {
             let word = self.commands.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
             log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
+            self.commands.dead.get_or_insert(Error::DeviceFatal { syndrome: syndrome as u8 }.pack());
             return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));
         }
         Ok(Some(parse(&entry)))

@@ -85,12 +85,10 @@ impl HealthWatch {
             let health = self.check(commands)?;
             // The counter may move again, but no wait for that is bounded.
             if health.stuck {
-                return Err(Error::DeviceFatal { syndrome: health.syndrome }.pack());
+                commands.dead.get_or_insert(Error::DeviceFatal { syndrome: health.syndrome }.pack());
             }
         }
-        match commands.dead {
-            Some(reason) => Err(reason),
-            None => Ok(self.next),
-        }
+        commands.check_alive()?;
+        Ok(self.next)
     }
 }

@@ -1,0 +1,49 @@
+//! Why a device is lost.
+
+use core::fmt;
+
+/// Why a device is lost: it executes nothing any more, until it is brought up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DeviceLoss {
+    /// It did not answer a command, or its answer cannot be believed.
+    NoAnswer,
+    /// It was removed, or lost its power.
+    Gone,
+    /// Somebody else reset it.
+    Reset,
+    /// Its firmware stopped.
+    Fatal,
+}
+
+impl fmt::Display for DeviceLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoAnswer => "it did not answer a command",
+            Self::Gone => "it is gone",
+            Self::Reset => "somebody else reset it",
+            Self::Fatal => "its firmware stopped",
+        })
+    }
+}
+
+/// First of the words by which slots say that their device is lost. Greater than any syndrome.
+const LOST: u32 = 0x200;
+
+impl DeviceLoss {
+    /// Returns the word of a slot for it.
+    pub(crate) const fn word(self) -> u32 {
+        LOST | self as u32
+    }
+
+    /// Returns what a word of a slot says.
+    pub(crate) const fn of_word(word: u32) -> Option<Self> {
+        match word.wrapping_sub(LOST) {
+            0 => Some(Self::NoAnswer),
+            1 => Some(Self::Gone),
+            2 => Some(Self::Reset),
+            3 => Some(Self::Fatal),
+            _ => None,
+        }
+    }
+}
