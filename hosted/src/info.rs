@@ -19,8 +19,9 @@ use crate::device::{COMPLETION_QUEUES, DOMAINS, Device, Host, QUEUE_PAIRS, REGIO
 use crate::stop::Interrupted;
 use crate::trace;
 
-/// How long a port may take until its state is shown: the bring-up resets a card, whose link is trained again.
-const SETTLE_TIME: Duration = Duration::from_secs(15);
+/// How long a port may take until its state is shown: the bring-up resets a card, whose link is trained again (6 s), and opensm
+/// sweeps every 10 s.
+const SETTLE_TIME: Duration = Duration::from_secs(20);
 
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";

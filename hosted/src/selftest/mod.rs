@@ -215,9 +215,9 @@ impl Job<'_> {
         !self.args.quiet && !self.args.trace.trace
     }
 
-    fn ends<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
-        let lid_a = devices.of(Role::Client).active_port(PORT, self.has_progress(), &self.stop)?.lid;
-        let lid_b = devices.of(Role::Server).active_port(PORT, self.has_progress(), &self.stop)?.lid;
+    fn ends<H: Host>(&mut self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
+        let lid_a = self.active_lid(devices, Role::Client)?;
+        let lid_b = self.active_lid(devices, Role::Server)?;
         let is_simulated = devices.of(Role::Client).host.simulated().is_some();
         let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
         let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);
@@ -228,6 +228,20 @@ impl Job<'_> {
             SelftestEnd::new(&name, devices.of(side), lid, layout, connection).context(name)
         };
         Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
+    }
+
+    /// Waits until the port of an end is active, and reports it as it is then.
+    fn active_lid<H: Host>(&mut self, devices: &mut DevicePair<H>, role: Role) -> Result<Lid> {
+        let (has_line, device) = (self.has_progress(), devices.of(role));
+        let lid = device.active_port(PORT, has_line, &self.stop)?.lid;
+        let reported = match role {
+            Role::Client => self.report.devices.first_mut(),
+            Role::Server => self.report.devices.last_mut(),
+        };
+        if let Some(reported) = reported {
+            reported.port = Port::query(device)?;
+        }
+        Ok(lid)
     }
 
     /// Connects, binds the window, transfers data, and unbinds. Stores the window in `window`, for its deallocation.

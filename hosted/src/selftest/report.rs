@@ -93,19 +93,13 @@ impl DeviceReport {
     /// # Errors
     /// A query failed.
     pub(super) fn new<H: Host>(device: &mut Device<H>) -> Result<Self> {
+        let port = Port::query(device)?;
         let Device { host, verbs, .. } = device;
-        let port = verbs.query_port(1).context("query_port 1")?;
-        let first_gid = verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
         let counted = verbs.provider().statistics();
         Ok(Self {
             name: host.name().into(),
             attributes: DeviceAttributes::new(verbs.query_device(), host.pci_device_id()),
-            port: Port {
-                state: attributes::port_state(port.state).0.into(),
-                port_lid: port.lid.get(),
-                active_mtu: port.active_mtu.bytes(),
-                gid: attributes::gid(first_gid),
-            },
+            port,
             commands: counted.commands.into(),
             firmware_pages: counted.pages_held.into(),
             seconds: 0.0,
@@ -124,6 +118,23 @@ pub struct Port {
     pub active_mtu: u32,
     /// GID 0.
     pub gid: String,
+}
+
+impl Port {
+    /// Reads the attributes of port 1 as they are now.
+    ///
+    /// # Errors
+    /// A query failed.
+    pub(super) fn query<H: Host>(device: &mut Device<H>) -> Result<Self> {
+        let port = device.verbs.query_port(1).context("query_port 1")?;
+        let first_gid = device.verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
+        Ok(Self {
+            state: attributes::port_state(port.state).0.into(),
+            port_lid: port.lid.get(),
+            active_mtu: port.active_mtu.bytes(),
+            gid: attributes::gid(first_gid),
+        })
+    }
 }
 
 /// The memory window through which the client accesses the server's region.
