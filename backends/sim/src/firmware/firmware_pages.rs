@@ -135,7 +135,7 @@ impl Pages {
 
     /// Returns the maximum pages that one command moves.
     pub(crate) fn max_moved(&self) -> u32 {
-        self.first().max(MAX_MOVED)
+        self.first().saturating_add(self.spare_to_ask()).max(MAX_MOVED)
     }
 
     /// Returns the pages missing before INIT_HCA.
@@ -143,10 +143,14 @@ impl Pages {
         self.first().saturating_sub(self.held32())
     }
 
+    /// Returns the pages to ask for before INIT_HCA beyond those that are needed.
+    fn spare_to_ask(&self) -> u32 {
+        if self.demand.surplus { self.demand.chunk } else { 0 }
+    }
+
     /// Returns the pages to ask for before INIT_HCA.
     pub(crate) fn wanted_to_init(&self) -> u32 {
-        let surplus = if self.demand.surplus { self.demand.chunk } else { 0 };
-        self.first().saturating_add(surplus).saturating_sub(self.held32())
+        self.first().saturating_add(self.spare_to_ask()).saturating_sub(self.held32())
     }
 
     /// Returns the pages that a host may take back before INIT_HCA, as a negative number.

@@ -265,3 +265,16 @@ fn all_pages_may_come_in_one_command() {
     assert_eq!(give(&mut host, 0, 3000), 0);
     assert_eq!(asks(&mut host, 2), 2000);
 }
+
+#[test]
+fn spare_pages_may_come_in_that_command_too() {
+    // Fewer to boot than to spare, and more than any command moves otherwise.
+    let pages = PageDemand { boot: 2, init: 5000, chunk: 8, surplus: true, ..PageDemand::NONE };
+    let mut host = Host::new(DeviceConfig { pages, ..plain() });
+    host.ok(&input(0x104, 16, &[]), 16);
+    assert_eq!(give(&mut host, 0, 2), 0);
+    assert_eq!(asks(&mut host, 2), 5008);
+    assert_eq!(give(&mut host, 2, 5011), 8, "more than it asks for");
+    // Looked at: not all of them are memory.
+    assert_eq!(give(&mut host, 2, 5008), 3);
+}
