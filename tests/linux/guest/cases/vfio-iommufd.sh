@@ -40,7 +40,7 @@ rm /dev/vfio/vfio
 works "iommufd" Iommufd "$(own_file "$card0")"
 # A user: the two files, and a limit of locked memory that holds for all processes of the user.
 ulimit -l 1024
-refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+ are needed" \
+refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+( at least)? are needed" \
 	su user -c "bareverbs info --device $card0"
 needed=$(sed -n 's/.*ulimit -l \([0-9]*\).*/\1/p' /tmp/step | head -n 1)
 ulimit -l $((needed + 8192))
@@ -69,4 +69,9 @@ step "bound again, it works" bareverbs --device "$card1" -n 20
 run_job "$card0"
 host remove 1
 if wait_for 100 ended $job; then pass "pulled out: the job ends"; else fail "pulled out: the job does not end"; fi
-sed 's/^/#| /' /tmp/job
+wait $job
+status=$?
+cp /tmp/job /tmp/step
+expect "pulled out: the reason" "$card0.*the device is gone"
+if [ $status -eq 1 ]; then pass "pulled out: with status 1"; else fail "pulled out: exit status $status"; fi
+step "the other card" bareverbs --device "$card1" -n 20
