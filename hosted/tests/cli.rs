@@ -52,7 +52,7 @@ fn the_default_run_does_the_whole_job() {
         "RemAccessErr",
         "memory untouched",
         "RESET to RTS, the new rkey works",
-        "58 of 58 firmware pages are back",
+        "216 of 216 firmware pages are back",
         "ok: 9000 messages",
         "every byte verified",
     ] {

@@ -31,8 +31,8 @@ use bareverbs_cli::pingpong::address::Address;
 use bareverbs_cli::pingpong::args::PingpongArgs;
 use bareverbs_cli::pingpong::exchange::{ClientExchange, ServerExchange};
 use bareverbs_cli::pingpong::{report::Report, run_both, run_one};
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, Profile};
 use clap::Parser as _;
 use serde_json::Value;
 
@@ -384,7 +384,11 @@ fn with_events_each_message_wakes_the_end_that_awaits_it() {
     for transport in ["rc", "uc"] {
         let world = World::new(WorldConfig::default());
         let args = args(&["--transport", transport, "-n", "50", "-e"]);
-        let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
+        let device = |lid| {
+            let config = DeviceConfig::profile(Profile::Instant, lid);
+            Simulated::new(&format!("device {lid}"), world.add(config).unwrap())
+        };
+        let report = run_both(&args, device(1), Some(device(2)), Arc::default());
         assert!(report.ok, "{:?}", report.failure);
         // A missed event would cost a sleep of 100 ms.
         assert!(world.now().as_nanos() < 100_000_000, "{transport}: {} ns", world.now().as_nanos());

@@ -15,8 +15,8 @@ use bareverbs::{
     SendOp, SendWr, Sge, Storage, Verbs,
 };
 use bareverbs_mlx5::{Config, Mlx5};
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, Profile};
 
 pub use lone_device::LoneDevice;
 pub use registration::{SamePage, register, register_mapped};
@@ -128,7 +128,22 @@ impl Node {
             Ok(driver) => driver,
             Err((error, _)) => panic!("bring-up: {error:?}"),
         };
-        Self { host, verbs: verbs(driver) }
+        let mut node = Self { host, verbs: verbs(driver) };
+        node.await_port();
+        node
+    }
+
+    /// Waits until the port is active, if there is anything to wait for, and takes the events of that.
+    pub fn await_port(&mut self) {
+        let is_late = self.host.with_device(|device| {
+            let DeviceConfig { link_training, lid_delay, link_up, managed, .. } = *device.config();
+            link_up && !managed && !(link_training + lid_delay).is_zero()
+        });
+        if is_late {
+            self.verbs.wait_active(1, Duration::from_secs(60)).expect("wait_active");
+            while self.verbs.poll_event().expect("poll_event").is_some() {}
+            self.host.take_interrupts();
+        }
     }
 
     /// Gives the driver back.
@@ -209,6 +224,12 @@ impl Node {
         let findings = self.host.with_device(|device| device.audit().findings().to_vec());
         assert!(findings.is_empty(), "{findings:?}");
     }
+}
+
+/// Returns a device that asks for few pages, as many for each driver, and whose port is active from the start: for tests that
+/// count pages and changes of the port.
+pub fn instant(lid: u16) -> DeviceConfig {
+    DeviceConfig::profile(Profile::Instant, lid)
 }
 
 /// Returns a machine for a driver on `host`.

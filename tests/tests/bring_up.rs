@@ -11,7 +11,7 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, PageDemand, Profile};
-use bareverbs_tests::{Driver, Node, machine, verbs};
+use bareverbs_tests::{Driver, Node, instant, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
     World::new(WorldConfig::default()).add(config).unwrap()
@@ -80,7 +80,7 @@ fn comes_up_and_goes_down(config: DeviceConfig) {
 #[test]
 fn without_pages_with_blue_flame_with_signatures() {
     for (pages, blue_flame, signed) in
-        [(PageDemand::NONE, false, false), (PageDemand::USUAL, true, false), (PageDemand::USUAL, false, true)]
+        [(PageDemand::NONE, false, false), (PageDemand::FEW, true, false), (PageDemand::FEW, false, true)]
     {
         let host = host(DeviceConfig { pages, blue_flame, command_checksum: signed, ..DeviceConfig::with_lid(1) });
         let config = Config { signatures: signed, blue_flame, ..Config::DEFAULT };
@@ -236,7 +236,7 @@ fn health_is_watched() {
 
 #[test]
 fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
-    let host = host(DeviceConfig::with_lid(1));
+    let host = host(instant(1));
     let mut small = machine(&host);
     small.memory = host.memory(4096);
     match Driver::bring_up(small, &Config::DEFAULT) {
@@ -246,7 +246,7 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
     let mut poor = machine(&host);
     poor.pages = host.pages(57);
     let Err((error, _)) = Driver::bring_up(poor, &Config::DEFAULT) else { panic!("it came up") };
-    let cause = Error::TooFewPages { wanted: PageDemand::USUAL.init, available: 40 };
+    let cause = Error::TooFewPages { wanted: PageDemand::FEW.init, available: 40 };
     assert_eq!(error, BringUpError { step: Step::InitPages, cause, pages_kept: 0, needs_reset: false });
     match Mlx5::<SimPlatform, 8>::bring_up(machine(&host), &Config::DEFAULT) {
         Ok(_) => panic!("it came up"),
@@ -272,8 +272,9 @@ fn pages_are_given_and_taken_while_objects_come_and_go() {
     host.world().advance(Duration::from_secs(6));
     while verbs.poll_event().unwrap().is_some() {}
     let after = verbs.provider().statistics();
-    assert_eq!((after.pages_used, after.pages_held), (before.pages_used, before.pages_held), "{after:?}");
-    assert!(after.pages_back > 0);
+    assert_eq!(after.pages_used, before.pages_used);
+    // It keeps some free ones.
+    assert!(after.pages_held < before.pages_held + 8 && after.pages_back > 0, "{after:?}");
     let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
     let report = down(driver);
     assert_eq!((report.pages_kept, report.pages_back), (0, report.pages_given));

@@ -9,7 +9,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::Host;
-use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, refused, signaled};
+use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, instant, refused, signaled};
 
 fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
@@ -31,7 +31,10 @@ struct Stream {
 
 impl Stream {
     fn new() -> Self {
-        let mut pair = Pair::new();
+        Self::on(Pair::new())
+    }
+
+    fn on(mut pair: Pair) -> Self {
         let (a, b) = pair.connected();
         let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
         Self { pair, a, b, there, next: 0 }
@@ -347,7 +350,9 @@ fn lost_interrupts_delay_nobody_who_looks() {
 
 #[test]
 fn events_of_every_type() {
-    let mut stream = Stream::new();
+    // Each change of the cable is one of the port at once.
+    let stream_of_instant_ports = || Stream::on(Pair::of_devices(instant(1), instant(2)));
+    let mut stream = stream_of_instant_ports();
     let names = |code: u8| EventType::from_code(u32::from(code));
     for event_type in 0..=255 {
         stream.arm(Fault::EventType { event_type });
@@ -370,7 +375,7 @@ fn events_of_every_type() {
             // The device is lost by it, as it says itself.
             assert!(matches!(events[0], Event::DeviceFatal(..)), "{events:?}");
             assert!(stream.pair.a.verbs.query_port(1).is_err());
-            stream = Stream::new();
+            stream = stream_of_instant_ports();
         }
     }
     // And events of commands and of page requests that are none.

@@ -11,8 +11,8 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, SamePage, end, end_in, machine, pattern, rc_steps, refused,
-    register, register_mapped, signaled, to_rts, ud_to_rts,
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, SamePage, end, end_in, instant, machine, pattern, rc_steps,
+    refused, register, register_mapped, signaled, to_rts, ud_to_rts,
 };
 
 /// Access flags that a region may be made with, one by one.
@@ -187,10 +187,10 @@ fn a_device_without_room() {
 fn firmware_that_gets_no_more_pages() {
     // The firmware may have what it starts with and nothing more, so sooner or later it makes no more objects.
     let config = bareverbs_mlx5::Config {
-        firmware_pages: PageDemand::USUAL.boot + PageDemand::USUAL.init,
+        firmware_pages: PageDemand::FEW.boot + PageDemand::FEW.init,
         ..bareverbs_mlx5::Config::DEFAULT
     };
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
+    let host = World::new(WorldConfig::default()).add(instant(1)).unwrap();
     let mut node = Node::with_config(host, &config);
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);

@@ -10,7 +10,7 @@ use bareverbs::{
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Access, Host, OrderLog, RecordedPlatform, SimPlatform, World, WorldConfig};
-use bareverbs_tests::{CAP, Connection, rc_steps};
+use bareverbs_tests::{CAP, Connection, instant, rc_steps};
 
 type Recorded = Mlx5<RecordedPlatform<SimPlatform>, 1024>;
 type Rdma = Verbs<'static, Recorded>;
@@ -29,7 +29,7 @@ struct Fixture {
 impl Fixture {
     fn new(blue_flame: bool) -> Self {
         let world = World::new(WorldConfig::default());
-        let host = world.add(DeviceConfig { blue_flame, ..DeviceConfig::with_lid(1) }).unwrap();
+        let host = world.add(DeviceConfig { blue_flame, ..instant(1) }).unwrap();
         let log = OrderLog::default();
         let machine = Machine {
             registers: log.record(host.registers()),

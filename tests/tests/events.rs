@@ -7,7 +7,9 @@ use bareverbs::{AsyncEvent, CqHandle, DestroyCqError, Event, Payload, QpAttrMask
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
-use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, refused, signaled, to_state};
+use bareverbs_tests::{
+    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, instant, refused, signaled, to_state,
+};
 
 /// Entries of the queue of completion events, as configured by default.
 const ENTRIES: usize = 256;
@@ -124,7 +126,7 @@ fn an_interrupt_handler_is_told_of_the_overflow() {
 #[test]
 fn more_asynchronous_events_than_their_queue_holds() {
     let config = Config { async_events: 64, ..Config::DEFAULT };
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
+    let host = World::new(WorldConfig::default()).add(instant(1)).unwrap();
     let mut node = Node::with_config(host, &config);
     for _ in 0..3 {
         for _ in 0..40 {

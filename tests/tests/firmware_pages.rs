@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex};
 /// An arena for the driver alone.
 type Driver = Mlx5<SimPlatform, 64>;
 
-/// Boot and init pages: those of a simulated card so far, those of a ConnectX-4 Lx, and more.
+/// Boot and init pages: few, those of a ConnectX-4 Lx, and more.
 const DEMANDS: [(u32, u32); 3] = [(17, 41), (6, 12_868), (40, 40_000)];
 
 fn host(boot: u32, init: u32) -> Host {
-    let pages = PageDemand { boot, init, ..PageDemand::USUAL };
+    let pages = PageDemand { boot, init, ..PageDemand::FEW };
     World::new(WorldConfig::default()).add(DeviceConfig { pages, ..DeviceConfig::with_lid(1) }).unwrap()
 }
 

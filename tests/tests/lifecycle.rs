@@ -15,8 +15,8 @@ use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, PageDemand, Profile};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, SamePage, end, end_in, machine, pattern, refused, register_mapped,
-    signaled, to_state, verbs,
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, SamePage, end, end_in, instant, machine, pattern, refused,
+    register_mapped, signaled, to_state, verbs,
 };
 
 fn host(config: DeviceConfig) -> Host {
@@ -25,7 +25,11 @@ fn host(config: DeviceConfig) -> Host {
 
 fn up(host: &Host, machine: Machine<SimPlatform>, config: &Config) -> Node {
     match Driver::bring_up(machine, config) {
-        Ok(driver) => Node { host: host.clone(), verbs: verbs(driver) },
+        Ok(driver) => {
+            let mut node = Node { host: host.clone(), verbs: verbs(driver) };
+            node.await_port();
+            node
+        }
         Err((error, _)) => panic!("{config:?}: {error}"),
     }
 }
@@ -79,11 +83,10 @@ fn traffic(pair: &mut Pair, a: &End, b: &End) {
 #[test]
 fn devices_and_drivers_of_many_kinds() {
     let plenty = PageDemand { boot: 300, init: 1500, chunk: 64, ..PageDemand::NONE };
-    let at_start = PageDemand { chunk: 0, ..PageDemand::USUAL };
-    let demands = [PageDemand::NONE, PageDemand::USUAL, at_start, plenty].map(|pages| (Profile::Simulated, pages));
-    let cards = [Profile::ConnectX4Lx, Profile::ConnectX5, Profile::ConnectX6, Profile::ConnectX7];
-    let cards = cards.map(|profile| (profile, DeviceConfig::profile(profile, 1).pages));
-    for (profile, pages) in demands.into_iter().chain(cards) {
+    let at_start = PageDemand { chunk: 0, ..PageDemand::FEW };
+    let demands = [PageDemand::NONE, at_start, plenty].map(|pages| (Profile::Simulated, pages));
+    let profiles = Profile::ALL.map(|profile| (profile, DeviceConfig::profile(profile, 1).pages));
+    for (profile, pages) in demands.into_iter().chain(profiles) {
         for (signatures, blue_flame, completion_vectors) in
             [(false, false, 1), (true, false, 2), (false, true, 8), (true, true, 3)]
         {
@@ -103,8 +106,6 @@ fn devices_and_drivers_of_many_kinds() {
                 "no queue for what never comes"
             );
             let mut pair = Pair { world, a, b };
-            // By then the ports of a card are active.
-            pair.world.advance(device(1).link_training + device(1).lid_delay);
             let (near, far) = pair.connected();
             traffic(&mut pair, &near, &far);
             for (node, end) in [(&mut pair.a, near), (&mut pair.b, far)] {
@@ -165,7 +166,8 @@ fn twenty_times_up_and_down() {
         let mut pair = Pair { world: world.clone(), a, b };
         let (near, far) = pair.connected();
         traffic(&mut pair, &near, &far);
-        let now = Statistics { pages_free: 0, pages_used: 0, ..statistics(&pair.a) };
+        // The LID comes in the first round alone.
+        let now = Statistics { pages_free: 0, pages_used: 0, async_events: 0, ..statistics(&pair.a) };
         if round % 3 == 0 {
             assert_eq!(*first.get_or_insert(now), now, "round {round} is like the first");
         }
@@ -225,7 +227,7 @@ fn a_teardown_under_load() {
 
 #[test]
 fn the_firmware_asks_for_pages_and_gives_them_back() {
-    let host = host(DeviceConfig::with_lid(1));
+    let host = host(instant(1));
     let mut node = up(&host, machine(&host), &Config::DEFAULT);
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
@@ -315,8 +317,8 @@ fn a_long_page_list_needs_no_long_run_of_the_arena() {
 
 #[test]
 fn pages_that_cannot_be_given_are_refused_and_the_rest_goes_on() {
-    let host = host(DeviceConfig::with_lid(1));
-    let firmware_pages = PageDemand::USUAL.boot + PageDemand::USUAL.init + 10;
+    let host = host(instant(1));
+    let firmware_pages = PageDemand::FEW.boot + PageDemand::FEW.init + 10;
     let mut node = up(&host, machine(&host), &Config { firmware_pages, ..Config::DEFAULT });
     let end = end(&mut node, true);
     let buffer = node.buffer(4096);
@@ -355,7 +357,7 @@ fn firmware_that_wants_more_than_there_is_does_not_come_up() {
         [(16, Step::BootPages, 17, 16), (0, Step::BootPages, 17, 0), (57, Step::InitPages, 41, 40)]
     {
         let config = Config { firmware_pages, ..Config::DEFAULT };
-        let host = host(DeviceConfig::with_lid(1));
+        let host = host(instant(1));
         let Err((error, back)) = Driver::bring_up(machine(&host), &config) else { panic!("it came up") };
         let cause = Error::PageLimit { wanted, allowed };
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
@@ -435,7 +437,7 @@ fn arenas_from_one_page_on() {
     let first = none.iter().position(|(_, up)| *up).expect("it comes up in 100 pages");
     assert!(none[first..].iter().all(|(_, up)| *up), "{none:?}");
     assert!(!none[0].1);
-    let usual = arenas!(PageDemand::USUAL; 10 20 50 60 65 70 72 74 76 78 80 82 84 86 88 90 100 120);
+    let usual = arenas!(PageDemand::FEW; 10 20 50 60 65 70 72 74 76 78 80 82 84 86 88 90 100 120);
     let first = usual.iter().position(|(_, up)| *up).expect("it comes up in 120 pages");
     assert!(usual[first..].iter().all(|(_, up)| *up), "{usual:?}");
 }
@@ -579,7 +581,7 @@ fn completion_queues_are_dealt_out_to_the_vectors() {
 
 #[test]
 fn more_events_than_an_event_queue_holds() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::of_devices(instant(1), instant(2));
     let (a, b) = pair.connected();
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     // Several laps of the queue of 256 entries, and of the one of 64 for commands.
@@ -604,7 +606,7 @@ fn more_events_than_an_event_queue_holds() {
 #[test]
 fn the_port_goes_down_and_up() {
     for ib_virt in [true, false] {
-        port_down_and_up(Pair::of_devices(DeviceConfig { ib_virt, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2)));
+        port_down_and_up(Pair::of_devices(DeviceConfig { ib_virt, ..instant(1) }, instant(2)));
     }
 }
 
@@ -634,7 +636,7 @@ fn port_down_and_up(mut pair: Pair) {
 
 #[test]
 fn a_device_that_comes_up_without_a_link() {
-    let pair = Pair::of_devices(DeviceConfig { link_up: false, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2));
+    let pair = Pair::of_devices(DeviceConfig { link_up: false, ..instant(1) }, instant(2));
     let mut a = pair.a;
     assert_eq!(a.verbs.query_port(1).unwrap().state, PortState::Down);
     pair.world.set_wire_faults(WireFaults::default());

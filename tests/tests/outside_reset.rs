@@ -16,7 +16,7 @@ use bareverbs_mlx5::{Config, Error, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
-use bareverbs_sim::{DeviceConfig, HealthReport};
+use bareverbs_sim::{DeviceConfig, HealthReport, Profile};
 use bareverbs_tests::{
     ALL_ACCESS, Connection, Driver, End, Node, PAGES, Pair, Region, end, machine, pattern, rc_steps, signaled, to_rts,
     to_state, verbs,
@@ -38,11 +38,12 @@ fn reset(host: &Host) {
     });
 }
 
-/// Hosts in one world, each with a device: every other one's port is queried by MAD_IFC.
+/// Hosts in one world, each with a device whose resets are over at once: every other one's port is queried by MAD_IFC.
 fn hosts<const N: usize>() -> (World, [Host; N]) {
     let world = World::new(WorldConfig::default());
     let hosts = core::array::from_fn(|index| {
-        world.add(DeviceConfig { ib_virt: index % 2 == 1, ..DeviceConfig::with_lid(index as u16 + 1) }).unwrap()
+        let (lid, ib_virt) = (index as u16 + 1, index % 2 == 1);
+        world.add(DeviceConfig { reset_time: Duration::ZERO, ib_virt, ..DeviceConfig::with_lid(lid) }).unwrap()
     });
     (world, hosts)
 }
@@ -233,8 +234,9 @@ fn before_the_teardown() {
     assert_eq!(error.cause, Error::DeviceReset);
     assert!(host.clock().now().since(start) < SOON, "one command finds out, the others are not sent");
     other.assert_unharmed(1);
-    Loopback::new(Node { verbs: verbs(Driver::bring_up(machine, &Config::DEFAULT).map_err(|_| ()).unwrap()), host })
-        .assert_unharmed(2);
+    let mut node = Node { verbs: verbs(Driver::bring_up(machine, &Config::DEFAULT).map_err(|_| ()).unwrap()), host };
+    node.await_port();
+    Loopback::new(node).assert_unharmed(2);
 }
 
 #[test]
@@ -249,6 +251,30 @@ fn a_device_that_is_back_after_it_read_as_ones_was_reset() {
     assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceReset));
     assert_eq!(maintain(&mut node).0, Error::DeviceReset);
     assert_dead(node, &end, 1);
+}
+
+#[test]
+fn during_a_reset_there_is_no_device_and_after_it_one_that_was_reset() {
+    for profile in Profile::ALL {
+        let config = DeviceConfig::profile(profile, 1);
+        let reset_time = config.reset_time;
+        let host = World::new(WorldConfig::default()).add(config).unwrap();
+        let mut node = Node::new(host.clone());
+        let end = end(&mut node, true);
+        reset(&host);
+        if !reset_time.is_zero() {
+            assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceGone), "{profile}");
+        }
+        host.world().advance(reset_time);
+        assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceReset), "{profile}");
+        let machine = assert_dead(node, &end, 1);
+        // Who begins during a reset waits for its end.
+        reset(&host);
+        let start = host.clock().now();
+        let driver = Driver::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+        assert!(host.clock().now().since(start) >= reset_time, "{profile}");
+        assert_eq!(driver.teardown().map_err(|(error, _)| error).unwrap().1.pages_kept, 0, "{profile}");
+    }
 }
 
 /// A simulated host whose clock puts the device back into its slot at some time.

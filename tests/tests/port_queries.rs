@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use bareverbs::{Clock, Gid, PhysState, PortAttr, PortState};
+use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth};
-use bareverbs_tests::Node;
+use bareverbs_tests::{Driver, Node, instant, machine, verbs};
 
 fn node(config: DeviceConfig) -> Node {
     Node::new(World::new(WorldConfig::default()).add(config).unwrap())
@@ -51,7 +52,7 @@ fn a_port_is_the_same_either_way() {
         let gid_prefix = 0xfec0_0000_0000_0000 | u64::from(mtu);
         configs.push((DeviceConfig { mtu, gid_prefix, sm_lid: lid - 1, ..DeviceConfig::with_lid(lid) }, None));
     }
-    configs.push((DeviceConfig { link_up: false, ..DeviceConfig::with_lid(9) }, Some(0)));
+    configs.push((DeviceConfig { link_up: false, ..instant(9) }, Some(0)));
     for (config, gbps) in configs {
         let [with, without] = [true, false].map(|ib_virt| query(&config, ib_virt));
         assert_eq!(with, without, "{config:?}");
@@ -68,7 +69,10 @@ fn link_and_lid_may_come_late_either_way() {
     let (training, delay) = (Duration::from_secs(3), Duration::from_secs(10));
     for ib_virt in [true, false] {
         let late = DeviceConfig { link_training: training, lid_delay: delay, no_lid: 0xffff, ..DeviceConfig::with_lid(7) };
-        let mut node = node(DeviceConfig { ib_virt, ..late });
+        let host = World::new(WorldConfig::default()).add(DeviceConfig { ib_virt, ..late }).unwrap();
+        // `Node::new` would wait for the port.
+        let driver = Driver::bring_up(machine(&host), &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+        let mut node = Node { verbs: verbs(driver), host };
         let mut seen = Vec::new();
         let start = node.host.clock().now();
         let port = node

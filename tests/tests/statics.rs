@@ -42,7 +42,7 @@ fn verbs_over_statics() {
         // The short rings first, then the long ones, and then there are none.
         let qps = [(); 3].map(|()| verbs.create_qp(&init).unwrap());
         assert_eq!(verbs.create_qp(&init), Err(bareverbs::CreateQpError::Full));
-        let lid = verbs.query_port(1).unwrap().lid;
+        let lid = verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid;
         for qp in qps {
             let qpn = verbs.qp(qp).unwrap().qpn;
             for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
@@ -78,7 +78,7 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     let cq = verbs.create_cq(16).unwrap();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true }).unwrap();
-    let (lid, qpn) = (verbs.query_port(1).unwrap().lid, verbs.qp(qp).unwrap().qpn);
+    let (lid, qpn) = (verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid, verbs.qp(qp).unwrap().qpn);
     for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
         verbs.modify_qp(qp, &attr, mask).unwrap();
     }

@@ -36,8 +36,8 @@ pub struct PageDemand {
 impl PageDemand {
     /// No pages.
     pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0, log_max_qp: None, surplus: false };
-    /// The pages that a simulated device asks for by default: far fewer than a card.
-    pub const USUAL: Self = Self { boot: 17, init: 41, chunk: 8, ..Self::NONE };
+    /// Few pages, as many for each number of queue pairs: far fewer than a card asks for.
+    pub const FEW: Self = Self { boot: 17, init: 41, chunk: 8, ..Self::NONE };
 
     /// Returns the pages asked before INIT_HCA by a function with `1 << log_max_qp` queue pairs.
     pub const fn init_for(&self, log_max_qp: u8) -> u32 {
@@ -58,12 +58,6 @@ pub struct CommandTime {
     pub usual: Duration,
     /// ENABLE_HCA and INIT_HCA.
     pub start: Duration,
-}
-
-impl Default for PageDemand {
-    fn default() -> Self {
-        Self::USUAL
-    }
 }
 
 /// Version of the firmware.
@@ -208,8 +202,11 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// Creates the default configuration with LID `lid` and GUIDs derived from it.
-    pub fn with_lid(lid: u16) -> Self {
+    /// Creates the configuration of a device that demands little and at once ([`Profile::Instant`]): what each profile begins
+    /// with.
+    ///
+    /// [`Profile::Instant`]: crate::Profile::Instant
+    pub(crate) fn instant(lid: u16) -> Self {
         // An EUI-64 as a maker assigns it: its OUI, which NodeInfo names as the vendor, and 0 behind it, where GUIDs of real
         // adapters have 1 to 3. Not a locally administered one. Programs listen for connections at their node's GUID (ib_srpt),
         // but the connection manager assigns all service identifiers that begin with 2 (IBTA A3.2.3.2, Linux
@@ -232,7 +229,7 @@ impl DeviceConfig {
             link_width: LinkWidth::default(),
             link_speed: LinkSpeed::default(),
             link_up: true,
-            pages: PageDemand::USUAL,
+            pages: PageDemand::FEW,
             blue_flame: true,
             atomics: true,
             umr: true,

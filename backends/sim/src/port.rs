@@ -638,7 +638,7 @@ mod tests {
 
     #[test]
     fn width_and_speed_are_those_of_the_cable() {
-        let config = DeviceConfig { link_width: LinkWidth::X2, link_speed: LinkSpeed::Ndr, ..DeviceConfig::default() };
+        let config = DeviceConfig { link_width: LinkWidth::X2, link_speed: LinkSpeed::Ndr, ..DeviceConfig::instant(1) };
         let mut port = Port::new(&config);
         // `ptys_reg_bits` of mlx5_ifc.h: capability at dword 16, operational at dword 40; width in the upper half.
         assert_eq!(ptys(&port)[16..20], [0, 3, 0, 0xff]);

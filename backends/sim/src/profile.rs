@@ -1,7 +1,8 @@
 //! Profiles: what known cards demand, as data.
 //!
-//! A figure of a profile has its public source beside it. What no public source tells is as on the default device, so nothing
-//! here is guessed. Where a source gives only a bound, the figure is the bound.
+//! A figure of a profile has its public source beside it. What no public source tells is as in [`Profile::Instant`], so nothing
+//! here is guessed. Where a source gives only a bound, the figure is the bound. The default device takes its times from none:
+//! they are short, so that a program which does not wait fails, and nobody waits long.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,9 +13,11 @@ use crate::limits::Limit;
 /// A card that a simulated device can be like, as far as public sources tell what it demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// `simulated`: no card in particular. It asks for few pages, answers at once, and its port is active from the start.
+    /// `simulated`: no card in particular, and the default. It demands what cards demand, in a short time.
     #[default]
     Simulated,
+    /// `instant`: no card. It asks for few pages, and its port is active from the start.
+    Instant,
     /// `connectx-4-lx`: the card whose start with Linux was recorded, with an InfiniBand port instead of its Ethernet port.
     ConnectX4Lx,
     /// `connectx-5`.
@@ -79,6 +82,20 @@ const OPENSM: &str = "opensm(8), --sweep: at most";
 /// Section 6.6.2: a function completes a reset in this time.
 const PCI_EXPRESS: &str = "PCI Express Base Specification, 6.6.2: at most";
 const PCI_IDS: &str = "pci-ids.ucw.cz";
+/// A driver that asks for the regular pages of a ConnectX-7 gets a negative number.
+const NEGATIVE_PAGES: &str = "snabbco/snabb#1518";
+/// The link trains and the LID comes: a program that does not wait for them fails.
+const SHORTENED: &str = "of no card: shortened";
+
+const SIMULATED: &[Figure] = &[
+    figure(Value::BootPages(6), RECORDED),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
+    figure(Value::Surplus, NEGATIVE_PAGES),
+    figure(Value::ResetTime(Duration::from_millis(10)), SHORTENED),
+    figure(Value::LinkTraining(Duration::from_millis(20)), SHORTENED),
+    figure(Value::LidDelay(Duration::from_millis(30)), SHORTENED),
+    figure(Value::NoLid(0xffff), DEVINFO_CONNECTX_7),
+];
 
 const CONNECTX_4_LX: &[Figure] = &[
     figure(Value::DeviceId(0x1015), PCI_IDS),
@@ -126,7 +143,7 @@ const CONNECTX_7: &[Figure] = &[
     figure(Value::Firmware(28, 39, 2048), DEVINFO_CONNECTX_7),
     figure(Value::BoardId("MT_0000000838"), DEVINFO_CONNECTX_7),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
-    figure(Value::Surplus, "snabbco/snabb#1518"),
+    figure(Value::Surplus, NEGATIVE_PAGES),
     figure(Value::ResetTime(Duration::from_secs(1)), "NVIDIA firmware release notes 28.44.1036, issue 3875417"),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
@@ -141,12 +158,14 @@ fn seconds(time: Duration) -> String {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Simulated, Self::ConnectX4Lx, Self::ConnectX5, Self::ConnectX6, Self::ConnectX7];
+    pub const ALL: [Self; 6] =
+        [Self::Simulated, Self::Instant, Self::ConnectX4Lx, Self::ConnectX5, Self::ConnectX6, Self::ConnectX7];
 
     /// Its name, lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simulated => "simulated",
+            Self::Instant => "instant",
             Self::ConnectX4Lx => "connectx-4-lx",
             Self::ConnectX5 => "connectx-5",
             Self::ConnectX6 => "connectx-6",
@@ -159,10 +178,11 @@ impl Profile {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 
-    /// Returns the figures in which it differs from the default device, each with its source.
+    /// Returns the figures in which it differs from [`Self::Instant`], each with its source.
     pub const fn figures(self) -> &'static [Figure] {
         match self {
-            Self::Simulated => &[],
+            Self::Simulated => SIMULATED,
+            Self::Instant => &[],
             Self::ConnectX4Lx => CONNECTX_4_LX,
             Self::ConnectX5 => CONNECTX_5,
             Self::ConnectX6 => CONNECTX_6,
@@ -253,9 +273,14 @@ impl Figure {
 }
 
 impl DeviceConfig {
+    /// Creates the default configuration ([`Profile::Simulated`]) with LID `lid` and GUIDs derived from it.
+    pub fn with_lid(lid: u16) -> Self {
+        Self::profile(Profile::Simulated, lid)
+    }
+
     /// Creates the configuration of a device like a known card, with LID `lid` and GUIDs derived from it.
     pub fn profile(profile: Profile, lid: u16) -> Self {
-        let mut config = Self::with_lid(lid);
+        let mut config = Self::instant(lid);
         profile.figures().iter().for_each(|figure| figure.apply(&mut config));
         config
     }
@@ -271,10 +296,10 @@ mod tests {
         for profile in Profile::ALL {
             assert_eq!(Profile::from_name(profile.name()), Some(profile));
             for figure in profile.figures() {
-                let mut config = DeviceConfig::with_lid(1);
+                let mut config = DeviceConfig::instant(1);
                 figure.apply(&mut config);
-                // Only what the default device happens to have too.
-                let same = config == DeviceConfig::with_lid(1);
+                // Only what the instant device happens to have too.
+                let same = config == DeviceConfig::instant(1);
                 let known = figure.value == Value::DeviceId(0x1021)
                     || figure.value == Value::Speed(LinkSpeed::Hdr)
                     || matches!(figure.value, Value::Limit(limit, number) if Limits::default().get(limit) == number);
@@ -283,7 +308,7 @@ mod tests {
             }
             assert_eq!(DeviceConfig::profile(profile, 3).check(), Ok(()));
         }
-        assert_eq!(DeviceConfig::profile(Profile::Simulated, 3), DeviceConfig::with_lid(3));
+        assert_eq!(Profile::default(), Profile::Simulated);
         assert_eq!(Profile::from_name("connectx-3"), None);
     }
 
@@ -309,7 +334,7 @@ mod tests {
         assert_eq!(demands, [1, 1, 202, 1609, 12_868, 25_736, 823_552]);
         assert_eq!(pages.init_for(255), u32::MAX);
         assert_eq!(PageDemand { log_max_qp: Some(255), ..pages }.init_for(3), 1);
-        assert_eq!([0, 255].map(|log| PageDemand::USUAL.init_for(log)), [41, 41]);
+        assert_eq!([0, 255].map(|log| PageDemand::FEW.init_for(log)), [41, 41]);
         assert_eq!(PageDemand { log_max_qp: Some(200), ..PageDemand::NONE }.init_for(3), 0);
     }
 }

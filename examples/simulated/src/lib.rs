@@ -102,7 +102,7 @@ fn create(node: &mut Node) -> Result<End, Box<dyn Error>> {
 
 /// What the peer of a queue pair needs to connect to it.
 fn address(node: &mut Node, qp: QpHandle) -> Result<QpAttr, Box<dyn Error>> {
-    // A card's link is trained after its reset, and a subnet manager gives the LID. Simulated ports are active at once.
+    // The link is trained after a reset, and a subnet manager gives the LID. Simulated ports take 50 ms.
     let dlid = node.verbs.wait_active(1, Duration::from_secs(60))?.lid;
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     Ok(QpAttr {

@@ -97,7 +97,7 @@ impl Guest {
     pub fn new(config: DeviceConfig, pages: bool) -> Self {
         let memory = SimMemory::new(BASE, LEN);
         let reachable = GuestMemory::new(&memory);
-        let demand = if pages { PageDemand::USUAL } else { PageDemand::NONE };
+        let demand = if pages { PageDemand::FEW } else { PageDemand::NONE };
         let lid = config.lid;
         let config = DeviceConfig { pages: demand, ..config };
         let mut device = Device::new(config, Box::new(reachable.clone())).expect("a device as the setups have it");

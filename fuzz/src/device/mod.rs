@@ -22,9 +22,9 @@ mod tests;
 
 use std::time::Duration;
 
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::fabric::{Fabric, Port};
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, WireFaults};
+use bareverbs_sim::{DeviceConfig, Profile};
 use rustix::time::{ClockId, clock_gettime};
 
 use self::guest::Guest;
@@ -79,7 +79,7 @@ struct Subnet {
 impl Subnet {
     fn new(setup: &Setup) -> Self {
         let managed = setup.management != Management::None;
-        let config = |lid| DeviceConfig { managed, ..DeviceConfig::with_lid(lid) };
+        let config = |lid| DeviceConfig { managed, ..DeviceConfig::profile(Profile::Instant, lid) };
         let [attacked, first, second] = LIDS.map(config);
         let mut attacker = Guest::new(attacked, setup.pages);
         let mut guests = [WellBehavedGuest::new(first), WellBehavedGuest::new(second)];

@@ -32,7 +32,7 @@ use bareverbs::Instant;
 use bareverbs_decode::command_table::{Exchange, Message};
 use bareverbs_decode::field_printer::from_hex;
 use bareverbs_sim::trace::{Record, Tracer};
-use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
+use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand, Profile};
 
 use crate::line_writer::{WhenFull, Writer};
 
@@ -175,7 +175,7 @@ impl Tracer for Several {
     }
 }
 
-/// A setting of a device that differs from the default only on a device like a certain card. Times are in nanoseconds.
+/// A setting that instant devices have in common ([`Profile::Instant`]), and others only by chance. Times are in nanoseconds.
 struct Setting {
     name: &'static str,
     get: fn(&DeviceConfig) -> u64,
@@ -250,10 +250,11 @@ impl std::fmt::Display for Identity<'_> {
         write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
         let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
         write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")?;
-        // Only what differs from the default is written, so that older recordings stay readable.
+        // Only what differs from an instant device is written, so that older recordings stay readable.
+        let instant = DeviceConfig::profile(Profile::Instant, config.lid);
         for Setting { name, get, .. } in SETTINGS {
             let value = get(config);
-            if value != get(&DeviceConfig::default()) {
+            if value != get(&instant) {
                 write!(f, " {name}={value:#x}")?;
             }
         }
@@ -281,7 +282,7 @@ pub struct Line {
 /// The content of a line of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Configuration of a device: the recorded values, and the defaults for the others.
+    /// Configuration of a device: the recorded values, and those of an instant device for the others.
     Device(DeviceConfig),
     /// Label of what the recorded program does next.
     Mark(String),
@@ -408,13 +409,14 @@ fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, &'static str> {
 }
 
 fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
-    let mut config = DeviceConfig::default();
+    let instant = |lid| DeviceConfig::profile(Profile::Instant, lid);
+    let mut config = instant(1);
     for setting in settings {
         let (name, number) = setting.split_once('=').ok_or("a setting has no value")?;
         let value = value(number)?;
         match name {
             // The LID comes first: it sets all defaults that are derived from it, which later settings override.
-            "lid" => config = DeviceConfig::with_lid(narrow(value)?),
+            "lid" => config = instant(narrow(value)?),
             "id" => config.pci_device_id = narrow(value)?,
             "node" => config.node_guid = value,
             "port" => config.port_guid = value,
@@ -485,8 +487,6 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs_sim::Profile;
-
     use super::*;
     use crate::shared_buffer::Buffer;
 

@@ -88,8 +88,8 @@ mod tests {
     use std::sync::Arc;
 
     use bareverbs::{Event, Instant, Lid, PhysState, PortState};
-    use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform, World, WorldConfig};
+    use bareverbs_sim::{DeviceConfig, Profile};
 
     use super::*;
     use crate::device::simulated::Simulated;
@@ -134,6 +134,11 @@ mod tests {
         }
     }
 
+    /// A device whose port is active from the start, unless the host changes it.
+    fn instant() -> DeviceConfig {
+        DeviceConfig::profile(Profile::Instant, 1)
+    }
+
     fn device<F: Fn(&SimHost, Instant) -> Result<()>>(config: DeviceConfig, at_wait: F) -> Device<Changing<F>> {
         let host = World::new(WorldConfig::default()).add(config).unwrap();
         Device::bring_up(Changing { host: Simulated::new("card", host), at_wait }, &Arc::default()).unwrap()
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_port_without_a_link_is_an_error_with_the_remedy() {
-        let mut device = device(DeviceConfig::default(), |_, _| Ok(()));
+        let mut device = device(instant(), |_, _| Ok(()));
         let stop = AtomicBool::new(false);
         assert_eq!(device.active_port(1, true, &stop).unwrap().lid.get(), 1);
         device.host.host.inner().with_device(|device| device.set_link(false));
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn a_link_may_come_late_and_its_events_are_there_afterwards() {
         let late = Instant::from_nanos(40_000_000_000);
-        let mut device = device(DeviceConfig::default(), move |host, now| {
+        let mut device = device(instant(), move |host, now| {
             host.with_device(|device| device.set_link(now >= late));
             Ok(())
         });
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_managed_port_without_a_manager_lacks_that() {
-        let mut device = device(DeviceConfig { managed: true, ..DeviceConfig::default() }, |_, _| Ok(()));
+        let mut device = device(DeviceConfig { managed: true, ..instant() }, |_, _| Ok(()));
         let error = format!("{:#}", device.active_port(1, false, &AtomicBool::new(false)).unwrap_err());
         assert!(error.contains("no subnet manager") && error.contains("opensm"), "{error}");
     }
@@ -177,14 +182,14 @@ mod tests {
     fn a_stop_and_a_failure_of_the_host_end_the_wait() {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
-        let mut stopped = device(DeviceConfig::default(), move |_, now| {
+        let mut stopped = device(instant(), move |_, now| {
             asked.store(now >= Instant::from_nanos(5_000_000_000), Ordering::Relaxed);
             Ok(())
         });
         stopped.host.host.inner().with_device(|device| device.set_link(false));
         assert!(stopped.active_port(1, false, &stop).unwrap_err().is::<Interrupted>());
         assert!(stopped.host.now() < Instant::from_nanos(6_000_000_000));
-        let mut removed = device(DeviceConfig::default(), |_, _| anyhow::bail!("the card is being removed"));
+        let mut removed = device(instant(), |_, _| anyhow::bail!("the card is being removed"));
         removed.host.host.inner().with_device(|device| device.set_link(false));
         let error = removed.active_port(1, false, &AtomicBool::new(false)).unwrap_err();
         assert_eq!(error.to_string(), "the card is being removed");

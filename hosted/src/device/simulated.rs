@@ -93,14 +93,16 @@ mod tests {
     use std::sync::Arc;
 
     use bareverbs::{Access, Completion, DeviceLoss, PollCqError};
-    use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
+    use bareverbs_sim::{DeviceConfig, Profile};
 
     use super::*;
     use crate::device::Device;
 
+    /// A host whose device raises no interrupt for its port.
     fn host() -> Simulated {
-        Simulated::new("device", World::new(WorldConfig::default()).add(DeviceConfig::default()).unwrap())
+        let config = DeviceConfig::profile(Profile::Instant, 1);
+        Simulated::new("device", World::new(WorldConfig::default()).add(config).unwrap())
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::serve::option_values::{self, ProfileName};
 /// Options of simulated devices.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SimulationArgs {
-    /// Simulated devices: the card that they are like: pages of the firmware, time until the port is active, limits
-    /// [default: simulated]
+    /// Simulated devices: the card that they are like: pages of the firmware, time until the port is active, limits.
+    /// 'instant' demands little [default: simulated]
     #[arg(long, value_enum, value_name = "NAME")]
     pub profile: Option<ProfileName>,
     /// Simulated devices: a fault to inject at the start, in the syntax of sim serve --control; may be repeated. Example:

@@ -336,6 +336,7 @@ fn failure(completion: &Completion) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
 
     use bareverbs_sim::in_process::{World, WorldConfig};
 
@@ -367,7 +368,11 @@ mod tests {
 
     fn unconnected(plan_a: Plan, plan_b: Plan) -> Ends {
         let (_, a, b) = World::pair(WorldConfig::default());
-        let up = |name, host| Device::bring_up(Simulated::new(name, host), &Arc::default()).unwrap();
+        let up = |name, host| {
+            let mut device = Device::bring_up(Simulated::new(name, host), &Arc::default()).unwrap();
+            device.active_port(PLAN.port, false, &AtomicBool::new(false)).unwrap();
+            device
+        };
         let mut devices = DevicePair::new(up("a", a), Some(up("b", b)));
         let a = PingpongEnd::new(Role::Client, "a", devices.of(Role::Client), plan_a).unwrap();
         let b = PingpongEnd::new(Role::Server, "b", devices.of(Role::Server), plan_b).unwrap();

@@ -59,8 +59,8 @@ pub struct ProfileName(pub Profile);
 impl clap::ValueEnum for ProfileName {
     fn value_variants<'a>() -> &'a [Self] {
         const ALL: [ProfileName; Profile::ALL.len()] = {
-            let [a, b, c, d, e] = Profile::ALL;
-            [ProfileName(a), ProfileName(b), ProfileName(c), ProfileName(d), ProfileName(e)]
+            let [a, b, c, d, e, f] = Profile::ALL;
+            [ProfileName(a), ProfileName(b), ProfileName(c), ProfileName(d), ProfileName(e), ProfileName(f)]
         };
         &ALL
     }

@@ -11,17 +11,17 @@ use bareverbs::{
 };
 use bareverbs_mlx5::{Config, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_sim::HealthReport;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
-use bareverbs_sim::{DeviceConfig, HealthReport};
-use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, end, machine, signaled, to_state};
+use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, end, instant, machine, signaled, to_state};
 use log_tests::Log;
 
 /// Commands end soon here, so that a stuck one does not take a minute of simulated time.
 const IMPATIENT: Config = Config { command_timeout: Duration::from_millis(20), ..Config::DEFAULT };
 
 fn host() -> Host {
-    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap()
+    World::new(WorldConfig::default()).add(instant(1)).unwrap()
 }
 
 fn arm(host: &Host, fault: Fault) {

@@ -5,7 +5,7 @@ use bareverbs_serve::SharedBuffer as Buffer;
 use bareverbs_serve::record::{Line, Recording, parse};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
-use bareverbs_tests::{Connection, End, Node, Pair, Region, rc_steps, signaled, to_rts, uc_steps};
+use bareverbs_tests::{Connection, End, Node, Pair, Region, instant, rc_steps, signaled, to_rts, uc_steps};
 
 /// The parameters of a tool, from its source or its manual page.
 struct Tool {
@@ -157,7 +157,7 @@ pub(crate) fn recording() -> Vec<Line> {
     let recording = Recording::new(Box::new(buffer.clone()));
     let world = World::new(WorldConfig::default());
     let hosts: [Host; 2] = [1, 2].map(|lid| {
-        let config = DeviceConfig { umr: false, ..DeviceConfig::with_lid(lid) };
+        let config = DeviceConfig { umr: false, ..instant(lid) };
         let host = world.add(config.clone()).unwrap();
         let tracer = recording.tracer(&format!("lid{lid}"), &config);
         host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));

@@ -7,8 +7,8 @@ use bareverbs_decode::command;
 use bareverbs_decode::command_table::Exchange;
 use bareverbs_mlx5_spec::{AllocUarOut, CmdOpcode, CmdOut, CmdStatus, CreateEqIn, Eqc, Layout, ManagePagesIn, View, ViewMut};
 use bareverbs_sim::{DeviceConfig, PageDemand};
-use bareverbs_tests::LoneDevice;
 use bareverbs_tests::command_fields::{command_name, is_zero};
+use bareverbs_tests::{LoneDevice, instant};
 
 use crate::{compare, recording};
 
@@ -51,7 +51,7 @@ fn whole_input(exchange: &Exchange) -> Vec<u8> {
 /// Returns every command with the card's answer and the simulated device's. The device demands as many pages as the card.
 fn answers() -> Vec<(Exchange, Vec<u8>)> {
     let pages = PageDemand { boot: 6, init: 12_868, ..PageDemand::NONE };
-    let mut device = LoneDevice::new(DeviceConfig { vectors: 32, pages, ..DeviceConfig::with_lid(1) });
+    let mut device = LoneDevice::new(DeviceConfig { vectors: 32, pages, ..instant(1) });
     let mut uar = None;
     let answer = |exchange: Exchange| {
         let mut input = whole_input(&exchange);

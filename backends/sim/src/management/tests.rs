@@ -26,7 +26,7 @@ fn ask(config: &DeviceConfig, class: u8, method: u8, attribute: u16, modifier: u
 
 #[test]
 fn a_port_reports_its_identity() {
-    let config = DeviceConfig::with_lid(0x0102);
+    let config = DeviceConfig::instant(0x0102);
     let info = ask(&config, 1, 1, 0x15, 1).unwrap();
     assert_eq!((info[3], &info[4..6], &info[8..16]), (0x81, &[0, 0][..], &[0, 0, 0, 0, 0, 0, 0, 7][..]));
     // LID; active, link up; 4x; QDR shown, HDR (4) in the place of extended speeds; MTU 4096 (5).
@@ -50,7 +50,7 @@ fn a_port_reports_its_identity() {
 
 #[test]
 fn what_it_cannot_answer_gets_a_status() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig::instant(1);
     let status =
         |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
     assert_eq!(status(1, 2, 0x15, 1), Some([0, 12]), "a port that waits for no manager");
@@ -92,7 +92,7 @@ fn long_at(mad: &[u8; MAD], at: usize) -> u64 {
 
 #[test]
 fn counters_are_read_and_cleared_one_by_one() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig::instant(1);
     let mut cleared = Cleared::default();
     let mut ask = |method, attribute, choice: u16| {
         let mut question = question(4, method, attribute, 0);
@@ -114,7 +114,7 @@ fn counters_are_read_and_cleared_one_by_one() {
 
 #[test]
 fn errors_are_counted_and_cleared_as_well() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig::instant(1);
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     for _ in 0..300 {
         port.set_cable(false, Instant::default());
@@ -137,7 +137,7 @@ fn errors_are_counted_and_cleared_as_well() {
 
 #[test]
 fn violations_are_reported_in_port_info_until_a_manager_clears_them() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(1) };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut ask = |question: &[u8; MAD]| {
         let answer = answer(agents(&mut port, &config, STATS, &mut cleared), question, true).unwrap();
@@ -169,7 +169,7 @@ fn with_key(mut question: [u8; MAD], key: u64) -> [u8; MAD] {
 
 #[test]
 fn the_management_key_protects_as_the_manager_wants() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(1) };
     let get = question(1, 1, 0x15, 1);
     for (protection, stranger_reads, shown) in [(0, true, 0x77), (1, true, 0), (2, false, 0), (3, false, 0)] {
         let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
@@ -193,7 +193,7 @@ fn the_management_key_protects_as_the_manager_wants() {
 
 #[test]
 fn a_dead_manager_loses_its_protection_but_not_its_key() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(1) };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut at = |seconds: u64, question: &[u8; MAD]| {
         let now = Instant::from_nanos(seconds * 1_000_000_000);
@@ -211,7 +211,7 @@ fn a_dead_manager_loses_its_protection_but_not_its_key() {
 
 #[test]
 fn the_host_sees_that_the_lease_has_ended() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(1) };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut at = |seconds: u64, question: &[u8; MAD], check| {
         let now = Instant::from_nanos(seconds * 1_000_000_000);
@@ -226,7 +226,7 @@ fn the_host_sees_that_the_lease_has_ended() {
 
 #[test]
 fn a_port_with_a_configured_key_is_protected_from_the_start() {
-    let config = DeviceConfig { managed: true, m_key: 0x77, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, m_key: 0x77, ..DeviceConfig::instant(1) };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut ask =
         |port: &mut Port, question: &[u8; MAD], check| answer(agents(port, &config, STATS, &mut cleared), question, check);
@@ -254,7 +254,7 @@ fn a_port_with_a_configured_key_is_protected_from_the_start() {
 #[test]
 fn a_locked_port_is_released_to_the_manager_of_its_start() {
     for (m_key, manager) in [(0, 0), (0x77, 0x77)] {
-        let config = DeviceConfig { managed: true, m_key, ..DeviceConfig::default() };
+        let config = DeviceConfig { managed: true, m_key, ..DeviceConfig::instant(1) };
         let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
         let mut ask =
             |port: &mut Port, question: &[u8; MAD]| answer(agents(port, &config, STATS, &mut cleared), question, true);
@@ -272,7 +272,7 @@ fn a_locked_port_is_released_to_the_manager_of_its_start() {
 
 #[test]
 fn a_performance_manager_reads_the_capabilities() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig::instant(1);
     // ClassPortInfo: versions, IsExtendedWidthSupported (bit 9).
     assert_eq!(ask(&config, 4, 1, 0x01, 0).unwrap()[64..68], [1, 1, 2, 0]);
     let status = |method, attribute| ask(&config, 4, method, attribute, 0).map(|mad| [mad[4], mad[5]]);
@@ -283,7 +283,7 @@ fn a_performance_manager_reads_the_capabilities() {
 
 #[test]
 fn a_directed_route_ends_here_and_leads_back() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig::instant(1);
     let from_wire = |question: &[u8; MAD]| {
         let (mut cleared, mut port) = (Cleared::default(), Port::new(&config));
         answer_from_wire(agents(&mut port, &config, STATS, &mut cleared), question)
@@ -318,7 +318,7 @@ fn what_no_agent_answers_is_for_the_host() {
 
 #[test]
 fn a_subnet_manager_configures_the_port() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::with_lid(9) };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(9) };
     let mut port = Port::new(&config);
     assert_eq!((port.identity().lid(), port.is_up(), port.is_active()), (0, true, false));
     let set = |port: &mut Port, lid: u16, state: u8, reregister: u8| {
@@ -355,7 +355,7 @@ fn a_subnet_manager_configures_the_port() {
 
 #[test]
 fn a_subnet_manager_sets_the_partition_table() {
-    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let config = DeviceConfig { managed: true, ..DeviceConfig::instant(1) };
     let mut port = Port::new(&config);
     // The upper half of the modifier is a switch's port, and an adapter ignores it: `smpquery pkeys LID 1` sets it.
     let mut question = question(1, 2, 0x16, 1 << 16 | 1);

@@ -1,6 +1,6 @@
 //! The commands of Linux's probe, in its order, with the values that it depends on.
 
-use bareverbs_sim::{DeviceConfig, HcaState};
+use bareverbs_sim::{DeviceConfig, HcaState, Profile};
 
 use crate::host::{BASE, Host, be16, be32, input, plain};
 
@@ -10,7 +10,7 @@ fn bits(page: &[u8], dword: usize, hi: u32, lo: u32) -> u32 {
 
 #[test]
 fn from_enable_to_disable() {
-    let mut host = Host::new(DeviceConfig::with_lid(7));
+    let mut host = Host::new(DeviceConfig::profile(Profile::Instant, 7));
     // function_enable
     host.ok(&input(0x104, 16, &[]), 16);
     let issi = host.ok(&input(0x10a, 16, &[]), 112);
@@ -180,7 +180,7 @@ fn registers_of_port_and_node() {
 
 #[test]
 fn commands_in_the_wrong_state_or_unknown() {
-    let mut host = Host::new(DeviceConfig::with_lid(7));
+    let mut host = Host::new(DeviceConfig::profile(Profile::Instant, 7));
     assert_eq!(host.command(&input(0x802, 16, &[]), 16).0, 4, "before ENABLE_HCA");
     assert_eq!(host.command(&input(0x10a, 16, &[]), 112).0, 4);
     host.ok(&input(0x104, 16, &[]), 16);

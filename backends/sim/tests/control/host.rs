@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bareverbs::{DmaMemory, Instant};
 use bareverbs_sim::in_process::{MemoryMap, SimMemory};
-use bareverbs_sim::{Device, DeviceConfig, PageDemand};
+use bareverbs_sim::{Device, DeviceConfig, PageDemand, Profile};
 
 pub(crate) const BASE: u64 = 0x4_0000_0000;
 const MAILBOXES: usize = 0x1_0000;
@@ -17,9 +17,9 @@ pub(crate) struct Host {
     pub(crate) now: u64,
 }
 
-/// Returns a device that asks for no pages.
+/// Returns a device that asks for no pages and whose port is active from the start.
 pub(crate) fn plain() -> DeviceConfig {
-    DeviceConfig { pages: PageDemand::NONE, ..DeviceConfig::with_lid(7) }
+    DeviceConfig { pages: PageDemand::NONE, ..DeviceConfig::profile(Profile::Instant, 7) }
 }
 
 impl Host {

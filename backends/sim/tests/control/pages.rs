@@ -4,12 +4,12 @@ use bareverbs::DmaMemory;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::{DeviceConfig, PageDemand};
 
-use crate::host::{BASE, Host, be32, input};
+use crate::host::{BASE, Host, be32, input, plain};
 
 const POOL: u64 = 0x20_0000;
 
 fn small() -> DeviceConfig {
-    DeviceConfig { pages: PageDemand { boot: 2, init: 5, chunk: 4, ..PageDemand::NONE }, ..DeviceConfig::with_lid(7) }
+    DeviceConfig { pages: PageDemand { boot: 2, init: 5, chunk: 4, ..PageDemand::NONE }, ..plain() }
 }
 
 fn give(host: &mut Host, pages: &[u64]) -> u8 {

@@ -134,7 +134,7 @@ fn an_access_waits_for_the_thread_that_locked_the_world() {
     let (world, host, other) = World::pair(WorldConfig::default());
     assert!(waits_for_the_world(&host, || other.registers().read32(0)).is_ok());
     assert!(waits_for_the_world(&host, || other.registers().write32(0x800, 0)).is_ok());
-    assert!(waits_for_the_world(&host, || other.with_device(|device| device.link_is_up())));
+    assert!(waits_for_the_world(&host, || other.with_device(|device| device.config().link_up)));
     let before = world.now();
     waits_for_the_world(&host, || other.clock().relax(Instant::default()));
     assert!(world.now() > before);

@@ -60,7 +60,7 @@ fn interrupted(vector: usize) {
 pub const CONFIG: Config =
     Config { boot_timeout: Duration::from_secs(10), command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
 
-/// For the training of a real card's link after its reset, and the subnet manager. Simulated ports are active at once.
+/// For the training of a real card's link after its reset, and the subnet manager. Simulated ports take 50 ms.
 pub const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between two calls of [`Rdma::maintain`], and the timeout of one wait for an interrupt.

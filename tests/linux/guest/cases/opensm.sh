@@ -4,7 +4,8 @@ load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoi
 me=$(parameter guest)
 
 if [ "$me" = 0 ]; then
-	if port_is INIT && [ "$(cat $port/lid)" = 0x0 ]; then pass "the port waits for a manager"; else fail "the port does not wait"; fi
+	# Its link trains first.
+	if wait_for 10 port_is INIT && [ "$(cat $port/lid)" = 0xffff ]; then pass "the port waits for a manager"; else fail "the port does not wait"; fi
 	opensm >/tmp/opensm.out 2>&1 &
 	manager=$!
 fi
