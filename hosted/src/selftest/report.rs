@@ -126,8 +126,9 @@ impl Port {
     /// # Errors
     /// A query failed.
     pub(super) fn query<H: Host>(device: &mut Device<H>) -> Result<Self> {
-        let port = device.verbs.query_port(1).context("query_port 1")?;
-        let first_gid = device.verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
+        let Device { host, verbs, .. } = device;
+        let port = verbs.query_port(1).with_context(|| format!("query_port 1 of {}", host.name()))?;
+        let first_gid = verbs.query_gid(1, 0).with_context(|| format!("query_gid 0 of port 1 of {}", host.name()))?;
         Ok(Self {
             state: attributes::port_state(port.state).0.into(),
             port_lid: port.lid.get(),
