@@ -462,21 +462,25 @@ fn the_switch_serves_others_between_two_frames_for_a_group() {
     fabric.step(&mut port, &mut device, Instant::from_nanos(1_000_000));
     port.outgoing.extend((0..BATCH as u32).map(|number| frame(1, GROUP, number)));
     let done = std::sync::atomic::AtomicBool::new(false);
-    let served = std::thread::scope(|scope| {
+    let (took, waits) = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            let mut served = 0;
+            let mut waits = Vec::new();
             while !done.load(Ordering::Relaxed) {
+                let asked = std::time::Instant::now();
                 fabric.has_lid(1);
-                served += 1;
+                waits.push(asked.elapsed());
                 std::thread::sleep(Duration::from_micros(100));
             }
-            served
+            waits
         });
+        let start = std::time::Instant::now();
         fabric.step(&mut port, &mut device, Instant::from_nanos(2_000_000));
+        let took = start.elapsed();
         done.store(true, Ordering::Relaxed);
-        other.join().unwrap()
+        (took, other.join().unwrap())
     });
-    assert!(served >= BATCH / 4, "{served} times while {BATCH} frames were sent");
+    // No count of answers: how often a thread runs is up to the load of the machine.
+    assert!(waits.len() > 1 && waits.iter().all(|wait| *wait < took / 2), "{took:?} for {BATCH} frames, waits {waits:?}");
 }
 
 #[test]
