@@ -1,6 +1,7 @@
 """A virtual machine that runs one firmware program, and its serial line."""
 
 import re
+import subprocess
 import time
 
 from harness import machine
@@ -38,6 +39,14 @@ def qemu(trees, name, *, moved=None, memory=MEMORY):
     return [*command, *options, "-no-reboot", "-chardev", "stdio,id=line,signal=on", "-serial", "chardev:line"]
 
 
+def with_tree(command, change, folder):
+    """Returns the command line of a machine whose device tree is changed: QEMU writes the one that it would give, and gets another."""
+    dumped, given = folder / "given.dtb", folder / "changed.dtb"
+    subprocess.run([*command, "-machine", f"dumpdtb={dumped}"], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
+    given.write_bytes(change(dumped.read_bytes()))
+    return [*command, "-dtb", str(given)]
+
+
 def card(socket, on_root_bus=False):
     """Returns the options that put the device of a socket into a slot: behind a port of its own, or beside the host bridge."""
     if on_root_bus:
@@ -56,9 +65,12 @@ def firmware_status(name, status):
 class Board(machine.Machine):
     """One machine. What its program prints is in `lines`, each as the decoder of serial lines shows it."""
 
-    def __init__(self, trees, images, kind, program, folder, options=(), *, image=None, name=None, monitor=None, **machine_options):
+    def __init__(
+        self, trees, images, kind, program, folder, options=(), *, image=None, name=None, monitor=None, tree=None, **machine_options
+    ):
         elf = images.path(image or kind, program)
-        command = [*qemu(trees, kind, **machine_options), *options, "-kernel", str(elf)]
+        command = qemu(trees, kind, **machine_options)
+        command = [*(with_tree(command, tree, folder) if tree else command), *options, "-kernel", str(elf)]
         super().__init__(name or kind, folder, command, decoder=[str(images.decoder), str(elf)], monitor=monitor)
         self.kind = kind
         self.program = program

@@ -40,7 +40,7 @@ class BoardRun(CaseRun):
 
     def boot(self, kind, program, device=None, *, on_root_bus=False, options=(), control=False, label=None, **machine_options):
         """Starts a program on a board, with the device of that number in a slot; `control` gives the board a monitor. `moved` and
-        `memory` change the machine, `image` is another machine whose program it gets."""
+        `memory` change the machine, `tree` its device tree, `image` is another machine whose program it gets."""
         given = [*card(self.sockets[device], on_root_bus), *options] if device is not None else list(options)
         monitor = self.runtime / f"{label or kind}.monitor" if control else None
         board = Board(self.trees, self.images, kind, program, self.folder, given, name=label, monitor=monitor, **machine_options)

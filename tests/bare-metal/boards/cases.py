@@ -1,6 +1,7 @@
 """The cases: which programs on which machines, and what they must print."""
 
 import dataclasses
+import struct
 import typing
 
 from harness import case
@@ -8,6 +9,7 @@ from harness.errors import Failed
 
 from . import linux_peer
 from .board import MACHINES
+from .device_tree import changed
 from .wrong_device import WrongDevice
 
 #: What every program's end says of the card.
@@ -79,6 +81,11 @@ def moved(machine, name, what, **options):
 
     summary = f"the card comes up on {machine} with {what}"
     return Case(f"moved-{name}-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
+def dma_range(bus, base, length):
+    """Returns `dma-ranges` of a PCI host with one range of memory: the address that devices use, the processor's, and the length."""
+    return struct.pack(">I3Q", 0x4300_0000, bus, base, length)
 
 
 def unfit(machine, name, what, pattern, *, kind=None, program="bring-up", **options):
@@ -337,6 +344,22 @@ CASES = [
     unfit("microvm", "tree", "a PC without a device tree", r"\(fw_cfg\) has no etc/fdt", image="microvm", kind="x86_64"),
     unfit("aarch64", "gic", "a GICv3", "the device tree has no arm,cortex-a15-gic", moved="gic-version=3"),
     unfit("riscv64", "imsic", "a PLIC", "the device tree has no riscv,imsics", moved="aia=none"),
+    unfit(
+        "aarch64", "coherent", "a PCI host that does not snoop caches", "has no 'dma-coherent'",
+        tree=lambda tree: changed(tree, "pcie@", "dma-coherent"),
+    ),
+    unfit(
+        "riscv64", "coherent", "a PCI host that does not snoop caches", "'dma-noncoherent'",
+        tree=lambda tree: changed(tree, "pci@", "dma-noncoherent", b""),
+    ),
+    unfit(
+        "aarch64", "dma", "a PCI host that moves memory for devices", "'dma-ranges'",
+        tree=lambda tree: changed(tree, "pcie@", "dma-ranges", dma_range(0, 1 << 30, 1 << 32)),
+    ),
+    moved(
+        "aarch64", "dma", "memory that devices see where it is",
+        tree=lambda tree: changed(tree, "pcie@", "dma-ranges", dma_range(1 << 30, 1 << 30, 1 << 32)),
+    ),
     unfit("aarch64", "memory", "3 MB of memory", "give the machine more memory", program="pingpong", memory=3),
     wrong_device("x86_64", "all-ones", "a BAR0 that reads as all ones", 1 << 25, 0xFFFFFFFF, "WaitBoot: the device is gone"),
     wrong_device(

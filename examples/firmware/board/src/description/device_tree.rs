@@ -97,8 +97,31 @@ impl<'a> Tree<'a> {
         property.ok_or(MachineError::Missing { what: "the node /cpus of the device tree", needed: name })
     }
 
+    /// Returns the PCI host, whose devices see memory as the processor does: at the same addresses, with what its caches hold.
     fn pci(&self) -> Result<FdtNode<'a>, MachineError> {
-        find(self.0.root(), &|node| node.is_compatible(PCI), DEPTH).ok_or(MachineError::Missing { what: TREE, needed: PCI })
+        let node = find(self.0.root(), &|node| node.is_compatible(PCI), DEPTH);
+        let node = node.ok_or(MachineError::Missing { what: TREE, needed: PCI })?;
+        // Without either property DMA is coherent on RISC-V and not on AArch64, as Linux reads it.
+        if node.property("dma-noncoherent").is_some() {
+            return Err(missing("coherent DMA, but 'dma-noncoherent'"));
+        }
+        if cfg!(target_arch = "aarch64") && !node.dma_coherent() {
+            return Err(missing("'dma-coherent'"));
+        }
+        if node.property("dma-ranges").is_some_and(|ranges| !ranges.value().is_empty()) {
+            let seen = |span: &Span| {
+                node.dma_ranges().ok().flatten().into_iter().flatten().any(|range| {
+                    let bus = range.child_bus_address::<u128>().unwrap_or_default() as u64;
+                    let [base, len] = [range.parent_bus_address::<u64>(), range.length::<u64>()].map(Result::unwrap_or_default);
+                    let range = Span::of(base, len);
+                    bus == base && range.base <= span.base && span.end <= range.end
+                })
+            };
+            if !self.memory()?.iter().all(seen) {
+                return Err(missing("'dma-ranges' in which all memory has the addresses of the processor"));
+            }
+        }
+        Ok(node)
     }
 
     /// Returns the configuration space of the PCI host.
@@ -106,7 +129,6 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// [`MachineError::Missing`].
     pub(crate) fn ecam(&self) -> Result<Ecam, MachineError> {
-        let missing = |needed| MachineError::Missing { what: "the PCI host of the device tree", needed };
         let node = self.pci()?;
         let span = spans(node).and_then(|mut spans| spans.next()).ok_or(missing("'reg'"))?;
         // The range of buses may be left out: it is that of the registers then.
@@ -138,7 +160,7 @@ impl<'a> Tree<'a> {
             (memory && bus as u64 == span.base && span.base != 0 && span.end <= 1 << 32).then_some(span)
         });
         let needed = "memory below 4 GiB in 'ranges' that the bus sees at the same addresses";
-        windows.max_by_key(Span::len).ok_or(MachineError::Missing { what: "the PCI host of the device tree", needed })
+        windows.max_by_key(Span::len).ok_or(missing(needed))
     }
 
     /// Returns the RAM.
@@ -176,6 +198,11 @@ impl<'a> Tree<'a> {
     }
 }
 
+/// Returns the error of a PCI host without something.
+fn missing(needed: &'static str) -> MachineError {
+    MachineError::Missing { what: "the PCI host of the device tree", needed }
+}
+
 fn is_on(node: &FdtNode<'_>) -> bool {
     node.status() == Ok(Status::Okay)
 }
@@ -187,7 +214,7 @@ fn spans(node: FdtNode<'_>) -> Option<impl Iterator<Item = Span>> {
 }
 
 /// Returns the first node that is wanted, down to some depth, among those whose addresses are the processor's: below a bus with an
-/// empty property `ranges`, which hands addresses on as they are.
+/// empty property `ranges`, which hands addresses on as they are, and none `dma-ranges` that changes those of devices.
 fn find<'a>(node: FdtNode<'a>, wanted: &impl Fn(&FdtNode<'_>) -> bool, depth: usize) -> Option<FdtNode<'a>> {
     for child in node.children() {
         if !is_on(&child) {
@@ -196,7 +223,8 @@ fn find<'a>(node: FdtNode<'a>, wanted: &impl Fn(&FdtNode<'_>) -> bool, depth: us
         if wanted(&child) {
             return Some(child);
         }
-        let is_open = child.property("ranges").is_some_and(|ranges| ranges.value().is_empty());
+        let is_open = child.property("ranges").is_some_and(|ranges| ranges.value().is_empty())
+            && child.property("dma-ranges").is_none_or(|ranges| ranges.value().is_empty());
         if is_open
             && depth > 1
             && let Some(found) = find(child, wanted, depth - 1)
