@@ -182,11 +182,14 @@ fn row(function: &Function, obstacles: &[Obstacle]) -> Row {
     }
 }
 
+/// Printed where there is nothing to list.
+pub(crate) const NO_FUNCTION: &str = "no mlx5 function in this machine";
+
 const HEADINGS: [&str; 7] = ["ADDRESS", "NAME", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES"];
 
 fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
     if found.is_empty() {
-        return "no mlx5 function in this machine\n".into();
+        return format!("{NO_FUNCTION}\n");
     }
     let rows: Vec<_> = found.iter().map(|(function, _)| cells(function)).collect();
     let mut widths = HEADINGS.map(str::len);

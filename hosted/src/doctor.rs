@@ -76,7 +76,7 @@ impl Report {
         let bad = functions.iter().filter(|function| !function.obstacles.is_empty()).count();
         let failure = match (functions.len(), bad) {
             _ if interrupted => None,
-            (0, _) => Some("no mlx5 function in this machine".to_string()),
+            (0, _) => Some(devices::NO_FUNCTION.to_string()),
             (_, 0) => None,
             (all, bad) => Some(format!("{bad} of {all} functions cannot be used")),
         };

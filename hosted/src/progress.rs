@@ -3,12 +3,11 @@
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Duration of a job before the bar appears.
-const QUIET_TIME: Duration = Duration::from_secs(1);
+use crate::status_line::QUIET_TIME;
 
 /// Progress of a job, and whether it has been asked to stop.
 pub struct Progress {

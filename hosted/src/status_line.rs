@@ -1,8 +1,12 @@
 //! A line on a terminal that shows the state of a job, and is cleared at its end.
 
 use std::io::IsTerminal as _;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Duration of a wait or a job before a line or a bar of it appears.
+pub(crate) const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// The line, with a spinner in front.
 #[derive(Debug)]

@@ -55,7 +55,7 @@ impl PageDemand {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandTime {
     /// Any other command.
-    pub usual: Duration,
+    pub other: Duration,
     /// ENABLE_HCA and INIT_HCA.
     pub start: Duration,
 }

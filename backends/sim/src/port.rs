@@ -44,7 +44,8 @@ const CAPABILITY_MASK_2: u32 = 1 << 15;
 const CLIENT_REREGISTRATION: u32 = 1 << 25;
 /// State in a Set that leaves it.
 const NO_CHANGE: u32 = 0;
-/// The key of the manager of the subnet, and what happens to who does not have it (IBTA 14.2.4).
+
+/// The M_Key of a port, its protection level and its lease (IBTA 14.2.4).
 #[derive(Clone, Copy, Debug, Default)]
 struct ManagementKey {
     /// 0: everybody may do everything.
@@ -154,13 +155,13 @@ pub(crate) struct Port {
     /// Whether the function runs.
     running: bool,
     managed: bool,
-    /// For a port that is not managed: the time that its subnet takes to find it.
+    /// For a port that is not managed: the time from link to LID, as of a subnet manager's sweep.
     lid_delay: Duration,
-    /// When that is over.
+    /// When this time ends; `None` while it does not run.
     found_at: Option<Instant>,
-    /// Whether that was over once since the reset: the port has its local identifier.
+    /// Whether this time has ended once since the reset. The port then keeps its LID.
     found: bool,
-    /// What a port without a local identifier reports to its driver.
+    /// The LID that a port without one reports to its driver.
     no_lid: u16,
     /// `PortState` while the link is up.
     state: u32,

@@ -1,8 +1,9 @@
 //! Profiles: what known cards demand, as data.
 //!
-//! A figure of a profile has its public source beside it. What no public source tells is as in [`Profile::Instant`], so nothing
-//! here is guessed. Where a source gives only a bound, the figure is the bound. The default device takes its times from none:
-//! they are short, so that a program which does not wait fails, and nobody waits long.
+//! A figure of a profile has its public source beside it, and where a source gives only a bound the figure is the bound. What has no
+//! figure is as in [`Profile::Instant`]. Assumptions: pages follow the number of queue pairs in proportion, and cards later than the
+//! recorded one want as many. The default device takes its times from no card: they are short, so that a program which does not wait
+//! fails, and nobody waits long.
 
 use core::fmt;
 use core::time::Duration;
@@ -263,7 +264,7 @@ impl Figure {
             Value::NoVirtualPorts => config.ib_virt = false,
             Value::ResetTime(time) => config.reset_time = time,
             Value::StartTime(start) => config.command_time.start = start,
-            Value::CommandTime(time) => config.command_time = CommandTime { usual: time, start: time },
+            Value::CommandTime(time) => config.command_time = CommandTime { other: time, start: time },
             Value::LinkTraining(time) => config.link_training = time,
             Value::LidDelay(time) => config.lid_delay = time,
             Value::NoLid(lid) => config.no_lid = lid,

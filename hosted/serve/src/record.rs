@@ -230,7 +230,7 @@ const SETTINGS: [Setting; 11] = [
         get: |config| config.ib_virt.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.ib_virt = value != 0),
     },
-    time!("command-time", command_time.usual),
+    time!("command-time", command_time.other),
     time!("start-time", command_time.start),
 ];
 

@@ -9,7 +9,7 @@ use bareverbs::{PortAttr, WaitActiveError};
 
 use super::bring_up::Device;
 use super::host::Host;
-use crate::status_line::StatusLine;
+use crate::status_line::{QUIET_TIME, StatusLine};
 use crate::stop::Interrupted;
 
 /// Timeout for a port: the reset of a card takes its link down, whose training takes seconds, and subnet managers sweep every
@@ -17,8 +17,6 @@ use crate::stop::Interrupted;
 const ACTIVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long one call for the wait sleeps: the interval of its queries.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time waited before the line appears.
-const QUIET_TIME: Duration = Duration::from_secs(1);
 
 impl<H: Host> Device<H> {
     /// Waits until a port (from 1) is active and has a LID, or until `stop` is set. If `has_line` and standard error is a

@@ -12,14 +12,11 @@ use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaAllocation, FirmwarePages, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
 use super::host::Host;
-use crate::status_line::StatusLine;
+use crate::status_line::{QUIET_TIME, StatusLine};
 use crate::stop::Interrupted;
 
 /// MSI-X vectors in use: one for commands, asynchronous events and page requests, one for completions.
 const VECTORS: u16 = 2;
-
-/// Time waited for a card before a line says so.
-const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// A card that this process owns.
 #[derive(Debug)]

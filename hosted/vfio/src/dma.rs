@@ -14,7 +14,7 @@ use crate::open_function::OpenFunction;
 use crate::opener::Opener;
 
 /// Size of a huge page in bytes.
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 
 /// Whole pages of anonymous memory of this process.
 struct Pages {

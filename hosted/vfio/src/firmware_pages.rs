@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use bareverbs::{DmaMemory as _, PageSource, TooFewPages};
 
-use crate::dma::DmaAllocation;
+use crate::address_space::PAGE;
+use crate::dma::{DmaAllocation, HUGE};
 use crate::error::Error;
 use crate::open_function::OpenFunction;
 use crate::pci::Obstacle;
 
-/// Bytes of a page.
-const PAGE: usize = 4096;
 /// Bytes that are mapped at a time: a huge page, if any is reserved.
-const CHUNK: usize = 2 << 20;
+const CHUNK: usize = HUGE;
 
 /// Maps memory for the device.
 type Map = dyn Fn(usize) -> Result<DmaAllocation, Error> + Send;

@@ -158,8 +158,8 @@ pub(crate) type Hook<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 impl<P: Platform> Driver<P> {
     /// Performs all steps, in order. On failure the caller undoes them.
-    // Not a part of its caller, in whose frame the driver lies: far from the stack pointer each access is two instructions. Nor
-    // are the steps parts of this: none has the buffers of all others on the stack.
+    // Not inlined: in a frame with the driver each access far from the stack pointer takes two instructions. The steps are not inlined
+    // here either, so that one frame does not have the buffers of all.
     #[inline(never)]
     pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, PackedError)> {
         for step in Step::ALL {

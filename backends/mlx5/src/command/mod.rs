@@ -73,7 +73,7 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     timeout: Duration,
     /// Whether the device signs outputs, so that they are checked.
     pub(crate) signatures: bool,
-    /// The command of each class that the device has. One is left from an earlier call if that ended by unwinding.
+    /// The command of each class that waits for its answer. An earlier call that ended by unwinding leaves its command here.
     unanswered: [Option<u16>; 2],
     /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
     pub(crate) dead: Option<PackedError>,
@@ -131,7 +131,7 @@ impl<P: Platform> CommandInterface<P> {
         };
         if self.dead.is_none() {
             *self.unanswered(class) = None;
-            // A long list, of a region for instance, has had more.
+            // The page list of a large region took more mailbox pages than are kept.
             if MailboxChain::blocks_for(call.input_len) > class.blocks() {
                 self.arena.keep(class.mailboxes(), MailboxChain::pages(2 * class.blocks()));
             }

@@ -46,7 +46,7 @@ impl<P: Platform> CommandInterface<P> {
             if hook(given, count).is_break() {
                 return Err(Error::Stopped.pack());
             }
-            // To map this many may take a second: the hook has been called.
+            // After the hook: to reserve so many, and map them for the IOMMU, may take a second.
             if given == 0
                 && let Err(TooFewPages { available, .. }) = self.machine.pages.reserve(count)
             {
@@ -202,7 +202,7 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
     ///
-    /// A negative number, seen from a ConnectX-7, says that it needs none.
+    /// With a negative number, as a ConnectX-7 has answered, the firmware wants none: it could return pages, and does so at the teardown.
     pub(crate) fn give_startup_pages(&mut self, when: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryPagesIn::OP_MOD, when);

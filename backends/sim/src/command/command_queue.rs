@@ -192,7 +192,7 @@ impl Answer {
         let opcode = self.result.as_ref().and_then(|(fetched, _)| fetched.input.first_chunk());
         match opcode.and_then(|code| CmdOpcode::from_code(u16::from_be_bytes(*code).into())) {
             Some(CmdOpcode::EnableHca | CmdOpcode::InitHca) => times.start,
-            _ => times.usual,
+            _ => times.other,
         }
     }
 

@@ -151,7 +151,7 @@ fn during_a_reset_registers_read_as_ones_and_take_nothing() {
 #[test]
 fn commands_take_their_time_one_after_the_other() {
     let (usual, start) = (Duration::from_millis(2), Duration::from_millis(300));
-    let mut host = Host::new(DeviceConfig { command_time: CommandTime { usual, start }, ..plain() });
+    let mut host = Host::new(DeviceConfig { command_time: CommandTime { other: usual, start }, ..plain() });
     let wait = |host: &mut Host, time: Duration, slots: &[usize]| {
         host.wait(time - Duration::from_nanos(1));
         assert!(slots.iter().all(|slot| host.status_own(*slot) == 1), "before {time:?}");

@@ -74,7 +74,7 @@ impl fmt::Display for RunError {
                 write!(f, "modprobe is not installed (package kmod): load {module} by other means, `insmod` for one")
             }
             Self::NotStarted { cause } => write!(f, "modprobe could not be started: {cause}"),
-            Self::Failed { said, .. } if said.is_empty() => f.write_str("it failed without a word"),
+            Self::Failed { said, .. } if said.is_empty() => f.write_str("it failed and printed no reason"),
             Self::Failed { said, .. } => f.write_str(&said.replace("modprobe: ", "")),
             Self::OtherRoot { module } => write!(f, "{module} is not loaded for a folder that is not this machine's root"),
         }
@@ -145,7 +145,7 @@ mod tests {
         let missing = modprobe(&["/nowhere/modprobe"], "vfio-pci").unwrap_err();
         assert!(missing.to_string().contains("not installed (package kmod): load vfio-pci"), "{missing}");
         let failed = modprobe(&["/nowhere/modprobe", "false"], "vfio-pci").unwrap_err();
-        assert_eq!(failed.to_string(), "it failed without a word");
+        assert_eq!(failed.to_string(), "it failed and printed no reason");
         // Writes to standard error.
         let failed = modprobe(&["ls"], "/nowhere/module").unwrap_err().to_string();
         assert!(failed.starts_with("ls: ") && !failed.contains('\n'), "{failed}");

@@ -343,10 +343,9 @@ impl Obstacle {
             Self::NoFile { path } => {
                 format!("ls -l {0}; in a container, give it the file (docker run --device {0})", path.display())
             }
-            Self::NoAccess { path, .. } => format!(
-                "sudo chown $USER {} (lasting: a udev rule: SUBSYSTEM==\"vfio\", GROUP=\"GROUP\", MODE=\"0660\")",
-                path.display()
-            ),
+            Self::NoAccess { path, .. } => {
+                format!("sudo chown $USER {} (lasting: examples/systemd/70-bareverbs.rules, a udev rule)", path.display())
+            }
             Self::InUse { holders, .. } => match holders.as_slice() {
                 [] => "sudo bareverbs devices (names the process)".into(),
                 [only] => format!("kill {} (or let it end)", only.pid),
