@@ -10,8 +10,8 @@ use bareverbs_vfio::pci::Function;
 use serde::Serialize;
 
 use crate::cli::DevicesArgs;
-use crate::device::vfio::{Card, CardError};
-use crate::device::{Device, Host};
+use crate::device::vfio::Card;
+use crate::device::{CardError, Device, Host};
 use crate::devices::{self, ObstacleRow};
 use crate::stop::Interrupted;
 

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 mod bring_up;
+mod card_error;
 mod endpoint;
 mod host;
 pub mod port;
@@ -14,6 +15,7 @@ pub mod vfio;
 pub use bring_up::{
     COMPLETION_QUEUES, DOMAINS, Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, REGIONS, SEND_BLOCKS, Verbs, WINDOWS,
 };
+pub use card_error::CardError;
 pub(crate) use endpoint::Endpoint;
 pub use host::Host;
 pub use selection::{DevicePair, Role};

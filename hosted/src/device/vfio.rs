@@ -1,6 +1,5 @@
 //! A card of this machine, through VFIO.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +10,7 @@ use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaAllocation, FirmwarePages, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
+use super::card_error::CardError;
 use super::host::Host;
 use crate::status_line::{QUIET_TIME, StatusLine};
 use crate::stop::Interrupted;
@@ -54,31 +54,9 @@ impl Card {
     }
 }
 
-/// Why a card cannot be used, as text. It is printed with the remedy on a line of its own.
-#[derive(Clone, Debug)]
-pub struct CardError {
-    /// The reason, with the address of the card.
-    pub text: String,
-    /// A command or a setting; `None` if none is known.
-    pub remedy: Option<String>,
-}
-
-impl fmt::Display for CardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\n  remedy: {remedy}"))
-    }
-}
-
-impl std::error::Error for CardError {}
-
-/// Converts an error of the card at `address` to one that names the card once.
+/// Converts an error of the card at `address`.
 fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
-    let mut text = error.to_string();
-    if !text.contains(address) {
-        text = format!("{address}: {text}");
-    }
-    CardError { text, remedy: error.remedy() }.into()
+    CardError::new(address, error, error.remedy()).into()
 }
 
 impl Host for Card {
