@@ -142,6 +142,14 @@ mod tests {
             text(Error::Obstacle(Obstacle::ModuleNotLoaded)),
             "0000:01:00.0: the kernel module vfio-pci is not loaded\n  remedy: sudo modprobe vfio-pci"
         );
+        let silent = text(Error::NoRegisters { address, waited: Duration::from_millis(120_004) });
+        assert!(
+            silent.starts_with(
+                "0000:01:00.0 does not answer: its registers (BAR0) read as all ones after 120 s, its configuration space does not\n  \
+                 remedy: switch the power of the machine off and on"
+            ),
+            "{silent}"
+        );
         assert_eq!(text(Error::RegistersTaken), "0000:01:00.0: the registers of the device were handed out before");
     }
 }

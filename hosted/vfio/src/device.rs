@@ -71,7 +71,7 @@ impl Device {
     /// called a hundred times a second with the time waited, and `Break` ends the wait.
     ///
     /// # Errors
-    /// Same as [`Device::open`]; the function does not answer if `hook` ended the wait.
+    /// Same as [`Device::open`]; [`Error::NoRegisters`] if `hook` ended the wait.
     pub fn open_with(address: Address, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();
@@ -160,9 +160,10 @@ impl Device {
     fn new(function: OpenFunction, is_virtual: bool, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let (vendor, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
-        if vendor == u16::MAX || !function.answers_within(ANSWER_TIMEOUT, hook) {
+        if vendor == u16::MAX {
             return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address() }));
         }
+        function.wait_for_registers(ANSWER_TIMEOUT, hook)?;
         let mut device = Self {
             function: Arc::new(function),
             pci_device_id,

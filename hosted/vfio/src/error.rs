@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use vfio_ioctls::VfioError;
 
@@ -23,6 +24,13 @@ pub enum Error {
     AlreadyOpen {
         /// The function.
         address: Address,
+    },
+    /// The configuration space of the function answers, and its registers (BAR0) read as all ones: the card's firmware does not run.
+    NoRegisters {
+        /// The function.
+        address: Address,
+        /// Time waited.
+        waited: Duration,
     },
     /// This process is a forked child of the one that opened the device.
     Forked,
@@ -109,6 +117,11 @@ impl Error {
             Self::NoSuchFunction { .. } => Some("bareverbs devices (lists the functions that can be used)".into()),
             Self::Obstacle(obstacle) => obstacle.remedy(),
             Self::AlreadyOpen { .. } => Some("drop the device, its memory and its registers first".into()),
+            Self::NoRegisters { .. } => {
+                const COLD: &str = "switch the power of the machine off and on: the card keeps its own through a restart. Of a virtual \
+                                    function: see that its physical function works";
+                Some(COLD.into())
+            }
             Self::Forked => Some("open the device after the fork, in the process that uses it".into()),
             Self::DirectMapping { .. } => {
                 Some("dmesg (names the function); another slot, or a setting of the machine's firmware".into())
@@ -135,6 +148,11 @@ impl fmt::Display for Error {
             Self::NoSuchFunction { address } => write!(f, "there is no PCI function {address}"),
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::AlreadyOpen { address } => write!(f, "this process has {address} open already"),
+            Self::NoRegisters { address, waited } => write!(
+                f,
+                "{address} does not answer: its registers (BAR0) read as all ones after {} s, its configuration space does not",
+                waited.as_secs()
+            ),
             Self::Forked => f.write_str("the device belongs to the process that forked this one"),
             Self::File { path, error } => write!(f, "{} did not open: {error}", path.display()),
             Self::DirectMapping { group } => {

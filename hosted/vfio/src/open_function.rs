@@ -23,17 +23,24 @@ use crate::pci::{Address, Interface};
 /// Time between two looks at registers that read as all ones.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until `is_there` returns `true`. Returns whether it did within `timeout`, and before `hook` returned `Break`.
-fn wait_for(mut is_there: impl FnMut() -> bool, timeout: Duration, mut hook: impl FnMut(Duration) -> ControlFlow<()>) -> bool {
+/// Waits until `is_there` returns `true`.
+///
+/// # Errors
+/// It did not within `timeout`, or before `hook` returned `Break`: the time waited.
+fn wait_for(
+    mut is_there: impl FnMut() -> bool,
+    timeout: Duration,
+    mut hook: impl FnMut(Duration) -> ControlFlow<()>,
+) -> Result<(), Duration> {
     let start = Instant::now();
     while !is_there() {
         let waited = start.elapsed();
         if waited >= timeout || hook(waited).is_break() {
-            return false;
+            return Err(waited);
         }
         std::thread::sleep(ANSWER_INTERVAL);
     }
-    true
+    Ok(())
 }
 
 /// Addresses of the functions that this process has open. The kernel would allow a second descriptor of the same device.
@@ -70,10 +77,16 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
-    /// Waits until the registers read as anything but all ones. Returns whether they did within `timeout`, and before `hook`, which
-    /// is called with the time waited, returned `Break`.
-    pub(crate) fn answers_within(&self, timeout: Duration, hook: impl FnMut(Duration) -> ControlFlow<()>) -> bool {
-        wait_for(|| self.answers(), timeout, hook)
+    /// Waits until the registers read as anything but all ones.
+    ///
+    /// # Errors
+    /// They did not within `timeout`, or before `hook`, which is called with the time waited, returned `Break`.
+    pub(crate) fn wait_for_registers(
+        &self,
+        timeout: Duration,
+        hook: impl FnMut(Duration) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        wait_for(|| self.answers(), timeout, hook).map_err(|waited| Error::NoRegisters { address: self.address(), waited })
     }
 
     /// Returns whether the registers read as anything but all ones.
@@ -145,16 +158,17 @@ mod tests {
             looks += 1;
             looks == 3
         };
-        assert!(wait_for(third, long, go));
+        assert_eq!(wait_for(third, long, go), Ok(()));
         assert!((2 * ANSWER_INTERVAL..long).contains(&(last + ANSWER_INTERVAL)), "{last:?}");
-        assert!(wait_for(|| true, Duration::ZERO, |_| panic!("nothing is waited for")));
-        assert!(!wait_for(|| false, 3 * ANSWER_INTERVAL, |_| ControlFlow::Continue(())));
+        assert_eq!(wait_for(|| true, Duration::ZERO, |_| panic!("nothing is waited for")), Ok(()));
+        let waited = wait_for(|| false, 3 * ANSWER_INTERVAL, |_| ControlFlow::Continue(())).unwrap_err();
+        assert!((3 * ANSWER_INTERVAL..long).contains(&waited), "{waited:?}");
         let mut calls = 0;
         let stop = |_| {
             calls += 1;
             if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        assert!(!wait_for(|| false, long, stop));
+        assert!(wait_for(|| false, long, stop).is_err());
         assert_eq!(calls, 2);
     }
 }
