@@ -162,6 +162,7 @@ impl fmt::Display for Examined {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
@@ -209,6 +210,20 @@ mod tests {
             (&json["functions"][0]["obstacles"][0]["code"], &json["functions"][1]["obstacles"][0]["remedy"]),
             (&"port".into(), &"make one".into())
         );
+    }
+
+    #[test]
+    fn a_card_whose_firmware_is_not_ready_says_what_helps() {
+        let mut booting = examined();
+        let never = DeviceConfig { initializing: Duration::from_secs(3600), ..DeviceConfig::default() };
+        assert!(!booting.try_out(|| Ok(host(never)), &Arc::default()));
+        let text = booting.to_string();
+        assert!(text.contains("    0000:01:00.0: bring-up failed at WaitBoot: "), "{text}");
+        let json = serde_json::to_value(Report::new(vec![booting], false)).unwrap();
+        let row = &json["functions"][0]["obstacles"][0];
+        let remedy = row["remedy"].as_str().unwrap();
+        assert!(row["code"] == "bring-up" && remedy.contains("wait some minutes") && remedy.contains("BlueField"), "{row}");
+        assert!(text.contains(&format!("; remedy: {remedy}\n")), "{text}");
     }
 
     #[test]

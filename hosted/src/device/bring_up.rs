@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use bareverbs::{Event, Machine, Platform, QpRings, Storage};
 use bareverbs_mlx5::{Error, Mlx5, Progress, TeardownReport};
 
+use super::card_error::CardError;
 use super::host::Host;
 use super::stoppable::{Stoppable, StoppableClock};
 use crate::progress::Progress as ProgressBar;
@@ -60,6 +61,19 @@ fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
     Box::leak(Box::new(Storage::new(rings)))
 }
 
+/// Returns what helps against the failure of a bring-up. The other causes say it themselves, or nothing is known.
+fn remedy(cause: &Error) -> Option<String> {
+    let text = match cause {
+        Error::NotInitialized => {
+            "wait some minutes and try again: the firmware of a BlueField is ready when the card's own system has booted (its console \
+             shows how far it is); if it stays so, switch the power of the machine off and on"
+        }
+        Error::DeviceGone => "switch the power of the machine off and on: the card keeps its own through a restart",
+        _ => return None,
+    };
+    Some(text.into())
+}
+
 /// A device that is up.
 pub struct Device<H: Host> {
     /// Its host.
@@ -94,7 +108,7 @@ impl<H: Host> Device<H> {
             Err(_) if is_stopped() => Err(Interrupted.into()),
             Err((error, machine)) => Err(match (error.cause, host.pages_refused(&machine.pages)) {
                 (Error::TooFewPages { .. }, Some(reason)) => reason.context(error),
-                _ => anyhow::Error::new(error).context(host.name().to_string()),
+                (cause, _) => CardError::new(host.name(), &error, remedy(&cause)).into(),
             }),
         }
     }
