@@ -171,7 +171,9 @@ def failing(machine, name, summary, program, pattern, *, serve=(), device=True, 
     return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), typical_seconds=2)
 
 
-def wrong_device(machine, name, summary, bar_size, register, pattern, *, on_root_bus=False, busy=0, lines=()):
+def wrong_device(
+    machine, name, summary, bar_size, register, pattern, *, program="bring-up", on_root_bus=False, busy=0, lines=()
+):
     """A device that calls itself a ConnectX and is none. It cannot be reset alone."""
 
     def body(run):
@@ -179,7 +181,7 @@ def wrong_device(machine, name, summary, bar_size, register, pattern, *, on_root
         device = WrongDevice(socket, bar_size, register, busy=busy)
         run.processes.append(device)
         run.sockets = [socket]
-        board = run.boot(machine, "bring-up", 0, on_root_bus=on_root_bus)
+        board = run.boot(machine, program, 0, on_root_bus=on_root_bus)
         for line in lines:
             board.wait_for(line, run.stop)
         board.fails(pattern, run.stop)
@@ -361,7 +363,15 @@ CASES = [
         tree=lambda tree: changed(tree, "pcie@", "dma-ranges", dma_range(1 << 30, 1 << 30, 1 << 32)),
     ),
     unfit("aarch64", "memory", "3 MB of memory", "give the machine more memory", program="pingpong", memory=3),
-    wrong_device("x86_64", "all-ones", "a BAR0 that reads as all ones", 1 << 25, 0xFFFFFFFF, "WaitBoot: the device is gone"),
+    wrong_device(
+        "x86_64",
+        "all-ones",
+        "a BAR0 that reads as all ones",
+        1 << 25,
+        0xFFFFFFFF,
+        "WaitBoot: the device is gone",
+        program="silent-card",
+    ),
     wrong_device(
         "aarch64",
         "all-zeros",

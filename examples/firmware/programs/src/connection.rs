@@ -39,7 +39,7 @@ pub const STORAGE: usize = size_of::<Tables>() + size_of::<[Rings; 2]>();
 /// The bring-up failed, or it is not the first: there is one driver.
 pub fn bring_up(machine: Machine<Board>) -> Result<Rdma, Failure> {
     let place = DRIVER.try_init(None).during("the driver is in use")?;
-    let card = Card::bring_up_in(place, machine, &CONFIG).during("bringing the card up")?;
+    let card = Card::bring_up_in(place, machine, &Config::DEFAULT).during("bringing the card up")?;
     Ok(Rdma::new(card, TABLES.try_take().during("the tables are in use")?))
 }
 
@@ -54,11 +54,6 @@ fn interrupted(vector: usize) {
         handler.on_interrupt(vector);
     }
 }
-
-/// Times for a simulated card, which boots at once: a real one may take the two minutes of [`Config::DEFAULT`]. BlueFlame stays
-/// off, since the board maps the BAR uncached.
-pub const CONFIG: Config =
-    Config { boot_timeout: Duration::from_secs(10), command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
 
 /// For the training of a real card's link after its reset, and the subnet manager. Simulated ports take 50 ms.
 pub const PORT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,9 +2,10 @@
 #![no_std]
 #![no_main]
 
+use bareverbs_mlx5::Config;
 use board::card::Slot;
 use board::{During as _, Failure};
-use programs::connection::{CONFIG, Card};
+use programs::connection::Card;
 
 board::entry!(main);
 
@@ -12,6 +13,6 @@ fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
     let pages = board::dma::firmware_pages_up_to(33 * 4096).during("the pages for the firmware are in use")?;
-    let brought = Card::bring_up(slot.machine(arena, pages), &CONFIG);
+    let brought = Card::bring_up(slot.machine(arena, pages), &Config::DEFAULT);
     brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
 }

@@ -2,9 +2,9 @@
 #![no_std]
 #![no_main]
 
+use bareverbs_mlx5::Config;
 use board::card::{Card, Slot};
 use board::{During as _, Failure};
-use programs::connection::CONFIG;
 
 board::entry!(main);
 
@@ -12,6 +12,6 @@ fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(64 * 4096).during("the arena is in use")?;
     let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
-    let brought = Card::<512>::bring_up(slot.machine(arena, pages), &CONFIG);
+    let brought = Card::<512>::bring_up(slot.machine(arena, pages), &Config::DEFAULT);
     brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
 }
