@@ -322,7 +322,8 @@ pub trait Platform {
     type Clock: Clock;
 }
 
-/// One machine: the parts of a [`Platform`], which a driver owns while it runs.
+/// One machine: the parts of a [`Platform`], which a driver owns while it runs. They are dropped in the order of the fields: the
+/// registers first, with which a platform may end the device's accesses to the rest.
 pub struct Machine<P: Platform> {
     /// BAR0 of the device. The integrator enables bus mastering before.
     pub registers: P::Registers,

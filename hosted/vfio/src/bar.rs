@@ -42,11 +42,17 @@ impl Drop for Mapped {
 }
 
 /// The registers of a card. VFIO maps them uncached; they stay mapped until the value and all its doorbells are dropped.
-#[derive(Debug)]
+///
+/// With the value goes the driver. So its drop disables the card's bus mastering: after a teardown that failed, the card would still
+/// access memory that is about to be unmapped. A [`bareverbs::Machine`] drops its registers before its memory.
 pub struct Bar {
     registers: MappedBar,
     mapped: Arc<Mapped>,
+    end_dma: Box<EndDma>,
 }
+
+/// Disables the bus mastering of a card.
+type EndDma = dyn Fn() + Send + Sync;
 
 impl Bar {
     /// Maps the `len` bytes at `offset` of the function's descriptor.
@@ -55,13 +61,20 @@ impl Bar {
     /// They are BAR0 of the function, and are mapped once.
     pub(crate) unsafe fn map(function: Arc<OpenFunction>, offset: u64, len: usize) -> Result<Self, Error> {
         let keep: Arc<dyn Any + Send + Sync> = function.clone();
+        let dma = function.clone();
         // SAFETY: as the caller promises.
-        unsafe { Self::of(function.descriptor(), keep, offset, len) }
+        unsafe { Self::of(function.descriptor(), keep, offset, len, Box::new(move || dma.end_dma())) }
     }
 
     /// # Safety
     /// The `len` bytes at `offset` of the file are a BAR0, and are mapped once.
-    unsafe fn of(file: &File, function: Arc<dyn Any + Send + Sync>, offset: u64, len: usize) -> Result<Self, Error> {
+    unsafe fn of(
+        file: &File,
+        function: Arc<dyn Any + Send + Sync>,
+        offset: u64,
+        len: usize,
+        end_dma: Box<EndDma>,
+    ) -> Result<Self, Error> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
         let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) };
@@ -75,7 +88,19 @@ impl Bar {
         // SAFETY: aligned to a page, mapped uncached by vfio-pci until the drop of `Mapped`, which the value and each of its
         // doorbells hold, and mapped once, as the caller promises.
         let registers = unsafe { MappedBar::new(base, len) };
-        Ok(Self { registers, mapped })
+        Ok(Self { registers, mapped, end_dma })
+    }
+}
+
+impl std::fmt::Debug for Bar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bar").field("registers", &self.registers).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        (self.end_dma)();
     }
 }
 
@@ -135,7 +160,7 @@ impl WordRegister for BarWord {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::FileExt as _;
 
     use rustix::fs::{MemfdFlags, memfd_create};
@@ -143,17 +168,29 @@ mod tests {
     use super::*;
 
     const LEN: usize = 16 * 4096;
+
+    /// Returns registers in a file of zeroes, with the file.
+    fn registers_in_file(function: Arc<dyn Any + Send + Sync>, end_dma: Box<EndDma>) -> (File, Bar) {
+        let file = File::from(memfd_create("bar", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(LEN as u64).unwrap();
+        // SAFETY: a file of zeroes, mapped once.
+        let bar = unsafe { Bar::of(&file, function, 0, LEN, end_dma) }.unwrap();
+        (file, bar)
+    }
+
+    /// Returns registers of no card, whose drop calls `end_dma`.
+    pub(crate) fn registers(end_dma: impl Fn() + Send + Sync + 'static) -> Bar {
+        registers_in_file(Arc::new(()), Box::new(end_dma)).1
+    }
+
     /// A UAR page; doorbells lie at 0x800, and the register that arms event queues at 0x40 (PRM "UAR Page Format").
     const UAR: usize = 8 * 4096;
 
     /// Writes with `write` to a register that outlives its BAR. Returns the eight bytes at `offset`, and whether the register kept the
     /// function open until it was dropped.
     fn written<R>(offset: usize, make: impl FnOnce(&Bar) -> R, write: impl FnOnce(&R)) -> ([u8; 8], bool) {
-        let file = File::from(memfd_create("bar", MemfdFlags::CLOEXEC).unwrap());
-        file.set_len(LEN as u64).unwrap();
         let function = Arc::new(());
-        // SAFETY: a file of zeroes, mapped once.
-        let bar = unsafe { Bar::of(&file, function.clone(), 0, LEN) }.unwrap();
+        let (file, bar) = registers_in_file(function.clone(), Box::new(|| ()));
         let register = make(&bar);
         drop(bar);
         assert_eq!(Arc::strong_count(&function), 2);

@@ -216,7 +216,8 @@ impl Device {
         self.function.device.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).map_or(0, |info| info.count)
     }
 
-    /// Maps and returns the registers, once: their owner has exclusive access to the device.
+    /// Maps and returns the registers, once: their owner has exclusive access to the device. When they are dropped, bus mastering is
+    /// disabled.
     ///
     /// # Errors
     /// This function was called before, or the kernel does not map the registers.
@@ -322,9 +323,6 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The device of a forked child is its parent's. One that was removed accepts no writes.
-        if self.function.opener.is_this() {
-            let _ = self.function.config.disable();
-        }
+        self.function.end_dma();
     }
 }

@@ -32,7 +32,7 @@ impl FirmwarePages {
         Self::from_map(Box::new(move |len| DmaAllocation::new(function.clone(), len)))
     }
 
-    fn from_map(map: Box<Map>) -> Self {
+    pub(crate) fn from_map(map: Box<Map>) -> Self {
         Self { map, chunks: Vec::new(), free: Vec::new(), allocated: BTreeSet::new(), refused: None }
     }
 

@@ -99,6 +99,14 @@ impl OpenFunction {
         self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
     }
 
+    /// Ends the DMA of the device: disables its bus mastering. One that was removed accepts no writes, and that of a forked child is
+    /// its parent's.
+    pub(crate) fn end_dma(&self) {
+        if self.opener.is_this() {
+            let _ = self.config.disable();
+        }
+    }
+
     pub(crate) fn address(&self) -> Address {
         self.claim.0
     }
