@@ -101,7 +101,7 @@ impl Examined {
         };
         let ports = 1..=device.verbs.query_device().phys_port_cnt;
         let result = ports.map(|port| Ok((port, device.active_port(port, true, stop)?))).collect::<Result<Vec<_>>>();
-        let is_stopped = match result {
+        let is_stopped = match device.unless_stopped(result) {
             Ok(ports) => {
                 self.ports = ports.into_iter().map(PortRow::from).collect();
                 false

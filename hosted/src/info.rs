@@ -157,6 +157,7 @@ fn of_host<H: Host>(host: H, has_line: bool, stop: &Arc<AtomicBool>) -> Result<I
     let mut device = Device::bring_up(host, stop)?;
     let name = device.host.name().to_string();
     let info = query(&name, &mut device, has_line, stop);
+    let info = device.unless_stopped(info);
     let end = device.teardown();
     let info = info?;
     end?;

@@ -1,16 +1,18 @@
 //! Brings a device up, and provides the storage of its verbs.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Event, Machine, Platform, QpRings, Storage};
-use bareverbs_mlx5::{Error, Mlx5, Progress, TeardownReport};
+use bareverbs_mlx5::{CmdName, Error, Mlx5, Progress, TeardownReport};
 
 use super::card_error::CardError;
 use super::host::Host;
 use super::stoppable::{Stoppable, StoppableClock};
+use crate::output;
 use crate::progress::Progress as ProgressBar;
 use crate::stop::Interrupted;
 
@@ -105,7 +107,12 @@ impl<H: Host> Device<H> {
         };
         match Backend::bring_up_with(machine, &host.config(), hook) {
             Ok(backend) => Ok(Self { host, verbs: Box::new(Verbs::new(backend, storage())) }),
-            Err(_) if is_stopped() => Err(Interrupted.into()),
+            Err((error, machine)) if is_stopped() => {
+                if machine.clock.gave_up() {
+                    report_busy(host.name(), &error.step);
+                }
+                Err(Interrupted.into())
+            }
             Err((error, machine)) => Err(match (error.cause, host.pages_refused(&machine.pages)) {
                 (Error::TooFewPages { .. }, Some(reason)) => reason.context(error),
                 (cause, _) => CardError::new(host.name(), &error, remedy(&cause)).into(),
@@ -140,13 +147,79 @@ impl<H: Host> Device<H> {
     /// Tears the device down, with all verbs objects that are left on it.
     ///
     /// # Errors
-    /// A command of the teardown failed; those after it were executed nevertheless.
+    /// A command of the teardown failed; those after it were executed nevertheless. [`Interrupted`] if the device had not done it
+    /// soon after `stop`: a line says so.
     pub fn teardown(self) -> Result<TeardownReport> {
         let Self { host, verbs } = self;
         let Ok(backend) = (*verbs).into_provider() else { bail!("{}: queues of it are in use", host.name()) };
         match backend.teardown() {
             Ok((_machine, report)) => Ok(report),
+            Err((error, machine)) if machine.clock.gave_up() && is_late(&error.cause) => {
+                let opcode = match error.cause {
+                    Error::CommandTimeout { opcode } => CmdName(opcode),
+                    _ => error.opcode,
+                };
+                report_busy(host.name(), &opcode);
+                Err(Interrupted.into())
+            }
             Err((error, _machine)) => Err(error).with_context(|| format!("teardown of {}", host.name())),
         }
+    }
+
+    /// Returns what was done on the device, with [`Interrupted`] instead of an error after a wait that `stop` ended: the teardown says
+    /// with what the device was busy.
+    ///
+    /// # Errors
+    /// That of `result`, or [`Interrupted`].
+    pub fn unless_stopped<T>(&self, result: Result<T>) -> Result<T> {
+        let gave_up = self.verbs.provider().clock().gave_up();
+        result.map_err(|error| if gave_up { Interrupted.into() } else { error })
+    }
+}
+
+/// Returns whether an error says no more than that the device was not waited for any longer.
+const fn is_late(error: &Error) -> bool {
+    matches!(error, Error::CommandTimeout { .. } | Error::PagesKept { .. })
+}
+
+/// Writes what a device was doing when the wait for it ended because of Ctrl-C. It is not the device's fault.
+fn report_busy(name: &str, with: &impl fmt::Debug) {
+    output::report(format_args!("interrupted: {name} was still busy with {with:?}, and was not waited for any longer"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bareverbs_sim::in_process::{World, WorldConfig};
+    use bareverbs_sim::{CommandTime, DeviceConfig};
+
+    use super::*;
+    use crate::device::simulated::Simulated;
+
+    fn host(time: Duration) -> Simulated {
+        let config = DeviceConfig { command_time: CommandTime { usual: time, start: time }, ..DeviceConfig::default() };
+        Simulated::new("card", World::new(WorldConfig::default()).add(config).unwrap())
+    }
+
+    #[test]
+    fn a_slow_card_is_taken_down_after_a_stop() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let device = Device::bring_up(host(Duration::from_millis(600)), &stop).unwrap();
+        let start = device.host.now();
+        stop.store(true, Ordering::Relaxed);
+        let simulated = device.host.clone();
+        let report = device.teardown().unwrap();
+        assert_eq!((report.pages_kept, report.needs_reset), (0, false));
+        assert!(simulated.now().since(start) > Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_card_that_was_not_waited_for_has_no_failure() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let device = Device::bring_up(host(Duration::from_secs(4)), &stop).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(device.unless_stopped(Ok(3)).is_ok());
+        assert!(device.teardown().unwrap_err().is::<Interrupted>());
     }
 }

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use bareverbs::{Clock, Instant, Platform};
 
-/// Total time of the driver's waits after Ctrl-C: enough to tear down a device that responds.
+/// How long the driver waits for one answer after Ctrl-C: a device that responds is torn down.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Total time of the driver's waits after Ctrl-C, for a device that responds slowly.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Platform `P` with a [`StoppableClock`].
 #[derive(Debug)]
@@ -23,14 +26,19 @@ impl<P: Platform> Platform for Stoppable<P> {
     type Clock = StoppableClock<P::Clock>;
 }
 
-/// A clock that follows another one. When the waits after a stop have taken [`STOP_TIMEOUT`], it advances to the deadline of each
-/// further wait at once. The driver then polls the device once more and times out.
+/// A clock that follows another one. When one wait after a stop has taken [`STOP_TIMEOUT`], or all of them [`TEARDOWN_TIMEOUT`], it
+/// advances to the deadline of that wait and of each further one at once. The driver then polls the device once more and times out.
 #[derive(Debug)]
 pub struct StoppableClock<C> {
     inner: C,
     stop: Arc<AtomicBool>,
-    /// Total time of waits since the stop.
+    /// Deadline of the current wait, as its caller knows it.
+    deadline: Cell<Option<Instant>>,
+    /// Time of the current wait since the stop.
     waited: Cell<Duration>,
+    /// Time of all waits since the stop.
+    waited_in_all: Cell<Duration>,
+    gave_up: Cell<bool>,
     /// Lead over the inner clock.
     ahead: Cell<Duration>,
 }
@@ -38,7 +46,20 @@ pub struct StoppableClock<C> {
 impl<C> StoppableClock<C> {
     /// Creates a clock that follows `inner` until `stop` is set.
     pub const fn new(inner: C, stop: Arc<AtomicBool>) -> Self {
-        Self { inner, stop, waited: Cell::new(Duration::ZERO), ahead: Cell::new(Duration::ZERO) }
+        Self {
+            inner,
+            stop,
+            deadline: Cell::new(None),
+            waited: Cell::new(Duration::ZERO),
+            waited_in_all: Cell::new(Duration::ZERO),
+            gave_up: Cell::new(false),
+            ahead: Cell::new(Duration::ZERO),
+        }
+    }
+
+    /// Returns whether a wait ended early because of the stop: the device may only have been slow.
+    pub const fn gave_up(&self) -> bool {
+        self.gave_up.get()
     }
 }
 
@@ -53,10 +74,18 @@ impl<C: Clock> Clock for StoppableClock<C> {
         if !self.stop.load(Ordering::Relaxed) {
             return self.inner.relax(inner_deadline);
         }
+        if self.deadline.replace(Some(deadline)) != Some(deadline) {
+            self.waited.set(Duration::ZERO);
+        }
         let start = self.inner.now();
         self.inner.relax(inner_deadline);
-        self.waited.set(self.waited.get().saturating_add(self.inner.now().since(start)));
-        if self.waited.get() >= STOP_TIMEOUT {
+        let took = self.inner.now().since(start);
+        for total in [&self.waited, &self.waited_in_all] {
+            total.set(total.get().saturating_add(took));
+        }
+        let is_over = self.waited.get() >= STOP_TIMEOUT || self.waited_in_all.get() >= TEARDOWN_TIMEOUT;
+        if is_over || self.gave_up.get() {
+            self.gave_up.set(true);
             self.ahead.set(self.ahead.get().saturating_add(deadline.since(self.now())));
         }
     }
@@ -91,18 +120,33 @@ mod tests {
         pauses
     }
 
-    #[test]
-    fn waits_after_a_stop_take_no_longer_than_the_timeout_together() {
-        const MINUTE: Duration = Duration::from_secs(60);
+    const SECOND: Duration = Duration::from_secs(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn clock() -> (StoppableClock<Steps>, Arc<AtomicBool>) {
         let stop = Arc::new(AtomicBool::new(false));
-        let clock = StoppableClock::new(Steps::default(), stop.clone());
+        (StoppableClock::new(Steps::default(), stop.clone()), stop)
+    }
+
+    #[test]
+    fn a_wait_after_a_stop_takes_no_longer_than_the_timeout_and_the_later_ones_no_time() {
+        let (clock, stop) = clock();
         assert_eq!(wait(&clock, MINUTE), 60_000);
         stop.store(true, Ordering::Relaxed);
-        // A device that responds after the stop has time to do so.
-        assert_eq!(wait(&clock, Duration::from_secs(1)), 1000);
         let before = clock.now();
-        assert_eq!(wait(&clock, MINUTE), 2000);
+        assert_eq!((wait(&clock, MINUTE), clock.gave_up()), (3000, true));
         assert_eq!(clock.now().since(before), MINUTE, "the wait ended at its deadline");
         assert_eq!(wait(&clock, MINUTE), 1, "one look is left to each");
+    }
+
+    #[test]
+    fn a_device_that_responds_slowly_has_more_time_in_all() {
+        let (clock, stop) = clock();
+        stop.store(true, Ordering::Relaxed);
+        for _ in 0..4 {
+            assert_eq!(wait(&clock, 2 * SECOND), 2000);
+        }
+        assert!(!clock.gave_up());
+        assert_eq!((wait(&clock, MINUTE), clock.gave_up()), (2000, true), "ten seconds in all");
     }
 }

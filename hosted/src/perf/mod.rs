@@ -277,6 +277,7 @@ impl Job<'_> {
 /// Tears devices down. Returns the first error, including that of `result`.
 fn tear_down<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Device<H>>) -> Result<()> {
     devices.into_iter().fold(result, |result, device| {
+        let result = device.unless_stopped(result);
         let down = device.teardown().map(drop);
         result.and(down)
     })

@@ -207,7 +207,9 @@ impl Job<'_> {
             a.destroy(devices.of(Role::Client), None).with_context(|| format!("the end of {name_a}")),
             b.destroy(devices.of(Role::Server), window).with_context(|| format!("the end of {name_b}")),
         ];
-        (devices, ends.into_iter().fold(result, Result::and))
+        let ends = [Role::Client, Role::Server].into_iter().zip(ends).map(|(role, end)| devices.of(role).unless_stopped(end));
+        let result = ends.fold(result, Result::and);
+        (devices, result)
     }
 
     /// Returns whether a terminal shows the progress.
