@@ -119,7 +119,8 @@ impl Region {
 impl Node {
     /// Brings the device of `host` up.
     pub fn new(host: Host) -> Self {
-        Self::with_config(host, &Config::DEFAULT)
+        let config = driver_config(&host);
+        Self::with_config(host, &config)
     }
 
     /// Brings the device of `host` up with `config`.
@@ -230,6 +231,11 @@ impl Node {
 /// count pages and changes of the port.
 pub fn instant(lid: u16) -> DeviceConfig {
     DeviceConfig::profile(Profile::Instant, lid)
+}
+
+/// Returns the configuration of a driver for the device of `host`: the default one, but for a virtual function.
+pub fn driver_config(host: &Host) -> Config {
+    Config { virtual_function: host.with_device(|device| device.config().virtual_function), ..Config::DEFAULT }
 }
 
 /// Returns a machine for a driver on `host`.

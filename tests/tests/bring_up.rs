@@ -11,14 +11,14 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, PageDemand, Profile};
-use bareverbs_tests::{Driver, Node, instant, machine, verbs};
+use bareverbs_tests::{Driver, Node, driver_config, instant, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
     World::new(WorldConfig::default()).add(config).unwrap()
 }
 
 fn up(host: &Host) -> Driver {
-    match Driver::bring_up(machine(host), &Config::DEFAULT) {
+    match Driver::bring_up(machine(host), &driver_config(host)) {
         Ok(driver) => driver,
         Err((error, _)) => panic!("{error}"),
     }
@@ -29,6 +29,15 @@ fn refused(host: &Host, config: &Config) -> BringUpError {
         Ok(_) => panic!("it came up"),
         Err((error, _)) => error,
     }
+}
+
+/// A driver that takes a virtual function for a physical one is refused its registers.
+#[test]
+fn a_virtual_function_has_no_registers_of_the_physical_one() {
+    let host = host(DeviceConfig::profile(Profile::ConnectX6Vf, 1));
+    let error = refused(&host, &Config::DEFAULT);
+    assert!(matches!((error.step, error.cause), (Step::HostEndianness, Error::CommandStatus { status: 3, .. })), "{error}");
+    down(up(&host));
 }
 
 fn down(driver: Driver) -> bareverbs_mlx5::TeardownReport {
@@ -127,7 +136,7 @@ fn a_caller_may_stop_before_any_step_and_start_again() {
     for (profile, stop) in Profile::ALL.into_iter().flat_map(|profile| Step::ALL.iter().map(move |stop| (profile, stop))) {
         let host = host(DeviceConfig::profile(profile, 1));
         let hook = |next| if next == Progress::Step(*stop) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        match Driver::bring_up_with(machine(&host), &Config::DEFAULT, hook) {
+        match Driver::bring_up_with(machine(&host), &driver_config(&host), hook) {
             Ok(_) => panic!("{profile}: not stopped at {stop}"),
             Err((error, _)) => {
                 assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, needs_reset: false })
@@ -146,8 +155,11 @@ fn a_refused_command_names_its_step_and_nothing_stays_behind() {
 }
 
 fn refused_commands(host: &Host) {
+    let config = driver_config(host);
     let ib_virt = host.with_device(|device| device.config().ib_virt);
     let query_port = if ib_virt { CmdOpcode::QueryHcaVportContext } else { CmdOpcode::MadIfc };
+    // Nothing is given to a virtual function, and it has no registers of the physical one.
+    let is_sent = |opcode| !(config.virtual_function && matches!(opcode, CmdOpcode::ManagePages | CmdOpcode::AccessReg));
     let steps = [
         (CmdOpcode::EnableHca, Step::EnableHca),
         (CmdOpcode::SetIssi, Step::Issi),
@@ -162,16 +174,16 @@ fn refused_commands(host: &Host) {
         (CmdOpcode::AllocUar, Step::AllocUar),
         (CmdOpcode::CreateEq, Step::CommandEq),
     ];
-    for (opcode, step) in steps {
+    for (opcode, step) in steps.into_iter().filter(|(opcode, _)| is_sent(*opcode)) {
         let opcode = opcode.code() as u16;
         let status = CmdStatus::NoResources.code() as u8;
         host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0x1234 }));
-        let error = refused(host, &Config::DEFAULT);
+        let error = refused(host, &config);
         let cause = Error::CommandStatus { opcode, status, syndrome: 0x1234 };
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert_eq!(cause.errno(), Errno::Enomem);
         host.with_device(|device| device.faults_mut().arm(Fault::DeliveryStatus { opcode, status: 6 }));
-        let error = refused(host, &Config::DEFAULT);
+        let error = refused(host, &config);
         assert_eq!((error.step, error.cause), (step, Error::CommandDelivery { opcode, status: 6 }));
     }
     down(up(host));

@@ -15,8 +15,8 @@ use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, PageDemand, Profile};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, SamePage, end, end_in, instant, machine, pattern, refused,
-    register_mapped, signaled, to_state, verbs,
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, SamePage, driver_config, end, end_in, instant, machine, pattern,
+    refused, register_mapped, signaled, to_state, verbs,
 };
 
 fn host(config: DeviceConfig) -> Host {
@@ -91,9 +91,9 @@ fn devices_and_drivers_of_many_kinds() {
             [(false, false, 1), (true, false, 2), (false, true, 8), (true, true, 3)]
         {
             let device = |lid| DeviceConfig { pages, command_checksum: signatures, ..DeviceConfig::profile(profile, lid) };
-            let config = Config { signatures, blue_flame, completion_vectors, ..Config::DEFAULT };
             let world = World::new(WorldConfig::default());
             let (a, b) = (world.add(device(1)).unwrap(), world.add(device(2)).unwrap());
+            let config = Config { signatures, blue_flame, completion_vectors, ..driver_config(&a) };
             let (a, b) = (up(&a, machine(&a), &config), up(&b, machine(&b), &config));
             let fresh = statistics(&a);
             assert_eq!(fresh.pages_held, fresh.pages_given);

@@ -18,8 +18,8 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, HealthReport, Profile};
 use bareverbs_tests::{
-    ALL_ACCESS, Connection, Driver, End, Node, PAGES, Pair, Region, end, machine, pattern, rc_steps, signaled, to_rts,
-    to_state, verbs,
+    ALL_ACCESS, Connection, Driver, End, Node, PAGES, Pair, Region, driver_config, end, machine, pattern, rc_steps, signaled,
+    to_rts, to_state, verbs,
 };
 
 /// How long a command, a health check and a teardown may take to find out.
@@ -271,7 +271,7 @@ fn during_a_reset_there_is_no_device_and_after_it_one_that_was_reset() {
         // Who begins during a reset waits for its end.
         reset(&host);
         let start = host.clock().now();
-        let driver = Driver::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+        let driver = Driver::bring_up(machine, &driver_config(&host)).map_err(|(error, _)| error).unwrap();
         assert!(host.clock().now().since(start) >= reset_time, "{profile}");
         assert_eq!(driver.teardown().map_err(|(error, _)| error).unwrap().1.pages_kept, 0, "{profile}");
     }

@@ -165,6 +165,8 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
+    /// Whether it is a virtual function: HOST_ENDIANNESS and writes of PAOS are for the physical one, and are refused.
+    pub virtual_function: bool,
     /// Whether the function has virtual ports (`ib_virt`). Without them drivers query the port by MAD_IFC: then
     /// QUERY_HCA_VPORT_CONTEXT answers zeros, and QUERY_HCA_VPORT_GID and _PKEY are refused.
     pub ib_virt: bool,
@@ -233,6 +235,7 @@ impl DeviceConfig {
             blue_flame: true,
             atomics: true,
             umr: true,
+            virtual_function: false,
             ib_virt: true,
             devx: true,
             command_checksum: false,

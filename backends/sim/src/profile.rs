@@ -25,6 +25,8 @@ pub enum Profile {
     ConnectX5,
     /// `connectx-6`.
     ConnectX6,
+    /// `connectx-6-vf`: a virtual function of a ConnectX-6, whose pages the driver of the physical function gives.
+    ConnectX6Vf,
     /// `connectx-7`.
     ConnectX7,
 }
@@ -45,7 +47,12 @@ enum Value {
     Limit(Limit, u64),
     InitialQueuePairs(u8),
     BootPages(u32),
-    InitPages { pages: u32, log_max_qp: u8 },
+    InitPages {
+        pages: u32,
+        log_max_qp: u8,
+    },
+    /// No pages: the driver of the physical function gives those of the virtual one.
+    VirtualFunction,
     Surplus,
     NoVirtualPorts,
     ResetTime(Duration),
@@ -83,6 +90,8 @@ const OPENSM: &str = "opensm(8), --sweep: at most";
 /// Section 6.6.2: a function completes a reset in this time.
 const PCI_EXPRESS: &str = "PCI Express Base Specification, 6.6.2: at most";
 const PCI_IDS: &str = "pci-ids.ucw.cz";
+/// `ibstat`.
+const IBSTAT_VF: &str = "ibstat of a virtual function, Mellanox/network-operator#249";
 /// A driver that asks for the regular pages of a ConnectX-7 gets a negative number.
 const NEGATIVE_PAGES: &str = "snabbco/snabb#1518";
 /// The link trains and the LID comes: a program that does not wait for them fails.
@@ -135,7 +144,20 @@ const CONNECTX_6: &[Figure] = &[
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
-    figure(Value::NoLid(0xffff), "ibstat of a virtual function, Mellanox/network-operator#249"),
+    figure(Value::NoLid(0xffff), IBSTAT_VF),
+    figure(Value::Speed(LinkSpeed::Hdr), "ibstat, Mellanox/network-operator#249: 200 Gb/s"),
+];
+
+const CONNECTX_6_VF: &[Figure] = &[
+    figure(Value::DeviceId(0x101c), PCI_IDS),
+    figure(Value::Firmware(20, 29, 2002), DEVINFO_CONNECTX_6),
+    figure(Value::BoardId("MT_0000000223"), DEVINFO_CONNECTX_6),
+    figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_6),
+    figure(Value::VirtualFunction, "Linux, mlx5/core/pagealloc.c: the physical function gives them (page_counters[MLX5_VF])"),
+    figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
+    figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
+    figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+    figure(Value::NoLid(0xffff), IBSTAT_VF),
     figure(Value::Speed(LinkSpeed::Hdr), "ibstat, Mellanox/network-operator#249: 200 Gb/s"),
 ];
 
@@ -159,8 +181,15 @@ fn seconds(time: Duration) -> String {
 
 impl Profile {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Simulated, Self::Instant, Self::ConnectX4Lx, Self::ConnectX5, Self::ConnectX6, Self::ConnectX7];
+    pub const ALL: [Self; 7] = [
+        Self::Simulated,
+        Self::Instant,
+        Self::ConnectX4Lx,
+        Self::ConnectX5,
+        Self::ConnectX6,
+        Self::ConnectX6Vf,
+        Self::ConnectX7,
+    ];
 
     /// Its name, lower case.
     pub const fn name(self) -> &'static str {
@@ -170,6 +199,7 @@ impl Profile {
             Self::ConnectX4Lx => "connectx-4-lx",
             Self::ConnectX5 => "connectx-5",
             Self::ConnectX6 => "connectx-6",
+            Self::ConnectX6Vf => "connectx-6-vf",
             Self::ConnectX7 => "connectx-7",
         }
     }
@@ -187,6 +217,7 @@ impl Profile {
             Self::ConnectX4Lx => CONNECTX_4_LX,
             Self::ConnectX5 => CONNECTX_5,
             Self::ConnectX6 => CONNECTX_6,
+            Self::ConnectX6Vf => CONNECTX_6_VF,
             Self::ConnectX7 => CONNECTX_7,
         }
     }
@@ -209,6 +240,7 @@ impl Figure {
             Value::InitialQueuePairs(_) => "qps before SET_HCA_CAP",
             Value::BootPages(_) => "pages to boot",
             Value::InitPages { .. } => "pages to initialize",
+            Value::VirtualFunction => "pages",
             Value::Surplus => "spare pages",
             Value::NoVirtualPorts => "virtual ports (ib_virt)",
             Value::ResetTime(_) => "function-level reset",
@@ -231,6 +263,7 @@ impl Figure {
             Value::InitialQueuePairs(log) => (1_u32 << log).to_string(),
             Value::BootPages(pages) => pages.to_string(),
             Value::InitPages { pages, log_max_qp } => format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp),
+            Value::VirtualFunction => "none".into(),
             Value::Surplus => "asked for, then offered back by a negative QUERY_PAGES".into(),
             Value::NoVirtualPorts => "none, the port is queried by MAD_IFC".into(),
             Value::ResetTime(time)
@@ -260,6 +293,7 @@ impl Figure {
             Value::InitPages { pages, log_max_qp } => {
                 config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), ..config.pages };
             }
+            Value::VirtualFunction => (config.virtual_function, config.pages) = (true, PageDemand::NONE),
             Value::Surplus => config.pages.surplus = true,
             Value::NoVirtualPorts => config.ib_virt = false,
             Value::ResetTime(time) => config.reset_time = time,

@@ -196,7 +196,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 11] = [
+const SETTINGS: [Setting; 12] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -229,6 +229,11 @@ const SETTINGS: [Setting; 11] = [
         name: "ib-virt",
         get: |config| config.ib_virt.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.ib_virt = value != 0),
+    },
+    Setting {
+        name: "virtual-function",
+        get: |config| config.virtual_function.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.virtual_function = value != 0),
     },
     time!("command-time", command_time.other),
     time!("start-time", command_time.start),

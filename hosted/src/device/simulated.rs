@@ -46,7 +46,8 @@ impl Host for Simulated {
 
     fn config(&self) -> Config {
         // Faults make time run in small steps: the two minutes of a card's boot would be too many.
-        Config { boot_timeout: Duration::from_secs(5), ..Config::DEFAULT }
+        let virtual_function = self.host.with_device(|device| device.config().virtual_function);
+        Config { boot_timeout: Duration::from_secs(5), virtual_function, ..Config::DEFAULT }
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<SimPlatform>> {

@@ -59,8 +59,8 @@ pub struct ProfileName(pub Profile);
 impl clap::ValueEnum for ProfileName {
     fn value_variants<'a>() -> &'a [Self] {
         const ALL: [ProfileName; Profile::ALL.len()] = {
-            let [a, b, c, d, e, f] = Profile::ALL;
-            [ProfileName(a), ProfileName(b), ProfileName(c), ProfileName(d), ProfileName(e), ProfileName(f)]
+            let [a, b, c, d, e, f, g] = Profile::ALL;
+            [ProfileName(a), ProfileName(b), ProfileName(c), ProfileName(d), ProfileName(e), ProfileName(f), ProfileName(g)]
         };
         &ALL
     }

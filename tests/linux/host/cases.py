@@ -216,11 +216,15 @@ CASES = [
             f"the same with the demands of {card}: pages, slow commands, a link that trains, a late LID",
             "rc",
             serve=("--profile", profile),
-            # Linux asks for 2^18 queue pairs, twice as many as in the recording: for 25,736 pages and a few.
-            trace=(r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x64[0-9a-f]{2}\b", *PORT_COMES_UP),
+            trace=(pages, *PORT_COMES_UP),
             typical_seconds=60,
         )
-        for profile, card in (("connectx-4-lx", "a recorded ConnectX-4 Lx"), ("connectx-7", "a ConnectX-7"))
+        # Linux asks for 2^18 queue pairs, twice as many as in the recording: for 25,736 pages and a few.
+        for profile, card, pages in (
+            ("connectx-4-lx", "a recorded ConnectX-4 Lx", r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x64[0-9a-f]{2}\b"),
+            ("connectx-6-vf", "a virtual function of a ConnectX-6", r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x0\b"),
+            ("connectx-7", "a ConnectX-7", r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x64[0-9a-f]{2}\b"),
+        )
     ),
     pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
     pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),

@@ -96,6 +96,7 @@ pub(super) fn access_by_id(
                 if !reg.is_set(PaosReg::ASE) {
                     return Ok(());
                 }
+                of_physical_function(firmware)?;
                 if !firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS), ctx.now) {
                     return Err(Refusal::new(CmdStatus::BadParam, "no such state"));
                 }
@@ -117,9 +118,21 @@ pub(super) fn access_by_id(
             },
         ),
         // The device works in network byte order and in host order only where atomics say so: the hint changes nothing.
-        RegisterId::HostEndianness => access::<RegisterHostEndianness>(firmware, data, out, write, |_, _| {}, |_, _| Ok(())),
+        RegisterId::HostEndianness => {
+            of_physical_function(firmware)?;
+            access::<RegisterHostEndianness>(firmware, data, out, write, |_, _| {}, |_, _| Ok(()))
+        }
         RegisterId::Ppcnt => port_counters(firmware, data, out),
         RegisterId::Dtor => missing(firmware, id),
+    }
+}
+
+/// Refuses what a virtual function does not set. Linux does not try; which status a card gives is not published.
+fn of_physical_function(firmware: &Firmware) -> Outcome {
+    if firmware.config.virtual_function {
+        Err(Refusal::new(CmdStatus::BadParam, "a register of the physical function"))
+    } else {
+        Ok(())
     }
 }
 
