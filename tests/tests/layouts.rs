@@ -1,4 +1,4 @@
-//! Compares every field that `bareverbs-mlx5-spec` defines with its published offset.
+//! Compares every field that `bareverbs-ib-spec` and `bareverbs-mlx5-spec` define with its published offset.
 //!
 //! - `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out.
 //! - `tests/data/wqe-offsets.tsv` has structures that `mlx5_ifc.h` lacks, with a source in each row.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use bareverbs_mlx5_spec::{
     AccessMode, Bits, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo,
-    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, SubnetAttribute, WqeOpcode, layouts,
+    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, SubnetAttribute, WqeOpcode,
 };
 
 const IFC: &str = include_str!("../data/ifc-offsets.tsv");
@@ -67,6 +67,11 @@ const PACKET: &str = "a header of a packet is defined by the IBTA";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
 const DOORBELL: &str = "doorbells are words that code builds by shifts";
+
+/// Every layout of both packages.
+fn layouts() -> impl Iterator<Item = &'static LayoutInfo> {
+    bareverbs_ib_spec::layouts().chain(bareverbs_mlx5_spec::layouts())
+}
 
 struct Published<'a> {
     size: usize,
@@ -213,9 +218,11 @@ fn layouts_in_sources(folder: &Path, found: &mut Vec<String>) {
 
 #[test]
 fn the_list_has_every_layout_of_the_sources_once() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/mlx5-spec/src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut defined = Vec::new();
-    layouts_in_sources(&sources, &mut defined);
+    for folder in ["core/ib-spec/src", "backends/mlx5-spec/src"] {
+        layouts_in_sources(&root.join(folder), &mut defined);
+    }
     defined.sort_unstable();
     let mut listed: Vec<&str> = layouts().map(|layout| layout.name).collect();
     listed.sort_unstable();
@@ -240,13 +247,13 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn no_field_is_defined_outside_of_the_specification() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    ["backends/mlx5", "backends/sim", "hosted", "fuzz", "tests/src"]
+    ["core/src", "backends/mlx5", "backends/sim", "hosted", "fuzz", "tests/src"]
         .iter()
         .for_each(|folder| sources(&root.join(folder), &mut found));
     assert!(found.len() > 100, "{}", found.len());
     for path in found {
         let text = fs::read_to_string(&path).unwrap();
-        for definition in ["layout! {", "mlx5_spec::layout", "mlx5_spec::define"] {
+        for definition in ["layout! {", "_spec::layout", "_spec::define"] {
             assert!(!text.contains(definition), "{}: {definition}", path.display());
         }
     }

@@ -66,26 +66,10 @@ const INNER: &[LayoutInfo] = &[
     WqeRepeatBlock::INFO,
     WqeRepeatEntry::INFO,
     WqeSrqNextSeg::INFO,
-    Smp::INFO,
-    NodeInfo::INFO,
-    PortInfo::INFO,
-    Notice::INFO,
-    MKeyViolationNotice::INFO,
-    KeyViolationNotice::INFO,
-    LocalRouteHeader::INFO,
-    GlobalRouteHeader::INFO,
-    BaseTransportHeader::INFO,
-    XrcHeader::INFO,
-    DatagramHeader::INFO,
-    RdmaHeader::INFO,
-    AtomicHeader::INFO,
-    AcknowledgeHeader::INFO,
-    AtomicAcknowledgeHeader::INFO,
-    ImmediateHeader::INFO,
-    InvalidateHeader::INFO,
 ];
 
-/// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.
+/// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them. Those of
+/// packets are in `bareverbs_ib_spec::layouts`.
 pub fn layouts() -> impl Iterator<Item = &'static LayoutInfo> {
     let commands = || CmdOpcode::ALL.iter().flat_map(|opcode| [opcode.input(), opcode.output()]);
     let first = move |(index, layout): &(usize, &LayoutInfo)| !commands().take(*index).any(|before| before.name == layout.name);

@@ -1,7 +1,7 @@
-//! The layout of every structure of an mlx5 (ConnectX) device and of its packets, each defined once.
+//! The layout of every structure of an mlx5 (ConnectX) device, each defined once.
 //!
 //! Driver, simulated device, tests and tools read and write through these definitions. A test compares each with the published
-//! offsets. The package has no behaviour, and no dependency but that of the feature `defmt`.
+//! offsets. The package has no behaviour. Its packets and the way to define a layout come from `bareverbs-ib-spec`.
 //!
 //! [`CmdOpcode`] is the table of firmware commands: number, input, output, and the objects that each names. [`cmd`] has each
 //! command as a type. Segments, completions and doorbells also come as whole words, for code that loads and stores those.
@@ -9,16 +9,13 @@
 #![forbid(unsafe_code)]
 
 mod all;
-mod codes;
 mod command;
 mod cqe;
 mod doorbell;
 mod event;
 mod init_segment;
-mod layout;
-mod packet_headers;
-mod subnet_management;
-mod view;
+#[cfg(test)]
+mod tests;
 mod wqe;
 
 pub use all::layouts;
@@ -29,11 +26,12 @@ pub use event::*;
 pub use init_segment::*;
 
 #[doc(hidden)]
-pub use layout::define;
-pub use layout::{
-    Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, be_word, check_fields, from_be_word,
+pub use bareverbs_ib_spec::define;
+pub use bareverbs_ib_spec::{
+    AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, BaseTransportHeader, Bits, Buffer, Bytes, DatagramHeader, Field,
+    Field64, FieldInfo, GUIDS_PER_BLOCK, GlobalRouteHeader, ImmediateHeader, InvalidateHeader, KeyViolationNotice, Layout,
+    LayoutInfo, LocalRouteHeader, MKeyViolationNotice, NodeInfo, Notice, PKEYS_PER_BLOCK, Place, PortInfo, RdmaHeader,
+    SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, Tail, View, ViewMut,
+    XrcHeader, be_word, check_fields, codes, from_be_word, layout, lnh,
 };
-pub use packet_headers::*;
-pub use subnet_management::*;
-pub use view::{Buffer, View, ViewMut};
 pub use wqe::*;

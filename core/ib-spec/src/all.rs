@@ -1,0 +1,28 @@
+//! Every layout of the crate as data.
+
+use crate::*;
+
+const ALL: &[LayoutInfo] = &[
+    Smp::INFO,
+    NodeInfo::INFO,
+    PortInfo::INFO,
+    Notice::INFO,
+    MKeyViolationNotice::INFO,
+    KeyViolationNotice::INFO,
+    LocalRouteHeader::INFO,
+    GlobalRouteHeader::INFO,
+    BaseTransportHeader::INFO,
+    XrcHeader::INFO,
+    DatagramHeader::INFO,
+    RdmaHeader::INFO,
+    AtomicHeader::INFO,
+    AcknowledgeHeader::INFO,
+    AtomicAcknowledgeHeader::INFO,
+    ImmediateHeader::INFO,
+    InvalidateHeader::INFO,
+];
+
+/// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.
+pub fn layouts() -> impl Iterator<Item = &'static LayoutInfo> {
+    ALL.iter()
+}

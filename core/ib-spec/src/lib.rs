@@ -1,0 +1,23 @@
+//! The layout of InfiniBand's packets and management datagrams, each defined once, and the way to define a layout.
+//!
+//! Everything here is of the InfiniBand architecture (IBTA volume 1), whatever the device. A test compares each field with its
+//! published offset. The package has no behaviour, and no dependency but that of the feature `defmt`.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod all;
+mod codes;
+mod layout;
+mod packet_headers;
+mod subnet_management;
+mod view;
+
+pub use all::layouts;
+#[doc(hidden)]
+pub use layout::define;
+pub use layout::{
+    Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, be_word, check_fields, from_be_word,
+};
+pub use packet_headers::*;
+pub use subnet_management::*;
+pub use view::{Buffer, View, ViewMut};
