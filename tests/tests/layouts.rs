@@ -29,6 +29,20 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("ib_mad_notice_attr", MANAGEMENT),
     ("ib_notice_256", MANAGEMENT),
     ("ib_notice_257_258", MANAGEMENT),
+    ("ib_mad_hdr", COMMUNICATION),
+    ("cm_req_path", COMMUNICATION),
+    ("cm_req_msg", COMMUNICATION),
+    ("cm_mra_msg", COMMUNICATION),
+    ("cm_rej_msg", COMMUNICATION),
+    ("cm_rep_msg", COMMUNICATION),
+    ("cm_rtu_msg", COMMUNICATION),
+    ("cm_dreq_msg", COMMUNICATION),
+    ("cm_drep_msg", COMMUNICATION),
+    ("cm_lap_msg", COMMUNICATION),
+    ("cm_apr_msg", COMMUNICATION),
+    ("cm_sidr_req_msg", COMMUNICATION),
+    ("cm_sidr_rep_msg", COMMUNICATION),
+    ("cma_hdr", COMMUNICATION),
     ("lrh", PACKET),
     ("grh", PACKET),
     ("bth", PACKET),
@@ -63,6 +77,7 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("create_mkey_in_user_memory", PROGRAMS),
 ];
 const MANAGEMENT: &str = "a packet or attribute of subnet management is defined by the IBTA";
+const COMMUNICATION: &str = "a datagram of communication management is defined by the IBTA";
 const PACKET: &str = "a header of a packet is defined by the IBTA";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";

@@ -7,12 +7,14 @@
 
 mod all;
 mod codes;
+mod communication_management;
 mod layout;
 mod packet_headers;
 mod subnet_management;
 mod view;
 
 pub use all::layouts;
+pub use communication_management::*;
 #[doc(hidden)]
 pub use layout::define;
 pub use layout::{
