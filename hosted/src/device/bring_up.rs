@@ -198,7 +198,7 @@ mod tests {
     use crate::device::simulated::Simulated;
 
     fn host(time: Duration) -> Simulated {
-        let config = DeviceConfig { command_time: CommandTime { usual: time, start: time }, ..DeviceConfig::default() };
+        let config = DeviceConfig { command_time: CommandTime { other: time, start: time }, ..DeviceConfig::default() };
         Simulated::new("card", World::new(WorldConfig::default()).add(config).unwrap())
     }
 
