@@ -315,7 +315,7 @@ fn a_new_request_with_a_connected_queue_pair_ends_the_old_connection() {
     assert_eq!(Dreq::decode(&sent[1].1).unwrap().remote_comm_id, CommId(0x99));
     // Until TimeWait is over the queue pair is stale.
     let drep = Drep { transaction: 0, local_comm_id: CommId(0x99), remote_comm_id: CommId(0x22), private_data: &[] };
-    server.receive(START, 0, &source(1), &drep.encode());
+    assert_eq!(server.receive(START, 0, &source(1), &drep.encode()), None, "its end was reported");
     assert_eq!(server.receive(START, 0x24, &source(1), &anew), None);
     assert_eq!(Rej::decode(&one(&mut server)).unwrap().reason, RejectReason::StaleConnection.code() as u16);
     let over = after(timeout(15));

@@ -80,6 +80,7 @@ struct Counts {
     rejected: u64,
     timed_out_req: u64,
     unanswered: u64,
+    stale: u64,
     closed: u64,
     /// Datagrams that were sent more than once.
     repeated: u64,
@@ -95,7 +96,7 @@ struct World {
     known: Vec<HashMap<ConnectionId, Known>>,
     acts: BTreeMap<(u64, u64), Act>,
     order: u64,
-    qpns: u32,
+    qpns: Vec<u32>,
     /// What programs of servers do not answer.
     ignoring: bool,
     counts: Counts,
@@ -104,14 +105,14 @@ struct World {
 
 const MS: u64 = 1_000_000;
 
-fn config(node: usize, life: u32) -> Config {
+fn config(node: usize) -> Config {
     Config {
         half_open: 4,
         half_open_per_peer: 3,
         shortest_wait: Duration::from_millis(4),
         longest_wait: Duration::from_secs(4),
         longest_exchange: Duration::from_secs(60),
-        ..Config::new(Guid((node as u64) << 32 | u64::from(life)))
+        ..Config::new(Guid(node as u64))
     }
 }
 
@@ -130,13 +131,13 @@ impl World {
             known: vec![HashMap::new(); nodes],
             acts: BTreeMap::new(),
             order: 0,
-            qpns: 0x10,
+            qpns: vec![0; nodes],
             ignoring: false,
             counts: Counts::default(),
             sent: HashSet::new(),
         };
         for node in 0..nodes {
-            let mut endpoint = Node::new(config(node, 0));
+            let mut endpoint = Node::new(config(node));
             endpoint.listen(SERVICE).unwrap();
             world.nodes.push(endpoint);
         }
@@ -152,16 +153,16 @@ impl World {
         Instant::from_nanos(self.now)
     }
 
-    fn qpn(&mut self) -> Qpn {
-        self.qpns += 1;
-        Qpn::new(self.qpns)
+    fn qpn(&mut self, node: usize) -> Qpn {
+        self.qpns[node] += 1;
+        Qpn::new((node as u32 + 1) << 16 | self.qpns[node])
     }
 
     fn connect(&mut self, node: usize) {
         let peer = (node + 1 + self.random.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len();
         let path =
             Path { local_lid: lid(node), remote_lid: lid(peer), packet_life_time: LIFE, mtu: Mtu::Mtu2048, ..Path::default() };
-        let (qpn, psn) = (self.qpn(), Psn::new(self.random.next() as u32 & 0xff_ffff));
+        let (qpn, psn) = (self.qpn(node), Psn::new(self.random.next() as u32 & 0xff_ffff));
         let depths = (self.random.below(20) as u8, self.random.below(20) as u8);
         let request = ConnectRequest {
             responder_resources: depths.0,
@@ -277,6 +278,7 @@ impl World {
             }
             Event::Disconnected { id, cause, .. } => {
                 self.counts.unanswered += u64::from(cause == Cause::Unanswered);
+                self.counts.stale += u64::from(cause == Cause::Stale);
                 self.ended(node, id);
             }
             Event::Closed { id, qpn } => {
@@ -313,7 +315,7 @@ impl World {
 
     fn accept(&mut self, node: usize, id: ConnectionId) {
         let now = self.instant();
-        let (qpn, psn) = (self.qpn(), Psn::new(self.random.next() as u32 & 0xff_ffff));
+        let (qpn, psn) = (self.qpn(node), Psn::new(self.random.next() as u32 & 0xff_ffff));
         let depths = (self.random.below(20) as u8, self.random.below(20) as u8);
         let accept = Accept { responder_resources: depths.0, initiator_depth: depths.1, ..Accept::new(qpn, psn) };
         let Ok(attributes) = self.nodes[node].accept(now, id, &accept) else { return };
@@ -324,6 +326,10 @@ impl World {
 
     /// The client's attributes are the mirror of the server's.
     fn check(&self, node: usize, id: ConnectionId, client: &Attributes) {
+        if self.wire.deaths > 0 {
+            // Numbers are given twice.
+            return;
+        }
         let ours = &self.known[node][&id];
         let server = self.known.iter().flat_map(HashMap::values).find(|known| known.qpn == client.rtr.dest_qpn);
         // Its server may be dead, or have given up.
@@ -363,7 +369,9 @@ impl World {
             Act::Die { node } => {
                 self.lives[node] += 1;
                 self.known[node].clear();
-                self.nodes[node] = Node::new(config(node, self.lives[node]));
+                // It begins with the same numbers again: its peers believe them to be connected.
+                self.qpns[node] = 0;
+                self.nodes[node] = Node::new(config(node));
                 self.nodes[node].listen(SERVICE).unwrap();
             }
             Act::Accept { .. } | Act::Disconnect { .. } => {}
@@ -475,13 +483,14 @@ fn on_a_bad_wire_both_sides_agree_and_everything_ends() {
 
 #[test]
 fn with_peers_that_die_and_programs_that_ignore_everything_ends() {
-    let mut unanswered = 0;
+    let (mut unanswered, mut stale) = (0, 0);
     for seed in 0..150 {
         let counts = run(seed, Wire { lose: 10, repeat: 10, delay: 200, deaths: 12 }, true);
         assert!(counts.established > 20 && counts.closed > 20, "seed {seed}: {counts:?}");
         unanswered += counts.timed_out_req + counts.rejected;
+        stale += counts.stale;
     }
-    assert!(unanswered > 100, "{unanswered}");
+    assert!(unanswered > 100 && stale > 20, "{unanswered} {stale}");
 }
 
 /// The wire goes dead for good in the middle: the bound of everything is in time, not in luck.

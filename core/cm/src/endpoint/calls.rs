@@ -222,6 +222,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             expires: now,
             message: None,
             pending: false,
+            reported: false,
         };
         connection.send(req(&self.config, local_id, random, request));
         connection.wait_for_answer(now, self.config.longest_exchange);

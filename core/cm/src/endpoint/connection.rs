@@ -5,7 +5,7 @@ use core::time::Duration;
 use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qpn};
 
 use crate::codes::Transport;
-use crate::event::{Attributes, RtrAttributes, RtsAttributes};
+use crate::event::{Attributes, Cause, ConnectionId, Event, RtrAttributes, RtsAttributes};
 use crate::message::{CommId, MAD_BYTES, Mad};
 use crate::path::{Address, PathAddress, Peer};
 
@@ -83,6 +83,8 @@ pub(super) struct Connection {
     pub(super) message: Option<Mad>,
     /// Whether the message is to be transmitted.
     pub(super) pending: bool,
+    /// Whether the caller knows that it is released, though the peer has not answered yet.
+    pub(super) reported: bool,
 }
 
 impl Connection {
@@ -148,6 +150,12 @@ impl Connection {
         self.end(now);
         self.deadline = Some(now);
         self.remote_qpn = Qpn::new(0);
+    }
+
+    /// Returns the event of its release, which is reported once.
+    pub(super) fn released<'a>(&mut self, id: ConnectionId, cause: Cause, private_data: &'a [u8]) -> Option<Event<'a>> {
+        let first = !core::mem::replace(&mut self.reported, true);
+        first.then_some(Event::Disconnected { id, cause, private_data })
     }
 
     /// Returns what the queue pair is to be modified with.

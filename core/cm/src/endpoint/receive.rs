@@ -161,6 +161,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             expires,
             message: None,
             pending: false,
+            reported: false,
         })
         .map_err(|_| RejectReason::NoResources)
     }
@@ -243,8 +244,9 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             let rej = rejection(connection, MessageType::Rep, RejectReason::StaleConnection, &[], &[]);
             let to = connection.to;
             connection.end(now);
+            let event = connection.released(id, Cause::Stale, &[]);
             self.reply(to, rej);
-            return Some(Event::Disconnected { id, cause: Cause::Stale, private_data: &[] });
+            return event;
         }
         connection.expires = now.after(longest);
         connection.deadline = Some(now.after(patience).min(connection.expires));
@@ -281,7 +283,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             // The peer does not know the connection any more: that is what we want.
             State::DreqSent => {
                 connection.end(now);
-                return Some(Event::Disconnected { id, cause: Cause::Answered, private_data: &[] });
+                return connection.released(id, Cause::Answered, &[]);
             }
             State::ReqSent | State::ReqReceived if u32::from(rej.reason) != RejectReason::StaleConnection.code() => {
                 connection.end_at_once(now);
@@ -314,7 +316,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             {
                 connection.end(now);
                 connection.send(drep.encode());
-                Some(Event::Disconnected { id, cause: Cause::Peer, private_data: dreq.private_data })
+                connection.released(id, Cause::Peer, dreq.private_data)
             }
             _ => None,
         }
@@ -325,7 +327,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             connection.state == State::DreqSent && connection.has_ids(drep.local_comm_id, drep.remote_comm_id)
         })?;
         connection.end(now);
-        Some(Event::Disconnected { id, cause: Cause::Answered, private_data: drep.private_data })
+        connection.released(id, Cause::Answered, drep.private_data)
     }
 
     /// Alternate paths are not supported: a LAP is answered so.
@@ -365,5 +367,5 @@ fn forget_stale(
             request_release(connection, now, longest, &[]);
         }
     }
-    Some(Event::Disconnected { id, cause: Cause::Stale, private_data: &[] })
+    connection.released(id, Cause::Stale, &[])
 }

@@ -51,7 +51,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             State::ReqSent | State::RepSent | State::DreqSent if connection.repeat(now) => return None,
             State::DreqSent => {
                 connection.end(now);
-                return Some(Event::Disconnected { id, cause: Cause::Unanswered, private_data: &[] });
+                return connection.released(id, Cause::Unanswered, &[]);
             }
             State::ReqSent => (MessageType::Other, Unanswered::Req),
             State::RepSent => (MessageType::Other, Unanswered::Rep),
