@@ -1,5 +1,6 @@
 //! What the fuzz targets share.
 
+pub mod connections;
 pub mod device;
 pub mod harness;
 pub mod model;
