@@ -30,8 +30,8 @@ pub use bareverbs_ib_spec::define;
 pub use bareverbs_ib_spec::{
     AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, BaseTransportHeader, Bits, Buffer, Bytes, DatagramHeader, Field,
     Field64, FieldInfo, GUIDS_PER_BLOCK, GlobalRouteHeader, ImmediateHeader, InvalidateHeader, KeyViolationNotice, Layout,
-    LayoutInfo, LocalRouteHeader, MKeyViolationNotice, NodeInfo, Notice, PKEYS_PER_BLOCK, Place, PortInfo, RdmaHeader,
-    SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, Tail, View, ViewMut,
-    XrcHeader, be_word, check_fields, codes, from_be_word, layout, lnh,
+    LayoutInfo, LocalRouteHeader, MAD_BUSY, MKeyViolationNotice, NodeInfo, Notice, PKEYS_PER_BLOCK, Place, PortInfo,
+    RdmaHeader, SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, Tail,
+    View, ViewMut, XrcHeader, be_word, check_fields, codes, from_be_word, layout, lnh,
 };
 pub use wqe::*;

@@ -5,7 +5,7 @@ mod packed;
 use core::fmt;
 
 use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
-use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus};
+use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus, MAD_BUSY, SubnetAttribute};
 
 use crate::command::name::CmdName;
 use crate::listed::listed;
@@ -188,6 +188,15 @@ errors! {
         /// The number.
         value: u32 = Wide
     } => Errno::Ebadmsg, "{name:?} ({opcode:#x}) returned {value:#x}, which is impossible", name = CmdName(opcode);
+    /// The management agent of the port did not answer a question (MAD_IFC).
+    MadStatus {
+        /// Attribute ([`SubnetAttribute`]).
+        attribute: u16 = Wide,
+        /// Status (IBTA volume 1, 13.4.7).
+        status: u16 = Upper
+    } => if status & MAD_BUSY != 0 { Errno::Ebusy } else { Errno::Eio }, "the port's management agent did not answer {name}: {reason} \
+        (status {status:#06x})", name = SubnetAttribute::from_code(u32::from(attribute)).map_or("an attribute", SubnetAttribute::name),
+        reason = mad_reason(status);
     /// The caller's map has no device address for a page of the region.
     Unmapped {
         /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
@@ -319,6 +328,18 @@ impl From<OutOfRange> for PackedError {
     }
 }
 
+/// Returns what a status of a management datagram says (IBTA volume 1, 13.4.7).
+const fn mad_reason(status: u16) -> &'static str {
+    match status >> 2 & 7 {
+        _ if status & MAD_BUSY != 0 => "it is busy",
+        1 => "it has another version of the class",
+        2 => "it has no such method",
+        3 => "it has no such attribute for the method",
+        7 => "an invalid value in the attribute or its modifier",
+        _ => "a status of its own",
+    }
+}
+
 /// Returns Linux's errno for a command status, except that a full device is ENOMEM like a full table: a retry helps only after
 /// something was destroyed.
 fn status_errno(status: u8) -> Errno {
@@ -369,6 +390,8 @@ mod tests {
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },
             Error::NoPort { port: u8::MAX },
+            Error::MadStatus { attribute: u16::MAX, status: u16::MAX },
+            Error::MadStatus { attribute: 0x15, status: 1 },
             Error::BadAnswer { opcode: u16::MAX, value: u32::MAX },
             Error::Unmapped { page: u32::MAX },
             Error::Misaligned,

@@ -32,6 +32,8 @@ pub const SMP_LID_ROUTED: u32 = 0x01;
 pub const SMP_GET: u32 = 0x01;
 /// [`Smp::METHOD`] of the answer to a question, or to a change (IBTA volume 1, 13.4.5).
 pub const SMP_GET_RESP: u32 = 0x81;
+/// Bit of [`Smp::STATUS`]: the agent is busy, and did nothing (IBTA volume 1, 13.4.7).
+pub const MAD_BUSY: u16 = 1;
 
 crate::codes! {
     /// Attribute of subnet management: [`Smp::ATTRIBUTE`] (IBTA volume 1, table 120).

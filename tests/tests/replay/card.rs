@@ -28,6 +28,8 @@ pub(crate) struct Setting {
     pub(crate) port_type: Option<u32>,
     /// A byte of each answer of the port's agent that has a wrong value, and that value.
     pub(crate) wrong_byte: Option<(usize, u8)>,
+    /// How often the port's agent is busy before it answers a question.
+    pub(crate) busy: u32,
 }
 
 /// Where an answer comes from.
@@ -57,6 +59,8 @@ pub(crate) struct Card {
     taken: HashMap<Key, usize>,
     /// Current capabilities, by the page: what was set last.
     current: HashMap<u32, Vec<u8>>,
+    /// How often the port's agent is still busy.
+    busy: u32,
     /// Pages that the firmware has.
     pub(crate) pages: BTreeSet<u64>,
     pub(crate) executed: Vec<Executed>,
@@ -99,6 +103,7 @@ impl Card {
             segment,
             taken: HashMap::new(),
             current: HashMap::new(),
+            busy: setting.busy,
             pages: BTreeSet::new(),
             executed: Vec::new(),
             findings: Vec::new(),
@@ -196,7 +201,14 @@ impl Card {
             // A reclaimed page is one of this driver's; the table has those of the recorded one.
             _ if key[..2] == [CmdOpcode::ManagePages.code(), manage_pages::TAKE] => (self.take_pages(input), Source::Made),
             Some(at) => (self.table[at].output.bytes.clone(), Source::Recorded),
-            None if key[0] == CmdOpcode::MadIfc.code() => (answer_mad(input, self.setting.wrong_byte), Source::Made),
+            None if key[0] == CmdOpcode::MadIfc.code() && self.busy > 0 => {
+                self.busy -= 1;
+                (answer_mad(input, Some((5, 1))), Source::Made)
+            }
+            None if key[0] == CmdOpcode::MadIfc.code() => {
+                self.busy = self.setting.busy;
+                (answer_mad(input, self.setting.wrong_byte), Source::Made)
+            }
             None => (Vec::new(), Source::Made),
         };
         match CmdOpcode::from_code(key[0]) {

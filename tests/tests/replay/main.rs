@@ -30,7 +30,7 @@ const CARD: &str = include_str!("../../data/recordings/connectx-4-lx.tsv");
 /// Two simulated devices and Linux 6.12.
 const LINUX: &str = include_str!("../../data/linux/6.12.recording");
 /// The recorded card's port is an Ethernet port, which this driver refuses: it is said to be an InfiniBand port.
-const SETTING: Setting = Setting { firmware: [14, 12, 1220], port_type: Some(0), wrong_byte: None };
+const SETTING: Setting = Setting { firmware: [14, 12, 1220], port_type: Some(0), wrong_byte: None, busy: 0 };
 
 /// The driver.
 type Driver = Mlx5<ReplayPlatform, 64>;
@@ -111,7 +111,7 @@ fn a_recording_of_the_simulated_device_is_replayed_like_that_of_a_card() {
     let table = parse(&format!("{HEADING}\n{text}")).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(table, commands);
 
-    let run = run(table, Setting { firmware: [1, 2, 3], port_type: None, wrong_byte: None });
+    let run = run(table, Setting { firmware: [1, 2, 3], port_type: None, wrong_byte: None, busy: 0 });
     let made: BTreeSet<String> = inputs(&run)
         .iter()
         .filter(|executed| executed.source == Source::Made)
@@ -132,6 +132,10 @@ fn an_ethernet_port_is_refused_and_every_page_is_back() {
     assert_eq!(run.findings, [""; 0]);
 }
 
+/// Entries of the tables of GIDs and P_Keys that the agent of the made answers has.
+const GIDS: u16 = 176;
+const PKEYS: u16 = 0x3f42;
+
 /// The recorded card has no virtual ports (`ib_virt`).
 #[test]
 fn gids_and_p_keys_of_the_agent_come_from_their_block() {
@@ -147,14 +151,23 @@ fn gids_and_p_keys_of_the_agent_come_from_their_block() {
     assert_eq!(port.port_guid.0.to_be_bytes(), *bytes(0x11, 0, 20, 8));
     assert_eq!(driver.device_attr().node_guid.0.to_be_bytes(), *bytes(0x11, 0, 12, 8));
     assert_eq!(driver.device_attr().sys_image_guid.0.to_be_bytes(), *bytes(0x11, 0, 4, 8));
-    // Of GIDs this card has one block, of P_Keys several.
-    assert_eq!((port.gid_tbl_len, port.pkey_tbl_len), (8, 128));
+    // GUIDCap of PortInfo, PartitionCap of NodeInfo: neither is what the capabilities say, 8 and 128.
+    assert_eq!(
+        (port.gid_tbl_len, port.pkey_tbl_len.to_be_bytes().as_slice()),
+        (card::attribute_byte(0x15, 1, 50).into(), &*bytes(0x11, 0, 28, 2))
+    );
+    assert_eq!((port.gid_tbl_len, port.pkey_tbl_len), (GIDS, PKEYS));
+    let errors = (driver.query_gid(1, GIDS).unwrap_err(), driver.query_pkey(1, PKEYS).unwrap_err());
+    assert_eq!(
+        errors,
+        (Error::LimitExceeded { limit: u32::from(GIDS) - 1 }, Error::LimitExceeded { limit: u32::from(PKEYS) - 1 })
+    );
     for index in 0..port.gid_tbl_len {
         let (block, at) = (u32::from(index) / 8, usize::from(index) % 8 * 8);
         let expected = [bytes(0x15, 1, 8, 8), bytes(0x14, block, at, 8)].concat();
         assert_eq!(driver.query_gid(1, index).unwrap().0.as_slice(), expected, "{index}");
     }
-    for index in 0..port.pkey_tbl_len {
+    for index in (0..port.pkey_tbl_len).step_by(31) {
         let (block, at) = (u32::from(index) / 32, usize::from(index) % 32 * 2);
         assert_eq!(driver.query_pkey(1, index).unwrap().to_be_bytes(), *bytes(0x16, block, at, 2), "{index}");
     }
@@ -163,13 +176,35 @@ fn gids_and_p_keys_of_the_agent_come_from_their_block() {
 
 #[test]
 fn what_is_no_answer_of_the_agent_is_refused() {
-    // Method Get, statuses 28 and 0x8000, the attribute PortInfo.
-    for (wrong_byte, value) in [((3, 1), 1), ((5, 0x1c), 0x1c), ((4, 0x80), 0x8000), ((17, 0x15), 0x15)] {
+    // Method Get, the attribute PortInfo; statuses.
+    let [method, attribute] = [1, 0x15].map(|value| Error::BadAnswer { opcode: 0x50d, value });
+    let status = |status| Error::MadStatus { attribute: 0x11, status };
+    for (wrong_byte, cause, text) in [
+        ((3, 1), method, "MAD_IFC"),
+        ((17, 0x15), attribute, "MAD_IFC"),
+        ((5, 0x1c), status(0x1c), "did not answer NodeInfo: an invalid value in the attribute or its modifier (status 0x001c)"),
+        ((5, 0x0c), status(0x0c), "no such attribute"),
+        ((4, 0x80), status(0x8000), "status 0x8000"),
+    ] {
         let run = run(recording(), Setting { wrong_byte: Some(wrong_byte), ..SETTING });
         let error = run.result.unwrap_err();
-        assert_eq!((error.step, error.cause), (Step::QueryPort, Error::BadAnswer { opcode: 0x50d, value }));
+        assert_eq!((error.step, error.cause), (Step::QueryPort, cause));
+        assert!(error.to_string().contains(text), "{error}");
         assert_eq!((error.pages_kept, error.needs_reset, run.pages_left), (0, false, 0));
     }
+}
+
+/// IBTA volume 1, 13.4.7: a busy agent has done nothing, and is asked again.
+#[test]
+fn an_agent_that_is_busy_is_asked_again_for_a_second() {
+    let run_busy = |busy| run(recording(), Setting { busy, ..SETTING });
+    let patient = run_busy(50);
+    assert!(patient.result.is_ok(), "{:?}", patient.result);
+    let asked = patient.executed.iter().filter(|(_, executed)| command_name(&executed.input) == "MAD_IFC").count();
+    assert_eq!(asked, 51);
+    let error = run_busy(51).result.unwrap_err();
+    assert_eq!((error.step, error.cause), (Step::QueryPort, Error::MadStatus { attribute: 0x11, status: 1 }));
+    assert!(error.to_string().contains("NodeInfo: it is busy"), "{error}");
 }
 
 #[test]

@@ -105,10 +105,11 @@ impl<P: Platform> Driver<P> {
 
     /// Queries an entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
-        self.check_entry(port, index, self.caps.gids)?;
+        self.check_port(port)?;
         if !self.caps.ib_virt {
             return self.query_gid_by_smp(port, index);
         }
+        check_entry(index, self.caps.gids)?;
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
         input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
@@ -120,7 +121,8 @@ impl<P: Platform> Driver<P> {
 
     /// Queries an entry of a port's P_Key table.
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
-        self.check_entry(port, index, self.caps.pkeys)?;
+        self.check_port(port)?;
+        check_entry(index, self.caps.pkeys)?;
         if !self.caps.ib_virt {
             return self.query_pkey_by_smp(port, index);
         }
@@ -132,12 +134,11 @@ impl<P: Platform> Driver<P> {
         self.commands.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
     }
+}
 
-    /// Checks that a port has a table of `count` entries with entry `index`.
-    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), PackedError> {
-        self.check_port(port)?;
-        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
-    }
+/// Checks that a table of `count` entries has entry `index`.
+pub(super) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
+    if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
 }
 
 /// Returns the register behind the header of ACCESS_REG.

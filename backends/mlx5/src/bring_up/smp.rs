@@ -2,12 +2,15 @@
 //!
 //! Linux does the same (`mlx5_use_mad_ifc` of `main.c`, `mad.c` of its `mlx5_ib`).
 
-use bareverbs::{Gid, Guid, Lid, PhysState, Platform, PortAttr};
+use core::time::Duration;
+
+use bareverbs::{Clock as _, Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, GUIDS_PER_BLOCK, Layout, MadIfcIn, MadIfcOut, NodeInfo, PKEYS_PER_BLOCK, PortInfo, SMP_BASE_VERSION,
-    SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, cmd, mad_ifc,
+    Buffer, CmdOpcode, GUIDS_PER_BLOCK, Layout, MAD_BUSY, MadIfcIn, MadIfcOut, NodeInfo, PKEYS_PER_BLOCK, PortInfo,
+    SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, cmd, mad_ifc,
 };
 
+use super::port::check_entry;
 use super::port_encoding::{mtu_of_code, pick, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -18,6 +21,11 @@ const LANE_MBPS: [u32; 3] = [2_500, 5_000, 10_000];
 const EXTENDED_LANE_MBPS: [u32; 4] = [14_000, 25_000, 50_000, 100_000];
 /// Lanes for each bit of [`PortInfo::LINK_WIDTH_ACTIVE`].
 const LANES: [u8; 5] = [1, 4, 8, 12, 2];
+
+/// Time until an agent that is busy is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is asked again: for one second. IBTA leaves both to who asks (13.4.7).
+const BUSY_RETRIES: u32 = 50;
 
 /// An answer of the agent.
 type Answer = Buffer<MadIfcOut>;
@@ -36,16 +44,29 @@ impl<P: Platform> Driver<P> {
             .set(Smp::METHOD, SMP_GET)
             .set(Smp::ATTRIBUTE, attribute.code())
             .set(Smp::MODIFIER, modifier);
-        let mut output = Answer::zeroed();
-        self.commands.command::<cmd::MadIfc>(input.view(), output.view_mut())?;
-        let answer = output.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
-        for (field, expected) in [(Smp::METHOD, SMP_GET_RESP), (Smp::STATUS, 0), (Smp::ATTRIBUTE, attribute.code())] {
-            let value = answer.get(field);
-            if value != expected {
-                return Err(Error::BadAnswer { opcode: CmdOpcode::MadIfc.code() as u16, value }.pack());
+        let mut retries = BUSY_RETRIES;
+        loop {
+            let mut output = Answer::zeroed();
+            self.commands.command::<cmd::MadIfc>(input.view(), output.view_mut())?;
+            let answer = output.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
+            for (field, expected) in [(Smp::METHOD, SMP_GET_RESP), (Smp::ATTRIBUTE, attribute.code())] {
+                let value = answer.get(field);
+                if value != expected {
+                    return Err(Error::BadAnswer { opcode: CmdOpcode::MadIfc.code() as u16, value }.pack());
+                }
+            }
+            let status = answer.get(Smp::STATUS) as u16;
+            match (status, retries.checked_sub(1)) {
+                (0, _) => return Ok(output),
+                (status, Some(left)) if status & MAD_BUSY != 0 => retries = left,
+                (status, _) => return Err(Error::MadStatus { attribute: attribute.code() as u16, status }.pack()),
+            }
+            let clock = &self.commands.machine.clock;
+            let end = clock.now().after(BUSY_PAUSE);
+            while clock.now() < end {
+                clock.relax(end);
             }
         }
-        Ok(output)
     }
 
     fn node_info(&mut self, port: u8) -> Result<Answer, PackedError> {
@@ -56,10 +77,12 @@ impl<P: Platform> Driver<P> {
         self.smp(port, SubnetAttribute::PortInfo, u32::from(port))
     }
 
-    /// Queries the GUIDs of the node and of the system that it is part of.
+    /// Queries the GUIDs of the node and of the system that it is part of. The capacity of its partition tables is that of each port
+    /// from now on (IBTA volume 1, 14.2.5.3, PartitionCap).
     pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], PackedError> {
         let node = self.node_info(1)?;
         let node = attribute::<NodeInfo>(&node);
+        self.caps.pkeys = node.get(NodeInfo::PARTITION_CAP) as u16;
         Ok([NodeInfo::NODE_GUID, NodeInfo::SYSTEM_IMAGE_GUID].map(|field| Guid(node.get64(field))))
     }
 
@@ -80,7 +103,7 @@ impl<P: Platform> Driver<P> {
             phys_state: PhysState::from_encoding(info.get(PortInfo::PORT_PHYSICAL_STATE) as u8),
             max_mtu: mtu_of_code(info.get(PortInfo::MTU_CAP)),
             active_mtu: mtu_of_code(info.get(PortInfo::NEIGHBOR_MTU)),
-            gid_tbl_len: self.caps.gids,
+            gid_tbl_len: info.get(PortInfo::GUID_CAP) as u16,
             pkey_tbl_len: self.caps.pkeys,
             lid: Lid::new(info.get(PortInfo::LID) as u16),
             sm_lid: Lid::new(info.get(PortInfo::SM_LID) as u16),
@@ -92,11 +115,14 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Queries an entry of a port's GID table: the prefix of the subnet, and a GUID of the port.
+    /// Queries an entry of a port's GID table, which PortInfo has the length of (GUIDCap): the prefix of the subnet, and a GUID of the
+    /// port.
     #[inline(never)]
     pub(super) fn query_gid_by_smp(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
         let info = self.port_info(port)?;
-        let prefix = attribute::<PortInfo>(&info).get64(PortInfo::GID_PREFIX);
+        let info = attribute::<PortInfo>(&info);
+        check_entry(index, info.get(PortInfo::GUID_CAP) as u16)?;
+        let prefix = info.get64(PortInfo::GID_PREFIX);
         let (block, at) = (usize::from(index) / GUIDS_PER_BLOCK, usize::from(index) % GUIDS_PER_BLOCK);
         let guids = self.smp(port, SubnetAttribute::GuidInfo, block as u32)?;
         let guid = entry(&guids, at).map_or(0, u64::from_be_bytes);
