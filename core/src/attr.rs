@@ -341,6 +341,8 @@ pub struct PortAttr {
     pub port_guid: Guid,
     /// Capability mask (PortInfo:CapabilityMask).
     pub cap_mask: u32,
+    /// Whether every path from the port needs a global route ([`AddressVector::grh`]; `IBV_QPF_GRH_REQUIRED`).
+    pub grh_required: bool,
 }
 
 /// Returns the time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.

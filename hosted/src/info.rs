@@ -104,6 +104,8 @@ pub struct PortInfo {
     pub link_layer: &'static str,
     /// Capability mask.
     pub port_cap_flags: u32,
+    /// Whether every path from it needs a global route (GRH).
+    pub grh_required: bool,
     /// Entries of the GID table.
     pub gid_tbl_len: u16,
     /// Entries of the P_Key table.
@@ -226,6 +228,7 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         port_lmc: attr.lmc,
         link_layer: "InfiniBand",
         port_cap_flags: attr.cap_mask,
+        grh_required: attr.grh_required,
         gid_tbl_len: attr.gid_tbl_len,
         pkey_tbl_len: attr.pkey_tbl_len,
         active_width: attr.active_width,
@@ -317,6 +320,9 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
     ];
     for (name, value) in lines {
         writeln!(f, "\t\t\t{:<24}{value}", format!("{name}:"))?;
+    }
+    if port.grh_required {
+        writeln!(f, "\t\t\t{:<24}of every path", "grh_required:")?;
     }
     for (index, gid) in &port.gids {
         writeln!(f, "\t\t\tGID[{index:3}]:               {gid}")?;

@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock, Gid, PhysState, PortAttr, PortState};
-use bareverbs_mlx5::Config;
+use bareverbs::{AddressVector, Clock, Errno, Gid, GlobalRoute, Lid, ModifyQpError, PhysState, PortAttr, PortState, QpAttr};
+use bareverbs_mlx5::{Config, Error};
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth};
-use bareverbs_tests::{Driver, Node, instant, machine, verbs};
+use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth, Profile};
+use bareverbs_tests::{Connection, Driver, Node, end, instant, machine, rc_steps, verbs};
 
 fn node(config: DeviceConfig) -> Node {
     Node::new(World::new(WorldConfig::default()).add(config).unwrap())
@@ -61,6 +61,32 @@ fn a_port_is_the_same_either_way() {
         assert_eq!((port.state == PortState::Active, gids[0].0), (config.link_up, config.gid()));
         assert_eq!((pkeys[0], pkeys[1], pkeys.len(), gids.len()), (0xffff, 0, 128, 8));
         assert!(gbps.is_none_or(|gbps| port.active_speed_gbps == gbps), "{port:?}");
+    }
+}
+
+/// A subnet that routes by GID alone (Linux `rdma_check_ah_attr`, libmlx5 `mlx5_create_ah`).
+#[test]
+fn a_path_without_a_global_route_is_refused_where_the_port_requires_one() {
+    for grh_required in [false, true] {
+        let config = DeviceConfig { grh_required, ..DeviceConfig::profile(Profile::Instant, 7) };
+        let mut node = node(config);
+        let end = end(&mut node, true);
+        let steps = rc_steps(&Connection::default(), Lid::new(7), end.qpn, 0, 0);
+        node.verbs.modify_qp(end.qp, &steps[0].0, steps[0].1).unwrap();
+        let local = node.verbs.modify_qp(end.qp, &steps[1].0, steps[1].1);
+        assert_eq!(node.verbs.query_port(1).unwrap().grh_required, grh_required);
+        if !grh_required {
+            assert_eq!(local, Ok(()));
+            continue;
+        }
+        let error = local.unwrap_err();
+        assert_eq!((error, error.errno()), (ModifyQpError::Device(Error::GrhRequired { port: 1 }), Errno::Einval));
+        assert!(error.to_string().contains("requires a global route (GRH)"), "{error}");
+        let gid = node.verbs.query_gid(1, 0).unwrap();
+        let grh = Some(GlobalRoute { dgid: gid, hop_limit: 1, ..GlobalRoute::default() });
+        let attr = QpAttr { av: AddressVector { grh, ..steps[1].0.av }, ..steps[1].0 };
+        node.verbs.modify_qp(end.qp, &attr, steps[1].1).unwrap();
+        node.assert_no_findings();
     }
 }
 

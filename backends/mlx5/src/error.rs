@@ -181,6 +181,11 @@ errors! {
         /// The port requested.
         port: u8 = Small
     } => Errno::Einval, "no port {port}";
+    /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
+    GrhRequired {
+        /// The port.
+        port: u8 = Small
+    } => Errno::Einval, "port {port} requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
     /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
@@ -390,6 +395,7 @@ mod tests {
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },
             Error::NoPort { port: u8::MAX },
+            Error::GrhRequired { port: u8::MAX },
             Error::MadStatus { attribute: u16::MAX, status: u16::MAX },
             Error::MadStatus { attribute: 0x15, status: 1 },
             Error::BadAnswer { opcode: u16::MAX, value: u32::MAX },

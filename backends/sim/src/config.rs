@@ -167,6 +167,8 @@ pub struct DeviceConfig {
     pub umr: bool,
     /// Whether it is a virtual function: HOST_ENDIANNESS and writes of PAOS are for the physical one, and are refused.
     pub virtual_function: bool,
+    /// Whether the port says that each path from it needs a global route (`grh_required`). Packets without one pass nevertheless.
+    pub grh_required: bool,
     /// Whether the function has virtual ports (`ib_virt`). Without them drivers query the port by MAD_IFC: then
     /// QUERY_HCA_VPORT_CONTEXT answers zeros, and QUERY_HCA_VPORT_GID and _PKEY are refused.
     pub ib_virt: bool,
@@ -236,6 +238,7 @@ impl DeviceConfig {
             atomics: true,
             umr: true,
             virtual_function: false,
+            grh_required: false,
             ib_virt: true,
             devx: true,
             command_checksum: false,

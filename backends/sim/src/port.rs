@@ -163,6 +163,7 @@ pub(crate) struct Port {
     found: bool,
     /// The LID that a port without one reports to its driver.
     no_lid: u16,
+    grh_required: bool,
     /// `PortState` while the link is up.
     state: u32,
     management_key: ManagementKey,
@@ -206,6 +207,7 @@ impl Port {
             found_at: None,
             found: config.managed || config.lid_delay.is_zero(),
             no_lid: config.no_lid,
+            grh_required: config.grh_required,
             mtu_while_down: config.mtu_while_down,
             state: initial_state(config.managed, config.lid_delay),
             management_key: ManagementKey::initial(config),
@@ -451,6 +453,7 @@ impl Port {
         };
         out.set(HcaVportContext::PORT_PHYSICAL_STATE, physical)
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
+            .set(HcaVportContext::GRH_REQUIRED, self.grh_required.into())
             .set(HcaVportContext::PORT_STATE, logical)
             .set(HcaVportContext::VPORT_STATE, logical)
             // Its driver may send subnet management packets: Linux makes no device file for a manager without (`ib_umad`). What

@@ -196,7 +196,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 12] = [
+const SETTINGS: [Setting; 13] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -224,6 +224,11 @@ const SETTINGS: [Setting; 12] = [
         name: "mtu-while-down",
         get: |config| config.mtu_while_down.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
+    },
+    Setting {
+        name: "grh-required",
+        get: |config| config.grh_required.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.grh_required = value != 0),
     },
     Setting {
         name: "ib-virt",

@@ -101,6 +101,9 @@ impl<H: Host> PingpongEnd<H> {
             bail!("messages of {} bytes are longer than the device's longest, {}", plan.size, most.max_msg_size);
         }
         let gid = match plan.gid_idx {
+            None if port.grh_required => {
+                bail!("port {} requires a global route (GRH) on every path: give both ends a GID (-g 0)", plan.port)
+            }
             None => Gid::default(),
             Some(index) if u16::from(index) >= port.gid_tbl_len => {
                 bail!("there is no GID {index}: port {} has {} GIDs; see `bareverbs info`", plan.port, port.gid_tbl_len)

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpAttrMask, QpCap, QpHandle,
-    QpState, QpType, Qpn, Remote, Rkey, SendFlags,
+    Access, AddressVector, Completion, CqHandle, Gid, GlobalRoute, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpAttrMask,
+    QpCap, QpHandle, QpState, QpType, Qpn, Remote, Rkey, SendFlags,
 };
 
+use super::PORT;
 use super::buffer_layout::BufferLayout;
 use crate::data_pattern::Pattern;
 use crate::device::{Device, Endpoint, Host};
@@ -49,12 +50,31 @@ impl Connection {
     }
 }
 
+/// Where an end is reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address {
+    lid: Lid,
+    gid: Gid,
+    /// Whether its port needs a global route on every path.
+    grh_required: bool,
+    qpn: Qpn,
+}
+
+impl Address {
+    /// Returns the path to a peer: with a global route if either port needs one, since a queue pair that sends with one takes none
+    /// without it (IBTA volume 1, 9.6.1.2).
+    fn path_to(&self, peer: &Self) -> AddressVector {
+        let is_global = self.grh_required || peer.grh_required;
+        let grh = is_global.then(|| GlobalRoute { dgid: peer.gid, hop_limit: 1, ..GlobalRoute::default() });
+        AddressVector { dlid: peer.lid, grh, ..AddressVector::default() }
+    }
+}
+
 /// One end of the connection.
 pub(super) struct SelftestEnd<H: Host> {
     pub(super) name: String,
     pub(super) layout: BufferLayout,
-    pub(super) lid: Lid,
-    pub(super) qpn: Qpn,
+    pub(super) address: Address,
     pub(super) qp: QpHandle,
     pub(super) endpoint: Endpoint<H>,
     /// Number of receives completed, which determines the slot of the next one.
@@ -88,8 +108,10 @@ impl<H: Host> SelftestEnd<H> {
             max_inline_data: 32,
         };
         let qp = endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
-        let qpn = device.verbs.qp(qp)?.qpn;
-        Ok(Self { name: name.into(), layout, lid, qpn, qp, endpoint, received: 0, connection, cq, taken: VecDeque::new() })
+        let grh_required = device.verbs.query_port(PORT).context("query_port")?.grh_required;
+        let gid = device.verbs.query_gid(PORT, 0).context("query_gid")?;
+        let address = Address { lid, gid, grh_required, qpn: device.verbs.qp(qp)?.qpn };
+        Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, cq, taken: VecDeque::new() })
     }
 
     /// Returns whether both devices support atomics.
@@ -102,16 +124,16 @@ impl<H: Host> SelftestEnd<H> {
     ///
     /// # Errors
     /// The device refuses a transition or a receive.
-    pub(super) fn connect(&mut self, device: &mut Device<H>, peer: (Lid, Qpn), psns: (Psn, Psn)) -> Result<()> {
+    pub(super) fn connect(&mut self, device: &mut Device<H>, peer: &Address, psns: (Psn, Psn)) -> Result<()> {
         let Connection { mtu, times, .. } = self.connection;
         let most = device.verbs.query_device();
         let (initiator, target) = (most.max_qp_init_rd_atom, most.max_qp_rd_atom);
         let attr = QpAttr {
-            port_num: 1,
+            port_num: PORT,
             access: self.connection.access(),
-            av: AddressVector { dlid: peer.0, ..AddressVector::default() },
+            av: self.address.path_to(peer),
             path_mtu: mtu,
-            dest_qpn: peer.1,
+            dest_qpn: peer.qpn,
             sq_psn: psns.0,
             rq_psn: psns.1,
             max_rd_atomic: READS.min(initiator).min(target),

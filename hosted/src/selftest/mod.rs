@@ -333,9 +333,9 @@ fn connect<H: Host>(harness: &mut Harness<H>) -> Result<()> {
     harness.connections = harness.connections.wrapping_add(1);
     let psn = |first: u32| Psn::new(first.wrapping_add(start) & 0xff_ffff);
     let (a, b) = (psn(FIRST_PSNS.0), psn(FIRST_PSNS.1));
-    let (to_a, to_b) = ((harness.a.lid, harness.a.qpn), (harness.b.lid, harness.b.qpn));
-    harness.a.connect(harness.devices.of(Role::Client), to_b, (a, b))?;
-    harness.b.connect(harness.devices.of(Role::Server), to_a, (b, a))
+    let (to_a, to_b) = (harness.a.address, harness.b.address);
+    harness.a.connect(harness.devices.of(Role::Client), &to_b, (a, b))?;
+    harness.b.connect(harness.devices.of(Role::Server), &to_a, (b, a))
 }
 
 #[cfg(test)]
@@ -407,6 +407,14 @@ mod tests {
 
     fn card(config: DeviceConfig) -> Card {
         Card(Simulated::new("", World::new(WorldConfig::default()).add(config).unwrap()), Arc::default())
+    }
+
+    #[test]
+    fn a_port_that_requires_global_routes_gets_them() {
+        let args = args(&[]);
+        let config = DeviceConfig { grh_required: true, ..DeviceConfig::with_lid(9) };
+        let report = run_on(&args, options(&args), card(config), None, Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
     }
 
     #[test]

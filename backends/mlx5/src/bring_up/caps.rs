@@ -56,6 +56,8 @@ pub(crate) struct Capabilities {
     pub(crate) ports: u8,
     /// The function has virtual ports, which commands of their own are about.
     pub(crate) ib_virt: bool,
+    /// Bit n: every path from port n needs a global route, as the port said last.
+    pub(crate) grh_required: u8,
     pub(crate) gids: u16,
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
@@ -99,6 +101,8 @@ impl Capabilities {
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
             ports: log(CmdHcaCap::NUM_PORTS, 2) as u8,
             ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
+            // The ports say so (`port_context`).
+            grh_required: 0,
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),

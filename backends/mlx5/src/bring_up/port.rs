@@ -1,7 +1,7 @@
 //! The InfiniBand port: context, GIDs, P_Keys, link. A function with virtual ports (`ib_virt`) is asked by commands of its own,
 //! another by subnet management packets (`smp.rs`).
 
-use bareverbs::{Gid, Guid, Lid, PhysState, Platform, PortAttr};
+use bareverbs::{AddressVector, Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
@@ -35,11 +35,23 @@ impl<P: Platform> Driver<P> {
         Ok([HcaVportContext::NODE_GUID, HcaVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
     }
 
-    /// Queries the context of a port.
+    /// Queries the context of a port, and remembers whether its paths need a global route.
     fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
-        self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
+        self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())?;
+        let context = output.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
+        let bit = 1u8.checked_shl(u32::from(port)).unwrap_or_default();
+        let required = if context.is_set(HcaVportContext::GRH_REQUIRED) { bit } else { 0 };
+        self.caps.grh_required = self.caps.grh_required & !bit | required;
+        Ok(())
+    }
+
+    /// Checks that a path has a global route if the port needs one. Linux (`rdma_check_ah_attr`) and libmlx5 (`mlx5_create_ah`)
+    /// refuse other paths too: nothing would tell why their packets are lost.
+    pub(crate) fn check_route(&self, port: u8, path: &AddressVector) -> Result<(), PackedError> {
+        let is_required = self.caps.grh_required.checked_shr(u32::from(port)).unwrap_or_default() & 1 != 0;
+        if is_required && path.grh.is_none() { Err(Error::GrhRequired { port }.pack()) } else { Ok(()) }
     }
 
     fn check_port(&self, port: u8) -> Result<(), PackedError> {
@@ -100,6 +112,7 @@ impl<P: Platform> Driver<P> {
             active_speed_gbps: lane.saturating_mul(u32::from(lanes)) / 1000,
             port_guid: Guid(context.get64(HcaVportContext::PORT_GUID)),
             cap_mask: context.get(HcaVportContext::CAP_MASK1),
+            grh_required: context.is_set(HcaVportContext::GRH_REQUIRED),
         })
     }
 

@@ -112,6 +112,8 @@ impl<P: Platform> Driver<P> {
             active_speed_gbps: lane.saturating_mul(u32::from(lanes)) / 1000,
             port_guid,
             cap_mask: info.get(PortInfo::CAPABILITY_MASK),
+            // PortInfo does not tell. A function without virtual ports answers zeros where Linux looks for it.
+            grh_required: false,
         })
     }
 

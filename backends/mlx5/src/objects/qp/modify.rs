@@ -63,6 +63,13 @@ impl<P: Platform> Driver<P> {
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
+        let alt_port = if attr.alt_av.port_num == 0 { port } else { attr.alt_av.port_num };
+        if mask.contains(QpAttrMask::AV) {
+            self.check_route(port, &attr.av)?;
+        }
+        if mask.contains(QpAttrMask::ALT_PATH) {
+            self.check_route(alt_port, &attr.alt_av)?;
+        }
         // Every one of these commands has the layout of the first.
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -112,7 +119,6 @@ impl<P: Platform> Driver<P> {
             fill_path(&mut path, &attr.av, self.caps.stat_rates)?;
         }
         if mask.contains(QpAttrMask::ALT_PATH) {
-            let alt_port = if attr.alt_av.port_num == 0 { port } else { attr.alt_av.port_num };
             let mut path = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
             path.set(Ads::PKEY_INDEX, u32::from(attr.alt_pkey_index))
                 .set(Ads::VHCA_PORT_NUM, u32::from(alt_port))
