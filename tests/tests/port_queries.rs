@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use bareverbs::{AddressVector, Clock, Errno, Gid, GlobalRoute, Lid, ModifyQpError, PhysState, PortAttr, PortState, QpAttr};
+use bareverbs::{
+    AddressVector, Clock, Errno, Gid, GlobalRoute, Lid, ModifyQpError, PhysState, PortAttr, PortState, QpAttr, WaitActiveError,
+};
 use bareverbs_mlx5::{Config, Error};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth, Profile};
@@ -87,6 +89,27 @@ fn a_path_without_a_global_route_is_refused_where_the_port_requires_one() {
         let attr = QpAttr { av: AddressVector { grh, ..steps[1].0.av }, ..steps[1].0 };
         node.verbs.modify_qp(end.qp, &attr, steps[1].1).unwrap();
         node.assert_no_findings();
+    }
+}
+
+/// `ibstat` of unused ports of a ConnectX-5 and a ConnectX-6: Down, Disabled, LID 65535, subnet manager at LID 0.
+#[test]
+fn a_port_without_a_cable_is_disabled_and_the_error_says_so() {
+    for profile in [Profile::Simulated, Profile::ConnectX5, Profile::ConnectX6] {
+        for ib_virt in [true, false] {
+            let mut node = node(DeviceConfig { link_up: false, ib_virt, ..DeviceConfig::profile(profile, 7) });
+            let port = node.verbs.query_port(1).unwrap();
+            // PortInfo of such a port is not published: the agent says 0, as of any port without a LID.
+            let lid = if ib_virt { 0xffff } else { 0 };
+            assert_eq!((port.state, port.phys_state), (PortState::Down, PhysState::Disabled), "{profile}, {ib_virt}");
+            assert_eq!((port.lid.get(), port.sm_lid.get()), (lid, 0), "{profile}, {ib_virt}");
+            let error = node.verbs.wait_active(1, Duration::from_secs(2)).unwrap_err();
+            assert!(matches!(error, WaitActiveError::Disabled { port: 1, phys_state: PhysState::Disabled, .. }), "{error}");
+            // Plugged in later.
+            node.host.with_device(|device| device.set_link(true));
+            assert_eq!(node.verbs.wait_active(1, Duration::from_secs(60)).unwrap().lid.get(), 7, "{profile}, {ib_virt}");
+            node.assert_no_findings();
+        }
     }
 }
 

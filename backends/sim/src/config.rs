@@ -193,6 +193,9 @@ pub struct DeviceConfig {
     pub lid_delay: Duration,
     /// Local identifier that a port without one reports to its driver.
     pub no_lid: u16,
+    /// Whether a port without a cable reports the physical state Disabled, as cards do, and Polling with a cable whose other end is
+    /// open. If not, it reports Polling.
+    pub disabled_without_cable: bool,
     /// Whether PMTU has an operational MTU while the link is down.
     pub mtu_while_down: bool,
     /// Time that commands take.
@@ -249,6 +252,7 @@ impl DeviceConfig {
             link_training: Duration::ZERO,
             lid_delay: Duration::ZERO,
             no_lid: 0,
+            disabled_without_cable: false,
             mtu_while_down: true,
             command_time: CommandTime::default(),
             initial_log_max_qp: None,

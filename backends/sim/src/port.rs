@@ -18,6 +18,7 @@ const NODE_DESCRIPTION: usize = 64;
 /// `PortPhysicalState` and `PortState` of InfiniBand.
 mod state {
     pub(super) const PHYSICAL_POLLING: u32 = 2;
+    pub(super) const PHYSICAL_DISABLED: u32 = 3;
     pub(super) const PHYSICAL_TRAINING: u32 = 4;
     pub(super) const PHYSICAL_LINK_UP: u32 = 5;
     pub(super) const DOWN: u32 = 1;
@@ -144,6 +145,7 @@ pub(crate) struct Port {
     max_mtu: u16,
     mtu: u16,
     mtu_while_down: bool,
+    disabled_without_cable: bool,
     /// Bits of PTYS.
     width: u32,
     speed: u32,
@@ -209,6 +211,7 @@ impl Port {
             no_lid: config.no_lid,
             grh_required: config.grh_required,
             mtu_while_down: config.mtu_while_down,
+            disabled_without_cable: config.disabled_without_cable,
             state: initial_state(config.managed, config.lid_delay),
             management_key: ManagementKey::initial(config),
             traps: Traps::default(),
@@ -539,6 +542,7 @@ impl Port {
         match self.link {
             Link::Up => (state::PHYSICAL_LINK_UP, self.state),
             Link::Training(_) => (state::PHYSICAL_TRAINING, state::DOWN),
+            Link::Down if self.disabled_without_cable && !self.cable => (state::PHYSICAL_DISABLED, state::DOWN),
             Link::Down => (state::PHYSICAL_POLLING, state::DOWN),
         }
     }

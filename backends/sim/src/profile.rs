@@ -61,6 +61,7 @@ enum Value {
     LinkTraining(Duration),
     LidDelay(Duration),
     NoLid(u16),
+    DisabledWithoutCable,
     Speed(LinkSpeed),
 }
 
@@ -79,6 +80,10 @@ const LOG_CONNECTX_4_LX: &str = "kernel log, PeterSuh-Q3/tinycore-redpill#9: at 
 const DEVINFO_CONNECTX_5: &str = "ibv_devinfo -v, open-mpi/ompi#6137";
 /// Kernel log: 428 ms between two lines, in which the driver executes about 60 commands.
 const LOG_CONNECTX_5: &str = "kernel log, geerlingguy/arm-nas#16: at most, on average";
+/// Two ports of a card that are not in use.
+const IBSTAT_CONNECTX_5: &str = "ibstat, openucx/ucx#8772";
+/// Likewise.
+const IBSTAT_CONNECTX_6: &str = "ibstat, linux-rdma list, 'opensm and virt_enabled?', 25 May 2020";
 /// `ibv_devinfo -v`.
 const DEVINFO_CONNECTX_6: &str = "ibv_devinfo -v, E3SM-Project/scorpio, branch dqwu/test_openmpi";
 /// `ibv_devinfo`.
@@ -105,6 +110,7 @@ const SIMULATED: &[Figure] = &[
     figure(Value::LinkTraining(Duration::from_millis(20)), SHORTENED),
     figure(Value::LidDelay(Duration::from_millis(30)), SHORTENED),
     figure(Value::NoLid(0xffff), DEVINFO_CONNECTX_7),
+    figure(Value::DisabledWithoutCable, IBSTAT_CONNECTX_6),
 ];
 
 const CONNECTX_4_LX: &[Figure] = &[
@@ -132,6 +138,8 @@ const CONNECTX_5: &[Figure] = &[
     figure(Value::CommandTime(Duration::from_millis(7)), LOG_CONNECTX_5),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
+    figure(Value::NoLid(0xffff), IBSTAT_CONNECTX_5),
+    figure(Value::DisabledWithoutCable, IBSTAT_CONNECTX_5),
     figure(Value::Speed(LinkSpeed::Edr), "README of MrBr-github/lshca: 100 Gb/s"),
 ];
 
@@ -145,6 +153,7 @@ const CONNECTX_6: &[Figure] = &[
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
     figure(Value::NoLid(0xffff), IBSTAT_VF),
+    figure(Value::DisabledWithoutCable, IBSTAT_CONNECTX_6),
     figure(Value::Speed(LinkSpeed::Hdr), "ibstat, Mellanox/network-operator#249: 200 Gb/s"),
 ];
 
@@ -249,6 +258,7 @@ impl Figure {
             Value::LinkTraining(_) => "link training",
             Value::LidDelay(_) => "until the port has a LID",
             Value::NoLid(_) => "LID of a port without one",
+            Value::DisabledWithoutCable => "port without a cable",
             Value::Speed(_) => "speed of a lane",
         }
     }
@@ -272,6 +282,7 @@ impl Figure {
             | Value::LinkTraining(time)
             | Value::LidDelay(time) => seconds(time),
             Value::NoLid(lid) => lid.to_string(),
+            Value::DisabledWithoutCable => "Disabled, not Polling".into(),
             Value::Speed(speed) => format!("{speed:?}").to_uppercase(),
         }
     }
@@ -302,6 +313,7 @@ impl Figure {
             Value::LinkTraining(time) => config.link_training = time,
             Value::LidDelay(time) => config.lid_delay = time,
             Value::NoLid(lid) => config.no_lid = lid,
+            Value::DisabledWithoutCable => config.disabled_without_cable = true,
             Value::Speed(speed) => config.link_speed = speed,
         }
     }

@@ -196,7 +196,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 13] = [
+const SETTINGS: [Setting; 14] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -224,6 +224,11 @@ const SETTINGS: [Setting; 13] = [
         name: "mtu-while-down",
         get: |config| config.mtu_while_down.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
+    },
+    Setting {
+        name: "disabled-without-cable",
+        get: |config| config.disabled_without_cable.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.disabled_without_cable = value != 0),
     },
     Setting {
         name: "grh-required",

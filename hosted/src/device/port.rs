@@ -155,6 +155,17 @@ mod tests {
         assert!(format!("{:#}", device.active_port(2, true, &stop).unwrap_err()).contains("no port 2"));
     }
 
+    /// As of a real card, whose port reports LID 65535 meanwhile.
+    #[test]
+    fn a_port_without_a_cable_is_an_error_that_names_it() {
+        let mut device = device(DeviceConfig { link_up: false, ..DeviceConfig::default() }, |_, _| Ok(()));
+        let error = format!("{:#}", device.active_port(1, true, &AtomicBool::new(false)).unwrap_err());
+        assert!(
+            error.starts_with("card: port 1 has no cable or is switched off (Disabled) after 120 s: check the cable"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn a_link_may_come_late_and_its_events_are_there_afterwards() {
         let late = Instant::from_nanos(40_000_000_000);
