@@ -164,8 +164,8 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
+    use bareverbs_sim::{DeviceConfig, Profile};
 
     use super::*;
     use crate::device::simulated::Simulated;
@@ -180,12 +180,14 @@ mod tests {
 
     #[test]
     fn a_card_that_works_shows_its_port() {
-        let mut good = examined();
-        assert!(!good.try_out(|| Ok(host(DeviceConfig::default())), &Arc::default()));
-        let text = good.to_string();
-        assert!(text.contains("    port 1: active, 4X, ") && text.contains(", LID 1, "), "{text}");
-        assert!(text.ends_with("    ready: --device 0000:01:00.0\n"), "{text}");
-        assert!(Report::new(vec![good], false).ok);
+        for profile in Profile::ALL {
+            let mut good = examined();
+            assert!(!good.try_out(|| Ok(host(DeviceConfig::profile(profile, 1))), &Arc::default()));
+            let text = good.to_string();
+            assert!(text.contains("    port 1: active, 4X, ") && text.contains(", LID 1, "), "{profile}: {text}");
+            assert!(text.ends_with("    ready: --device 0000:01:00.0\n"), "{profile}: {text}");
+            assert!(Report::new(vec![good], false).ok, "{profile}");
+        }
     }
 
     #[test]
