@@ -323,6 +323,32 @@ fn a_new_request_with_a_connected_queue_pair_ends_the_old_connection() {
     assert!(matches!(server.receive(over, 0x25, &source(1), &anew), Some(Event::Requested { .. })));
 }
 
+/// A server that was started anew accepts with a queue pair that we still believe to be connected.
+#[test]
+fn a_reply_with_a_connected_queue_pair_is_rejected_and_ends_the_old_connection() {
+    let (mut client, old, ..) = connected();
+    let mut anew = Node::new(Config::new(Guid(2)));
+    anew.listen(SERVICE).unwrap();
+    let request = ConnectRequest { qpn: Qpn::new(0x112), ..request() };
+    let id = client.connect(START, 0x12, &request).unwrap();
+    let mad = one(&mut client);
+    let Some(Event::Requested { id: theirs, .. }) = anew.receive(START, 0x23, &source(1), &mad) else { panic!() };
+    anew.accept(START, theirs, &Accept::new(SERVER_QPN, Psn::new(0x2000))).unwrap();
+    let rep = one(&mut anew);
+    let event = client.receive(START, 0, &source(2), &rep);
+    assert_eq!(event, Some(Event::Disconnected { id, cause: Cause::Stale, private_data: &[] }));
+    let sent = transmitted(&mut client);
+    let rej = Rej::decode(&sent[0].1).unwrap();
+    assert_eq!((rej.reason, rej.message_rejected, rej.remote_comm_id), (10, 1, CommId(0x23)));
+    let event = anew.receive(START, 0, &source(1), &sent[0].1);
+    assert!(matches!(event, Some(Event::Rejected { reason: 10, .. })), "{event:?}");
+    // The server does not know the old one, and answers all the same.
+    assert_eq!((sent.len(), anew.receive(START, 0, &source(1), &sent[1].1)), (2, None));
+    let drep = one(&mut anew);
+    let event = client.receive(START, 0, &source(2), &drep);
+    assert!(matches!(event, Some(Event::Disconnected { id, cause: Cause::Answered, .. }) if id == old), "{event:?}");
+}
+
 #[test]
 fn what_a_server_cannot_do_is_rejected_with_its_reason() {
     let mut server = server();

@@ -235,10 +235,15 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
         let attributes = connection.attributes();
         let patience = connection.wait.saturating_mul(u32::from(connection.max_retries) + 1);
         let longest = self.config.longest_exchange;
-        // The peer's queue pair may be that of a connection which the peer has forgotten, but not so we.
-        let stale = self
-            .matching(|other| other.local_id != rep.remote_comm_id && is_of_queue_pair(other, (remote_guid, peer), remote_qpn))
-            .is_some();
+        // The peer's queue pair may be that of a connection which the peer has forgotten, but not so we. That one is released too.
+        let theirs = (remote_guid, peer);
+        let old = self.matching(|other| other.local_id != rep.remote_comm_id && is_of_queue_pair(other, theirs, remote_qpn));
+        let stale = old.is_some();
+        if let Some((_, old)) = old
+            && matches!(old.state, State::Established | State::RepSent)
+        {
+            request_release(old, now, longest, &[]);
+        }
         let connection = self.find(id).ok()?;
         if stale {
             let rej = rejection(connection, MessageType::Rep, RejectReason::StaleConnection, &[], &[]);
