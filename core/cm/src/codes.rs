@@ -42,7 +42,7 @@ bareverbs_ib_spec::codes! {
 
 bareverbs_ib_spec::codes! {
     /// Which message is rejected ([`Rej::message_rejected`](crate::Rej::message_rejected)) or acknowledged
-    /// ([`Mra::message_mraed`](crate::Mra::message_mraed); IBTA volume 1, 12.6.6.1, 12.6.7.1).
+    /// ([`Mra::message_mraed`](crate::Mra::message_mraed); IBTA volume 1, 12.6.6, 12.6.7).
     MessageType {
         Req = 0 "REQ",
         Rep = 1 "REP",
@@ -51,7 +51,7 @@ bareverbs_ib_spec::codes! {
 }
 
 bareverbs_ib_spec::codes! {
-    /// How a request to resolve a service ID ended: [`SidrRep::status`](crate::SidrRep::status) (IBTA volume 1, 12.11.2.1).
+    /// How a request to resolve a service ID ended: [`SidrRep::status`](crate::SidrRep::status) (IBTA volume 1, 12.11).
     SidrStatus {
         Valid = 0 "QPN and Q_Key are valid",
         UnsupportedServiceId = 1 "service ID not supported",
@@ -63,7 +63,7 @@ bareverbs_ib_spec::codes! {
 }
 
 bareverbs_ib_spec::codes! {
-    /// Whether an alternate path was taken: [`Apr::ap_status`](crate::Apr::ap_status) (IBTA volume 1, 12.8.2.1).
+    /// Whether an alternate path was taken: [`Apr::ap_status`](crate::Apr::ap_status) (IBTA volume 1, 12.8).
     ApStatus {
         Accepted = 0 "alternate path loaded",
         InvalidCommId = 1 "invalid communication instance",
@@ -74,7 +74,7 @@ bareverbs_ib_spec::codes! {
 
 bareverbs_ib_spec::codes! {
     /// Transport service of a connection. The number is [`Req::transport_service_type`](crate::Req::transport_service_type), with
-    /// [`Req::extended_transport_type`](crate::Req::extended_transport_type) above it from bit 8 on (IBTA volume 1, 12.7.11; annex A14.7).
+    /// [`Req::extended_transport_type`](crate::Req::extended_transport_type) above it from bit 8 on (IBTA volume 1, 12.7; annex A14).
     Transport {
         Rc = 0x000 "RC",
         Uc = 0x001 "UC",

@@ -34,7 +34,7 @@ impl defmt::Format for IpAddresses {
 }
 
 /// First 36 bytes of the private data of a REQ or SIDR_REQ with the service ID of a [`PortSpace`](crate::PortSpace) (IBTA volume 1,
-/// annex A11.3). The private data of the program follows them.
+/// annex A11). The private data of the program follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IpPrivateData {

@@ -14,7 +14,7 @@ pub const MAD_BYTES: usize = CmReq::SIZE;
 /// A management datagram, without packet headers (IBTA volume 1, 13.4.2).
 pub type Mad = [u8; MAD_BYTES];
 
-/// Communication ID: how one side names a connection (IBTA volume 1, 12.7.1).
+/// Communication ID: how one side names a connection (IBTA volume 1, 12.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CommId(pub u32);
@@ -280,7 +280,7 @@ message! {
 impl Req<'_> {
     /// Returns the transport service; `None` if it is one for reliable datagrams or a reserved number.
     pub fn transport(&self) -> Option<Transport> {
-        // The extended type counts if the type is 3 alone (IBTA volume 1, annex A14.7).
+        // The extended type counts if the type is 3 alone (IBTA volume 1, annex A14).
         let extended = if self.transport_service_type == 3 { self.extended_transport_type } else { 0 };
         Transport::from_code(u32::from(extended) << 8 | u32::from(self.transport_service_type))
     }
@@ -389,7 +389,7 @@ message! {
 }
 
 message! {
-    /// LAP: load alternate path (IBTA volume 1, 12.8.1), without the path.
+    /// LAP: load alternate path (IBTA volume 1, 12.8), without the path.
     Lap in CmLap, LoadAlternatePath {
         /// Sender's communication ID.
         local_comm_id: CommId = narrow LOCAL_COMM_ID;
@@ -403,7 +403,7 @@ message! {
 }
 
 message! {
-    /// APR: alternate path response (IBTA volume 1, 12.8.2).
+    /// APR: alternate path response (IBTA volume 1, 12.8).
     Apr in CmApr, AlternatePathResponse {
         /// Sender's communication ID.
         local_comm_id: CommId = narrow LOCAL_COMM_ID;
@@ -417,7 +417,7 @@ message! {
 }
 
 message! {
-    /// SIDR_REQ: request to resolve a service ID (IBTA volume 1, 12.11.1).
+    /// SIDR_REQ: request to resolve a service ID (IBTA volume 1, 12.11).
     SidrReq in CmSidrReq, ServiceIdResReq {
         /// Sender's name of this request.
         request_id: u32 = narrow REQUEST_ID;
@@ -429,7 +429,7 @@ message! {
 }
 
 message! {
-    /// SIDR_REP: response to a request to resolve a service ID (IBTA volume 1, 12.11.2).
+    /// SIDR_REP: response to a request to resolve a service ID (IBTA volume 1, 12.11).
     SidrRep in CmSidrRep, ServiceIdResReqResp {
         /// Which request it answers.
         request_id: u32 = narrow REQUEST_ID;

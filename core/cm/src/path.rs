@@ -140,7 +140,7 @@ impl Default for Source {
     }
 }
 
-/// Hop limit of an answer by GRH, as far as packets go (IBTA volume 1, 13.5.4.4).
+/// Hop limit of an answer by GRH, as far as packets go (IBTA volume 1, 13.5.4).
 const MAX_HOPS: u8 = 255;
 
 impl Source {

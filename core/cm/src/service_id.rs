@@ -1,11 +1,11 @@
 //! Service IDs.
 
-/// Service ID: what a passive side listens on (IBTA volume 1, 12.7.3 and annex A3).
+/// Service ID: what a passive side listens on (IBTA volume 1, 12.7 and annex A3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceId(pub u64);
 
-/// What a port of an IP connection stands for, as an IP protocol number (IBTA volume 1, annex A11.2; `RDMA_PS_*` of `rdma_cm`).
+/// What a port of an IP connection stands for, as an IP protocol number (IBTA volume 1, annex A11; `RDMA_PS_*` of `rdma_cm`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(u8)]

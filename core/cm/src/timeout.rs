@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-/// What a timeout of 0 stands for: 4.096 µs (IBTA volume 1, 12.7.26).
+/// What a timeout of 0 stands for: 4.096 µs (IBTA volume 1, 12.7).
 pub const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 
-/// Returns the time that an encoded timeout stands for: 4.096 µs · 2^`encoded`, 5 bits (IBTA volume 1, 12.7.26). 20 is 4.3 s.
+/// Returns the time that an encoded timeout stands for: 4.096 µs · 2^`encoded`, 5 bits (IBTA volume 1, 12.7). 20 is 4.3 s.
 pub const fn timeout(encoded: u8) -> Duration {
     Duration::from_nanos(4096 << (encoded & 31))
 }

@@ -21,14 +21,14 @@ impl MadHeader {
     pub const BASE: u32 = 1;
     /// [`Self::MGMT_CLASS`] of communication management (IBTA volume 1, table 114).
     pub const COMMUNICATION_MANAGEMENT: u32 = 7;
-    /// [`Self::CLASS_VERSION`] of communication management (IBTA volume 1, 16.7.1).
+    /// [`Self::CLASS_VERSION`] of communication management (IBTA volume 1, 16.7).
     pub const CM_VERSION: u32 = 2;
-    /// [`Self::METHOD`] of each datagram of communication management: Send (IBTA volume 1, 16.7.2).
+    /// [`Self::METHOD`] of each datagram of communication management: Send (IBTA volume 1, 16.7).
     pub const SEND: u32 = 3;
 }
 
 crate::codes! {
-    /// Attribute of communication management, [`MadHeader::ATTRIBUTE`]: which message it is (IBTA volume 1, 16.7.3).
+    /// Attribute of communication management, [`MadHeader::ATTRIBUTE`]: which message it is (IBTA volume 1, 16.7).
     CmAttribute {
         ConnectRequest = 0x10 "REQ",
         MsgRcptAck = 0x11 "MRA",
@@ -179,7 +179,7 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// LAP: load alternate path (IBTA volume 1, 12.8.1): what tells the connection, without the path.
+    /// LAP: load alternate path (IBTA volume 1, 12.8): what tells the connection, without the path.
     CmLap "cm_lap_msg", 256 bytes {
         HEADER "hdr" (@0 MadHeader);
         LOCAL_COMM_ID "local_comm_id" (24:31..0);
@@ -191,7 +191,7 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// APR: alternate path response (IBTA volume 1, 12.8.2).
+    /// APR: alternate path response (IBTA volume 1, 12.8).
     CmApr "cm_apr_msg", 256 bytes {
         HEADER "hdr" (@0 MadHeader);
         LOCAL_COMM_ID "local_comm_id" (24:31..0);
@@ -204,7 +204,7 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// SIDR_REQ: request to resolve a service ID (IBTA volume 1, 12.11.1).
+    /// SIDR_REQ: request to resolve a service ID (IBTA volume 1, 12.11).
     CmSidrReq "cm_sidr_req_msg", 256 bytes {
         HEADER "hdr" (@0 MadHeader);
         REQUEST_ID "requestid" (24:31..0);
@@ -215,7 +215,7 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// SIDR_REP: response to a request to resolve a service ID (IBTA volume 1, 12.11.2).
+    /// SIDR_REP: response to a request to resolve a service ID (IBTA volume 1, 12.11).
     CmSidrRep "cm_sidr_rep_msg", 256 bytes {
         HEADER "hdr" (@0 MadHeader);
         REQUEST_ID "requestid" (24:31..0);
@@ -230,7 +230,7 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// First bytes of the private data of a REQ or SIDR_REQ whose service ID stands for an IP port (IBTA volume 1, annex A11.3).
+    /// First bytes of the private data of a REQ or SIDR_REQ whose service ID stands for an IP port (IBTA volume 1, annex A11).
     IpCmPrivateData "cma_hdr", 36 bytes {
         MAJOR_VERSION "major_version" (0:31..28);
         MINOR_VERSION "minor_version" (0:27..24);

@@ -18,7 +18,7 @@ const CM_RESPONSE_TIMEOUT: u8 = 20;
 const MAX_CM_RETRIES: u8 = 15;
 /// Retries of `rdma_cm` on Linux; of RNR NAKs 7 is for ever.
 const MAX_RETRIES: u8 = 7;
-/// A failover is not accepted: alternate paths are not supported (IBTA volume 1, 12.7.24).
+/// A failover is not accepted: alternate paths are not supported (IBTA volume 1, 12.7).
 const NO_FAILOVER: u8 = 1;
 
 /// What [`Endpoint::connect`] asks for.
