@@ -201,7 +201,10 @@ impl<P: Provider> Verbs<'_, P> {
             return None;
         }
         log_event!(warn, "the device has moved queue pair {:?} to {:?}", handle, state);
-        self.shared.qps.get(usize::from(handle.index()))?.set_state(state);
+        let slot = self.shared.qps.get(usize::from(handle.index()))?;
+        if !slot.is_draining() {
+            slot.set_state(state);
+        }
         Some(handle)
     }
 }

@@ -279,6 +279,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 send.doorbell_head.set(0);
                 recv.head = 0;
             }
+            // A window whose bind was pending was queried, and the device was found lost: the mark of that is gone with the requests.
+            if let Some((loss, _)) = self.provider.lost() {
+                self.lose(loss);
+            }
         }
         Ok(())
     }
@@ -316,7 +320,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
         let answer = self.provider.query_qp(&qp.inner);
         let (state, rq_psn, sq_psn) = answer.map_err(|error| QueryQpError::Device(self.failed(error)))?;
-        slot.set_state(state);
+        // One that is draining stays in RESET, whatever the device says: until the end of it nothing may be posted.
+        if !slot.is_draining() {
+            slot.set_state(state);
+        }
         let mut info = qp.info(slot);
         (info.attr.rq_psn, info.attr.sq_psn) = (rq_psn, sq_psn);
         Ok(info)
@@ -402,6 +409,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let ours = self.is_ours(queue.shared);
         match self.qps.get_mut(queue.qp()) {
             Some(qp) if ours && qp.send.is_none() => {
+                let slot = self.shared.qps.get(usize::from(queue.qp().index()));
+                if let Some(slot) = slot.filter(|slot| slot.loss().is_some()) {
+                    // With those of a batch that was forgotten, as in `lose`.
+                    slot.send.head.store(queue.state.head.get(), Ordering::Release);
+                }
                 qp.send = Some(queue.state);
                 Ok(())
             }

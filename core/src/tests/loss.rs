@@ -385,3 +385,103 @@ fn requests_of_several_blocks_are_flushed_once_each_at_the_end_of_the_ring() {
         assert_eq!(rest(&mut harness), expected, "{start}");
     }
 }
+
+/// The RESET is answered; the query of the window whose bind was pending finds the loss.
+#[test]
+fn a_reset_that_finds_the_loss_leaves_its_mark() {
+    let mut harness = Harness::new();
+    let mw = harness.window(MwType::Type1);
+    let (mr, access) = (harness.mr, Access::REMOTE_READ);
+    let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access };
+    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    harness.device().lose_after = Some(1);
+    harness.verbs.modify_qp(harness.qp, &attributes(QpState::Reset), QpAttrMask::STATE).unwrap();
+    let loss = DeviceLoss::Gone;
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &[])), Err(PostSendError::DeviceLost { loss }));
+    assert_eq!(harness.verbs.post_recv(harness.qp, &recv(1)), Err(PostRecvError::DeviceLost { loss }));
+    assert_eq!(harness.verbs.poll_cq(harness.cq, &mut [Completion::EMPTY]), Err(PollCqError::DeviceLost { loss }));
+}
+
+/// The device says RTS of a queue pair that is in RESET and whose completions are not polled yet, in an answer or after an event.
+#[test]
+fn nothing_is_posted_while_a_queue_pair_drains_whatever_the_device_says() {
+    for asked in [true, false] {
+        let mut harness = Harness::new();
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+        harness.step(harness.qp, QpState::Reset);
+        let (qpn, said) = (harness.qpn(), if asked { QpState::Rts } else { QpState::Sqe });
+        harness.device().state = Some(said);
+        if asked {
+            assert_eq!(harness.verbs.query_qp(harness.qp).unwrap().state, QpState::Reset);
+        } else {
+            harness.device().events.push_back(AsyncEvent::QpFatal(qpn));
+            while harness.verbs.poll_event().unwrap().is_some() {}
+        }
+        assert!(harness.verbs.post_send(harness.qp, &send(7, &[])).is_err(), "{asked}");
+        assert!(harness.verbs.post_recv(harness.qp, &recv(8)).is_err(), "{asked}");
+        harness.device().state = None;
+        assert_eq!(queue.completions().count(), 0);
+        harness.connect(harness.qp);
+        harness.verbs.post_send(harness.qp, &send(10, &[])).unwrap();
+        while harness.device().execute(qpn) {}
+        let done: Vec<_> = queue.completions().map(|done| done.unwrap().wr_id).collect();
+        assert_eq!(done, [10], "{asked}");
+    }
+}
+
+/// Its requests wait for a doorbell that nobody rings; before or after the rest was polled, the queue comes back.
+#[test]
+fn a_forgotten_batch_of_a_queue_that_comes_back_after_the_loss_is_flushed() {
+    for is_polled in [false, true] {
+        let mut harness = Harness::new();
+        let mut sends = harness.verbs.take_send_queue(harness.qp).unwrap();
+        let mut batch = sends.batch().unwrap();
+        batch.post(&send(1, &[])).unwrap();
+        batch.post(&send(2, &[])).unwrap();
+        core::mem::forget(batch);
+        lose(&mut harness);
+        if is_polled {
+            assert_eq!(rest(&mut harness), []);
+        }
+        assert!(harness.verbs.return_send_queue(sends).is_ok());
+        assert_eq!(rest(&mut harness), [(1, true), (2, true)], "{is_polled}");
+        assert_eq!(rest(&mut harness), []);
+    }
+}
+
+#[test]
+fn calls_about_other_objects_and_the_port_find_the_loss() {
+    type Find = fn(&mut Harness, crate::MwHandle);
+    let ways: [Find; 5] = [
+        |harness, _| {
+            let pd = harness.verbs.alloc_pd().unwrap();
+            harness.device().loss = Some(DeviceLoss::Gone);
+            assert!(harness.verbs.dealloc_pd(pd).is_err());
+        },
+        |harness, _| {
+            let cq = harness.verbs.create_cq(4).unwrap();
+            harness.device().loss = Some(DeviceLoss::Gone);
+            assert!(harness.verbs.destroy_cq(cq).is_err());
+        },
+        |harness, mw| {
+            harness.device().loss = Some(DeviceLoss::Gone);
+            assert!(harness.verbs.dealloc_mw(mw).is_err());
+        },
+        |harness, _| {
+            harness.device().loss = Some(DeviceLoss::Gone);
+            assert!(harness.verbs.query_gid(1, 0).is_err());
+        },
+        |harness, _| {
+            harness.device().loss = Some(DeviceLoss::Gone);
+            assert!(harness.verbs.query_pkey(1, 0).is_err());
+        },
+    ];
+    for (at, find) in ways.into_iter().enumerate() {
+        let mut harness = Harness::new();
+        let mw = harness.window(MwType::Type1);
+        harness.verbs.post_send(harness.qp, &unsignaled(1)).unwrap();
+        find(&mut harness, mw);
+        assert_eq!(harness.poll().unwrap()[0].loss(), Some(DeviceLoss::Gone), "{at}");
+    }
+}

@@ -112,6 +112,8 @@ pub(super) struct Entry {
 pub(super) struct Device {
     /// Fails the operation after this many more, with this error.
     pub(super) fail_after: Option<u32>,
+    /// Is gone after this many more operations.
+    pub(super) lose_after: Option<u32>,
     /// Its time, which only pauses move.
     pub(super) now: Instant,
     /// What the port is, and from when on; ascending.
@@ -174,6 +176,7 @@ impl Device {
     fn new() -> Self {
         Self {
             fail_after: None,
+            lose_after: None,
             now: Instant::default(),
             ports: Vec::new(),
             port_queries: 0,
@@ -251,6 +254,14 @@ impl Device {
     fn step(&mut self) -> Result<(), MockError> {
         if self.loss.is_some() {
             return Err(MockError::NoAnswer);
+        }
+        match self.lose_after.as_mut() {
+            Some(0) => {
+                self.loss = Some(DeviceLoss::Gone);
+                return Err(MockError::NoAnswer);
+            }
+            Some(left) => *left -= 1,
+            None => {}
         }
         match self.fail_after {
             Some(0) => {
