@@ -298,7 +298,7 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Configuration of a device: the recorded values, and those of an instant device for the others.
-    Device(DeviceConfig),
+    Device(Box<DeviceConfig>),
     /// Label of what the recorded program does next.
     Mark(String),
     /// A firmware command.
@@ -388,7 +388,7 @@ fn parse_line(number: usize, line: &str) -> Result<Line, &'static str> {
     }
     let words: Vec<&str> = line.split(' ').collect();
     let (device, entry) = match *words.as_slice() {
-        ["device", device, ref settings @ ..] => (device, Entry::Device(identity(settings)?)),
+        ["device", device, ref settings @ ..] => (device, Entry::Device(Box::new(identity(settings)?))),
         ["command", device, slot, input, output] => {
             let slot = u8::try_from(value(slot)?).map_err(|_| "no such slot")?;
             (device, Entry::Command { slot, input: bytes(input)?, output: bytes(output)? })
@@ -533,7 +533,7 @@ mod tests {
         assert_eq!(
             entries,
             [
-                Entry::Device(config),
+                Entry::Device(Box::new(config)),
                 Entry::Mark("two words".into()),
                 Entry::Command { slot: 31, input: vec![8, 0, 0, 0, 0, 0], output: vec![0; 16] },
                 Entry::Item { kind: Kind::Doorbell, queue: 5, index: 0x800, bytes: vec![1, 0, 0, 0, 2, 0, 0, 0] },
@@ -554,7 +554,7 @@ mod tests {
             let Entry::Device(parsed) = parse(&text).unwrap().remove(0).entry else { panic!("{text}") };
             // Nothing that a driver sees between two answers depends on those.
             let DeviceConfig { firmware, board_id, link_speed, .. } = config.clone();
-            assert_eq!(DeviceConfig { firmware, board_id, link_speed, ..parsed }, config, "{text}");
+            assert_eq!(DeviceConfig { firmware, board_id, link_speed, ..*parsed }, config, "{text}");
         }
     }
 

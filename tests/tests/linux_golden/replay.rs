@@ -29,7 +29,7 @@ fn replay(recording: &[Line], least: usize, kept: usize) {
     for line in recording {
         match &line.entry {
             Entry::Device(config) => {
-                hosts.insert(&line.device, LoneDevice::new(config.clone()));
+                hosts.insert(&line.device, LoneDevice::new(config.as_ref().clone()));
             }
             Entry::Command { slot, input, output } => {
                 let opcode = View::<CmdIn>::new(input).unwrap().get(CmdIn::OPCODE);
