@@ -141,7 +141,7 @@ fn files_that_are_not_there_or_not_for_this_user() {
     mode("dev/vfio/vfio", 0o666);
     mode("dev/vfio/5", 0o600);
     one(&tree, &stranger, "dev/vfio/5 may not be opened by this user: it is of user ", "sudo chown $USER ");
-    one(&tree, &stranger, "mode 0600", "udev rule: SUBSYSTEM==\"vfio\"");
+    one(&tree, &stranger, "mode 0600", "examples/systemd/70-bareverbs.rules, a udev rule");
     one(&tree, &in_group, "mode 0600", "");
     mode("dev/vfio/5", 0o660);
     one(&tree, &stranger, "mode 0660", "chown");
