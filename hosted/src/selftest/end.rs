@@ -8,10 +8,12 @@ use bareverbs::{
     QpCap, QpHandle, QpState, QpType, Qpn, Remote, Rkey, SendFlags,
 };
 
-use super::PORT;
 use super::buffer_layout::BufferLayout;
 use crate::data_pattern::Pattern;
 use crate::device::{Device, Endpoint, Host};
+
+/// Port of each device.
+pub(super) const PORT: u8 = 1;
 
 /// Bit of a `wr_id` that marks a receive.
 const RECEIVE: u64 = 1 << 63;

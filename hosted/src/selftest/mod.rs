@@ -18,7 +18,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
 
 use self::buffer_layout::BufferLayout;
-use self::end::{Connection, RetryTimes, SelftestEnd};
+use self::end::{Connection, PORT, RetryTimes, SelftestEnd};
 use self::harness::{Harness, Moved};
 use crate::args::UsageError;
 use crate::cli::SelftestArgs;
@@ -39,8 +39,6 @@ const FIRST_PSNS: (u32, u32) = (0xff_ff80, 0xff_fff0);
 const PSN_STEP: u32 = 1 << 22;
 /// Messages of one iteration for each `--messages`: one for each row of the table, two for the ping-pong.
 const KINDS: u64 = 9;
-/// Port of each device.
-const PORT: u8 = 1;
 
 /// Runs the self-test of a command line. `stop` ends it early. The report has the results so far even after a failure.
 ///
