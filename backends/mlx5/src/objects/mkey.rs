@@ -328,6 +328,9 @@ impl<P: Platform> Driver<P> {
     fn undo_mkey(&mut self, index: u32) -> Result<(), PackedError> {
         self.destroy_mkey(index).map_err(|error| {
             log_event!(error, "the device keeps the key with index {:x}: {:?}", index, error);
+            if Error::from(error).may_use_memory() {
+                return error;
+            }
             Error::BadAnswer { opcode: CmdOpcode::DestroyMkey.code() as u16, value: index }.pack()
         })
     }
@@ -400,7 +403,10 @@ mod tests {
     use core::cell::Cell;
     use std::vec::Vec;
 
+    use bareverbs_mlx5_spec::CmdStatus;
+
     use super::*;
+    use crate::tests::mock::{MockPlatform, acknowledge, started};
 
     /// Pages of 4096 bytes at any device address.
     struct Scattered<'a> {
@@ -434,6 +440,26 @@ mod tests {
         let pages = Pages::find(addr, length, &mut walk)?;
         let list = (0..pages.count).map(|index| pages.device_addr(addr, index, &mut walk).unwrap());
         Ok((pages.log_size, list.collect()))
+    }
+
+    /// A key that is not undone: refused, the answer of a device that has made a key and keeps it; without answer, that.
+    #[test]
+    fn a_key_that_cannot_be_undone_says_why() {
+        let (mut driver, shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        let opcode = CmdOpcode::DestroyMkey.code() as u16;
+        acknowledge(&shared);
+        assert_eq!(driver.undo_mkey(7), Ok(()));
+        shared.borrow_mut().device = Some(std::boxed::Box::new(|memory, at, _| {
+            if at == 0x18 {
+                (memory[32], memory[63]) = (CmdStatus::IntErr.code() as u8, 0);
+            }
+        }));
+        assert_eq!(driver.undo_mkey(7), Err(Error::BadAnswer { opcode, value: 7 }.pack()));
+        shared.borrow_mut().device = None;
+        for _ in 0..2 {
+            assert_eq!(driver.undo_mkey(7), Err(Error::CommandTimeout { opcode }.pack()));
+        }
     }
 
     #[test]
