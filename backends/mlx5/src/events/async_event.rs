@@ -31,13 +31,13 @@ impl<P: Platform> Driver<P> {
     /// Serves page requests, then returns the next asynchronous event for the caller. After as many events as the queue has
     /// entries it returns none once, so that a loop over the events ends, and arms the queue for those that came meanwhile.
     pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
+        // Before a lost device is refused: this event may be the one that says so.
+        if let Some(event) = self.eqs.after_overflow.as_mut().and_then(Option::take) {
+            return Ok(Some(event));
+        }
         self.commands.serve_page_requests()?;
         let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
         let after_overflow = self.eqs.after_overflow.take();
-        if let Some(Some(event)) = after_overflow {
-            self.eqs.after_overflow = Some(None);
-            return Ok(Some(event));
-        }
         let entry = if after_overflow.is_none() { eq.pop() } else { None };
         let Some(entry) = entry else {
             eq.arm();
@@ -45,20 +45,22 @@ impl<P: Platform> Driver<P> {
         };
         eq.update_consumer_index();
         self.commands.stats.async_events = self.commands.stats.async_events.wrapping_add(1);
-        if eq.overflowed() {
-            log_event!(warn, "the queue of asynchronous events was full: some may be lost");
-            // This entry was not lost.
-            self.eqs.after_overflow = Some(Some(parse(&entry)));
-            return Ok(Some(AsyncEvent::Overflow));
-        }
-        if event_type(&entry) == Some(EventType::InternalError) {
+        let event = if event_type(&entry) == Some(EventType::InternalError) {
             let word = self.commands.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
             log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
             self.commands.dead.get_or_insert(Error::DeviceFatal { syndrome: syndrome as u8 }.pack());
-            return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));
+            AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)
+        } else {
+            parse(&entry)
+        };
+        if eq.overflowed() {
+            log_event!(warn, "the queue of asynchronous events was full: some may be lost");
+            // This entry was not lost.
+            self.eqs.after_overflow = Some(Some(event));
+            return Ok(Some(AsyncEvent::Overflow));
         }
-        Ok(Some(parse(&entry)))
+        Ok(Some(event))
     }
 }
 
@@ -100,13 +102,47 @@ mod tests {
     use crate::events::eq::{Eq, EqInfo};
     use crate::tests::mock::{Done, MockPlatform, driver};
 
+    /// Opens a queue of 64 entries in the first page of the memory.
+    fn open_queue(driver: &mut Driver<MockPlatform>) {
+        let memory = ObjectMemory::new(Some(driver.commands.arena.allocate(1).unwrap()), None);
+        let info = EqInfo { number: 1, vector: 0, memory };
+        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, info, 6).unwrap());
+    }
+
+    /// An internal error (event type 8) loses the device, also as the last entry of a queue that was full.
+    #[test]
+    fn an_internal_error_is_said_and_loses_the_device() {
+        for before in [0, 1, 62, 63] {
+            let (mut driver, shared) = driver();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            open_queue(driver);
+            {
+                let mut state = shared.borrow_mut();
+                state.registers[0x23c..0x240].copy_from_slice(&[0, 7, 0x12, 0x34]);
+                for index in 0..64 {
+                    let mut entry = [0; EQE];
+                    (entry[1], entry[3], entry[32 + 8]) = if index == before { (8, 0, 0) } else { (9, 1, 1 << 4) };
+                    entry[63] = u8::from(index > before);
+                    state.memory[index * EQE..(index + 1) * EQE].copy_from_slice(&entry);
+                }
+            }
+            for _ in 0..before {
+                assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::PortDown(1))));
+            }
+            if before == 63 {
+                assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::Overflow)));
+            }
+            assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::DeviceFatal(7, 0x1234))), "after {before}");
+            let reason = Error::DeviceFatal { syndrome: 7 }.pack();
+            assert_eq!((driver.next_event(), driver.commands.check_alive()), (Err(reason), Err(reason)), "after {before}");
+        }
+    }
+
     #[test]
     fn a_loop_over_events_ends_though_the_device_writes_one_after_the_other() {
         let (mut driver, shared) = driver();
         let driver: &mut Driver<MockPlatform> = &mut driver;
-        let memory = ObjectMemory::new(Some(driver.commands.arena.allocate(1).unwrap()), None);
-        let info = EqInfo { number: 1, vector: 0, memory };
-        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, info, 6).unwrap());
+        open_queue(driver);
         let mut written = 0usize;
         for turn in 0..3 {
             let mut seen = std::vec::Vec::new();
