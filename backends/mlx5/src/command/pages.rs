@@ -32,7 +32,8 @@ fn bad_answer(value: u32) -> PackedError {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Gives `count` pages to the firmware for a function. If there are fewer, the firmware is notified that it gets none.
+    /// Gives `count` pages to the firmware for a function. If there are fewer, the firmware that requested them is notified that it
+    /// gets none.
     /// `hook` is called before each batch; if it returns `Break`, no more are given.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
         self.check_alive()?;
@@ -96,9 +97,14 @@ impl<P: Platform> CommandInterface<P> {
         Ok(entries)
     }
 
-    /// Notifies the firmware that it gets no pages, and returns the reason.
+    /// Notifies the firmware that it gets no pages, and returns the reason, or why the device is lost. As in Linux (`give_pages`), only
+    /// firmware that requested them by an event is notified: pages of the startup are given before there is a queue of requests.
     fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), PackedError> {
-        self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE])?;
+        if self.eqs.pages.is_some() {
+            // The reason matters more than firmware that refuses to hear it.
+            let _ = self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE]);
+            self.check_alive()?;
+        }
         Err(reason.pack())
     }
 

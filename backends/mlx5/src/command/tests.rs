@@ -5,9 +5,10 @@ use core::ops::ControlFlow;
 use std::rc::Rc;
 use std::vec::Vec;
 
-use bareverbs_mlx5_spec::{Buffer, CmdOpcode, cmd};
+use bareverbs_mlx5_spec::{Buffer, CmdOpcode, EQE, UAR_PAGE, cmd};
 
 use super::*;
+use crate::events::eq::EqInfo;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
@@ -289,26 +290,34 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
 fn too_few_pages_are_refused_before_the_first_is_given() {
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let seen = answer_all(&shared, 0);
+    answer_all(&shared, 0);
     let mut go = |_, _| ControlFlow::Continue(());
     commands.give_pages(7, 60, &mut go).unwrap();
-    for (limit, wanted, available) in [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (64, 5, 4), (60, 1, 4)] {
+    let cases = [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (64, 5, 4), (60, 1, 4)];
+    // At the startup there is no queue of requests, and the firmware is not notified. Later it is, and may refuse that.
+    for (case, (limit, wanted, available)) in cases.into_iter().cycle().take(3 * cases.len()).enumerate() {
+        let requested = case >= cases.len();
+        if requested && commands.eqs.pages.is_none() {
+            commands.eqs.pages = Some(empty_queue(commands));
+        }
+        let status = if case >= 2 * cases.len() { 3 } else { 0 };
+        let seen = answer_all(&shared, status);
         commands.held = HeldPages::new(limit);
         commands.held.add(7, 60);
-        seen.borrow_mut().clear();
         let refused = commands.give_pages(7, wanted, &mut go);
         let allowed = limit - 60;
         let reason =
             if wanted > allowed { Error::PageLimit { wanted, allowed } } else { Error::TooFewPages { wanted, available } };
         assert_eq!(refused, Err(reason.pack()));
         // MANAGE_PAGES with op_mod 0: the pages cannot be given.
-        assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 7)]);
-        assert_eq!(shared.borrow().memory[3 * 64 + 22..3 * 64 + 24], [0, 0]);
+        let notice = (3, CmdOpcode::ManagePages.code() as u16, 7);
+        assert_eq!(*seen.borrow(), if requested { std::vec![notice] } else { std::vec![] });
+        assert!(!requested || shared.borrow().memory[3 * 64 + 22..3 * 64 + 24] == [0, 0]);
         assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 60));
     }
     // Nothing is reserved before the hook is called: a source may take its time.
     commands.held = HeldPages::new(u32::MAX);
-    seen.borrow_mut().clear();
+    let seen = answer_all(&shared, 0);
     let stopped = commands.give_pages(7, 1_000_000, &mut |given, wanted| {
         assert_eq!((given, wanted), (0, 1_000_000));
         ControlFlow::Break(())
@@ -319,6 +328,20 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     answer_all(&shared, 5);
     assert!(commands.give_pages(7, 2, &mut go).is_err());
     assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 0));
+    // If the notice has no answer, the device is lost, and that is the reason.
+    shared.borrow_mut().device = None;
+    let lost = Error::CommandTimeout { opcode: CmdOpcode::ManagePages.code() as u16 }.pack();
+    assert_eq!(commands.give_pages(7, 5, &mut go), Err(lost));
+}
+
+/// Returns an event queue of 64 entries with none in it, in a page of its own.
+fn empty_queue(commands: &mut CommandInterface<MockPlatform>) -> Eq<MockPlatform> {
+    let memory = commands.allocate_memory(1, false).unwrap();
+    for index in 0..64 {
+        commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[1]).unwrap();
+    }
+    let info = EqInfo { number: 1, vector: 0, memory };
+    Eq::open(&commands.machine, 4 * UAR_PAGE, info, 6).unwrap()
 }
 
 #[test]
