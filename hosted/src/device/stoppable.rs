@@ -26,7 +26,7 @@ impl<P: Platform> Platform for Stoppable<P> {
     type Clock = StoppableClock<P::Clock>;
 }
 
-/// A clock that follows another one. When one wait after a stop has taken [`STOP_TIMEOUT`], or all of them [`TEARDOWN_TIMEOUT`], it
+/// A clock that follows another one. When one wait after a stop has taken [`STOP_TIMEOUT`], or all of them `TEARDOWN_TIMEOUT`, it
 /// advances to the deadline of that wait and of each further one at once. The driver then polls the device once more and times out.
 #[derive(Debug)]
 pub struct StoppableClock<C> {
