@@ -54,12 +54,17 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("rxe_atmack", PACKET),
     ("rxe_immdt", PACKET),
     ("rxe_ieth", PACKET),
+    ("ethernet_addresses", INTERNET),
+    ("vlan_tag", INTERNET),
+    ("iphdr", INTERNET),
+    ("udphdr", INTERNET),
     ("mlx5_wqe_ctrl_seg", WORK_QUEUE),
     ("mlx5_wqe_raddr_seg", WORK_QUEUE),
     ("mlx5_wqe_atomic_seg", WORK_QUEUE),
     ("mlx5_wqe_data_seg", WORK_QUEUE),
     ("mlx5_wqe_inl_data_seg", WORK_QUEUE),
     ("mlx5_wqe_datagram_seg", WORK_QUEUE),
+    ("mlx5_wqe_eth_seg", WORK_QUEUE),
     ("mlx5_wqe_xrc_seg", WORK_QUEUE),
     ("mlx5_wqe_umr_ctrl_seg", WORK_QUEUE),
     ("mlx5_klm", WORK_QUEUE),
@@ -79,6 +84,7 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
 const MANAGEMENT: &str = "a packet or attribute of subnet management is defined by the IBTA";
 const COMMUNICATION: &str = "a datagram of communication management is defined by the IBTA";
 const PACKET: &str = "a header of a packet is defined by the IBTA";
+const INTERNET: &str = "a header before UDP's payload is defined by the IEEE or the IETF";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
 const DOORBELL: &str = "doorbells are words that code builds by shifts";

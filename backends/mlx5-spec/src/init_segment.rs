@@ -37,6 +37,8 @@ crate::layout! {
         EMBEDDED_CPU "embedded_cpu" (508:23..23);
         HEALTH_BUFFER "health_buffer" (@512 HealthBuffer);
         NO_DRAM_NIC_OFFSET "no_dram_nic_offset" (576:31..0);
+        CMD_EXEC_TO "cmd_exec_to" (4088:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
+        CMD_Q_INIT_TO "cmd_q_init_to" (4092:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
         INTERNAL_TIMER_H "internal_timer_h" (4096:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
         INTERNAL_TIMER_L "internal_timer_l" (4100:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
         CLEAR_INT "clear_int" (4108:0..0);
@@ -52,6 +54,19 @@ impl InitialSeg {
     pub const NIC_DISABLED: u32 = 1;
     /// State of the interface: a reset was requested (`MLX5_INITIAL_SEG_NIC_INTERFACE_SW_RESET`).
     pub const NIC_SOFTWARE_RESET: u32 = 7;
+
+    /// Returns the milliseconds of a timeout register ([`InitialSeg::CMD_EXEC_TO`], [`InitialSeg::CMD_Q_INIT_TO`]): bits 31 to 29 have the
+    /// unit, of which two count (milliseconds, seconds, minutes, hours), and bits 19 to 0 the number (Linux `tout.c`,
+    /// `tout_convert_reg_field_to_ms`).
+    pub const fn timeout_ms(register: u32) -> u64 {
+        let unit = match register >> 29 & 3 {
+            0 => 1,
+            1 => 1000,
+            2 => 60_000,
+            _ => 3_600_000,
+        };
+        (register & 0xf_ffff) as u64 * unit
+    }
 
     /// Returns the state of the interface to the driver from its dword: [`InitialSeg::NIC_INTERFACE`] and the bit above it.
     pub const fn nic_interface(dword: u32) -> u32 {

@@ -5,8 +5,13 @@
 //!
 //! [`CmdOpcode`] is the table of firmware commands: number, input, output, and the objects that each names. [`cmd`] has each
 //! command as a type. Segments, completions and doorbells also come as whole words, for code that loads and stores those.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod all;
 mod command;
@@ -28,10 +33,11 @@ pub use init_segment::*;
 #[doc(hidden)]
 pub use bareverbs_ib_spec::define;
 pub use bareverbs_ib_spec::{
-    AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, BaseTransportHeader, Bits, Buffer, Bytes, DatagramHeader, Field,
-    Field64, FieldInfo, GUIDS_PER_BLOCK, GlobalRouteHeader, ImmediateHeader, InvalidateHeader, KeyViolationNotice, Layout,
-    LayoutInfo, LocalRouteHeader, MAD_BUSY, MKeyViolationNotice, NodeInfo, Notice, PKEYS_PER_BLOCK, Place, PortInfo,
-    RdmaHeader, SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, Tail,
-    View, ViewMut, XrcHeader, be_word, check_fields, codes, from_be_word, layout, lnh,
+    AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, BaseTransportHeader, Bits, Buffer, Bytes, DatagramHeader,
+    EthernetAddresses, Field, Field64, FieldInfo, GUIDS_PER_BLOCK, GlobalRouteHeader, ImmediateHeader, InvalidateHeader,
+    Ipv4Header, KeyViolationNotice, Layout, LayoutInfo, LocalRouteHeader, MAD_BUSY, MKeyViolationNotice, NodeInfo, Notice,
+    PKEYS_PER_BLOCK, Place, PortInfo, RdmaHeader, SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED,
+    Smp, Sub, SubnetAttribute, Tail, UdpHeader, View, ViewMut, VlanHeader, XrcHeader, be_word, check_fields, codes, ether_type,
+    from_be_word, layout, lnh,
 };
 pub use wqe::*;

@@ -213,6 +213,25 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Ethernet segment (`mlx5_wqe_eth_seg`). Headers that lie in the WQE begin in its last two bytes.
+    WqeEthSeg "mlx5_wqe_eth_seg", 16 bytes {
+        CS_FLAGS "cs_flags" (4:31..24);
+        MSS "mss" (4:15..0);
+        FLOW_TABLE_METADATA "flow_table_metadata" (8:31..0);
+        INLINE_HDR_SZ "inline_hdr_sz" (12:31..16);
+        INLINE_HDR_START "inline_hdr_start" (12:15..0);
+    }
+}
+
+/// Bits of [`WqeEthSeg::CS_FLAGS`] (`MLX5_ETH_WQE_L3_CSUM`, `MLX5_ETH_WQE_L4_CSUM`).
+pub mod eth_checksum {
+    /// Of the IPv4 header.
+    pub const HEADER: u32 = 1 << 6;
+    /// Of TCP or UDP.
+    pub const TRANSPORT: u32 = 1 << 7;
+}
+
+crate::layout! {
     /// XRC segment.
     WqeXrcSeg "mlx5_wqe_xrc_seg", 16 bytes {
         XRC_SRQN "xrc_srqn" (0:23..0);

@@ -107,6 +107,25 @@ pub enum LinkSpeed {
     Ndr = 128,
 }
 
+/// What the port of a device speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// InfiniBand: a port of a subnet, known by its LID, GIDs and partitions.
+    #[default]
+    InfiniBand,
+    /// Ethernet: frames, and among them packets of RoCEv2.
+    Ethernet {
+        /// Permanent MAC address: a unicast address, not 0.
+        mac: [u8; 6],
+    },
+}
+
+/// Bytes of an Ethernet frame around its data: header, VLAN tag, frame check sequence. An MTU of an Ethernet port counts them.
+pub const FRAME_OVERHEAD: u16 = 22;
+/// Smallest and greatest MTU of an Ethernet port, in bytes of a whole frame: 68 bytes are the least of IPv4 (RFC 791), and
+/// cards carry no more than 9978 (`mlx5e_get_max_mtu` of Linux with what cards report).
+pub(crate) const ETHERNET_MTUS: std::ops::RangeInclusive<u16> = 68 + FRAME_OVERHEAD..=9978 + FRAME_OVERHEAD;
+
 /// Default of [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 80,000 queue pairs, or 400 GB
 /// registered in pages of 4096 bytes.
 pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
@@ -136,6 +155,9 @@ pub struct DeviceConfig {
     pub port_guid: u64,
     /// Prefix of the port's GIDs: that of its subnet.
     pub gid_prefix: u64,
+    /// What the port speaks. An Ethernet port uses none of the values that only a subnet has: `gid_prefix`, `lid`, `managed`,
+    /// `m_key`, `sm_lid`, `lid_delay`, `no_lid`, `grh_required`, `ib_virt`.
+    pub port: PortKind,
     /// Local identifier of the port, not 0. A managed port has none until its subnet manager gives it one.
     pub lid: u16,
     /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where
@@ -148,7 +170,8 @@ pub struct DeviceConfig {
     pub sm_lid: u16,
     /// Node description, cut off at 64 bytes.
     pub node_description: String,
-    /// Maximum MTU of the port in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Maximum MTU of the port in bytes. InfiniBand: 256, 512, 1024, 2048 or 4096 bytes of payload. Ethernet: 90 to 10,000
+    /// bytes of a frame, [`FRAME_OVERHEAD`] more than a network interface says.
     pub mtu: u16,
     /// Lanes of the link, and the most that the port can have.
     pub link_width: LinkWidth,
@@ -227,6 +250,7 @@ impl DeviceConfig {
             system_guid: guid,
             port_guid: guid | 1,
             gid_prefix: LINK_LOCAL_PREFIX,
+            port: PortKind::InfiniBand,
             lid,
             managed: false,
             m_key: 0,
@@ -261,7 +285,32 @@ impl DeviceConfig {
         }
     }
 
-    /// GID 0 of the port, in network byte order.
+    /// Returns the same device with an Ethernet port, whose MAC address is that of the node's GUID.
+    #[must_use]
+    pub fn with_ethernet(self) -> Self {
+        // An EUI-64 is a MAC address with two bytes between maker and number; here the last byte tells the port as well.
+        let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
+        let port = PortKind::Ethernet { mac: [a, b, c, d, e, f] };
+        Self { port, mtu: *ETHERNET_MTUS.end(), managed: false, ..self }
+    }
+
+    /// Returns the permanent MAC address of an Ethernet port.
+    pub(crate) const fn mac(&self) -> Option<[u8; 6]> {
+        match self.port {
+            PortKind::InfiniBand => None,
+            PortKind::Ethernet { mac } => Some(mac),
+        }
+    }
+
+    /// Bytes of payload in the largest packet of the transport.
+    pub(crate) const fn max_payload(&self) -> u16 {
+        match self.port {
+            PortKind::InfiniBand => self.mtu,
+            PortKind::Ethernet { .. } => 4096,
+        }
+    }
+
+    /// GID 0 of an InfiniBand port, in network byte order.
     pub fn gid(&self) -> [u8; 16] {
         (u128::from(self.gid_prefix) << 64 | u128::from(self.port_guid)).to_be_bytes()
     }
@@ -288,6 +337,23 @@ pub enum ConfigError {
     /// More than two ports on a wire with a managed one. A subnet manager finds ports by directed routes, and no switch's
     /// agent is there to lead them to a third port.
     ManagedPorts,
+    /// Two ports of one wire have the same MAC address.
+    MacTaken {
+        /// MAC address of both.
+        mac: [u8; 6],
+    },
+    /// The MAC address of a port must be a unicast address and not 0.
+    Mac {
+        /// MAC address asked for.
+        mac: [u8; 6],
+    },
+    /// No subnet manager manages an Ethernet port.
+    ManagedEthernet,
+    /// There is no such MTU of an Ethernet port.
+    EthernetMtu {
+        /// Bytes asked for.
+        mtu: u16,
+    },
     /// There is no such MTU.
     Mtu {
         /// Bytes asked for.
@@ -305,6 +371,16 @@ pub enum ConfigError {
     },
 }
 
+/// A MAC address as text.
+struct Mac([u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -316,6 +392,13 @@ impl fmt::Display for ConfigError {
                 "more than two ports on the wire of a managed port: a subnet manager finds no third one, as the simulated \
                  switch has no management agent"
             ),
+            Self::MacTaken { mac } => write!(f, "MAC address {}: another device has it", Mac(*mac)),
+            Self::Mac { mac } => write!(f, "MAC address {}: a port needs a unicast address that is not 0", Mac(*mac)),
+            Self::ManagedEthernet => write!(f, "no subnet manager manages an Ethernet port"),
+            Self::EthernetMtu { mtu } => {
+                let (least, most) = (ETHERNET_MTUS.start(), ETHERNET_MTUS.end());
+                write!(f, "an MTU of {mtu} bytes: an Ethernet port has one from {least} to {most}")
+            }
             Self::Mtu { mtu } => write!(f, "an MTU of {mtu} bytes: there are 256, 512, 1024, 2048 and 4096"),
             Self::Vectors { vectors } => write!(f, "{vectors} MSI-X vectors: a device has 1 to 256"),
             Self::MemoryLimit { bytes } => {
@@ -327,6 +410,11 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Returns whether a MAC address is that of a group.
+pub(crate) const fn is_group_address([first, ..]: [u8; 6]) -> bool {
+    first & 1 != 0
+}
+
 impl DeviceConfig {
     /// Checks that a device can be as this says.
     ///
@@ -334,11 +422,15 @@ impl DeviceConfig {
     /// The first value that it cannot have.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Self { lid, mtu, vectors, .. } = *self;
-        if !self.managed && !(1..=MAX_UNICAST_LID).contains(&lid) {
-            return Err(ConfigError::Lid { lid });
-        }
-        if ![256, 512, 1024, 2048, 4096].contains(&mtu) {
-            return Err(ConfigError::Mtu { mtu });
+        match self.port {
+            PortKind::InfiniBand if !self.managed && !(1..=MAX_UNICAST_LID).contains(&lid) => {
+                return Err(ConfigError::Lid { lid });
+            }
+            PortKind::InfiniBand if ![256, 512, 1024, 2048, 4096].contains(&mtu) => return Err(ConfigError::Mtu { mtu }),
+            PortKind::Ethernet { mac } if mac == [0; 6] || is_group_address(mac) => return Err(ConfigError::Mac { mac }),
+            PortKind::Ethernet { .. } if !ETHERNET_MTUS.contains(&mtu) => return Err(ConfigError::EthernetMtu { mtu }),
+            PortKind::Ethernet { .. } if self.managed => return Err(ConfigError::ManagedEthernet),
+            _ => {}
         }
         if !(1..=256).contains(&vectors) {
             return Err(ConfigError::Vectors { vectors });
@@ -351,23 +443,29 @@ impl DeviceConfig {
 
     /// Returns whether two devices would collide on one wire: both have the same local identifier from the start.
     pub(crate) fn collides(&self, other: &Self) -> bool {
-        !self.managed && !other.managed && self.lid == other.lid
+        let has_lid = |config: &Self| !config.managed && config.mac().is_none();
+        has_lid(self) && has_lid(other) && self.lid == other.lid
     }
 
     /// Checks that the devices can be on one wire: no two ports have one GUID, and a subnet manager can find the managed ones.
     ///
     /// # Errors
-    /// [`ConfigError::GuidTaken`], [`ConfigError::ManagedPorts`].
+    /// [`ConfigError::GuidTaken`], [`ConfigError::MacTaken`], [`ConfigError::ManagedPorts`].
     pub fn check_wire<'a>(ports: impl IntoIterator<Item = &'a Self>) -> Result<(), ConfigError> {
-        let (mut guids, mut managed) = (BTreeSet::new(), false);
+        let (mut guids, mut macs, mut subnet, mut managed) = (BTreeSet::new(), BTreeSet::new(), 0, false);
         for port in ports {
             let guid = port.port_guid;
             if !guids.insert(guid) {
                 return Err(ConfigError::GuidTaken { guid });
             }
+            match port.mac() {
+                Some(mac) if !macs.insert(mac) => return Err(ConfigError::MacTaken { mac }),
+                Some(_) => {}
+                None => subnet += 1,
+            }
             managed |= port.managed;
         }
-        if managed && guids.len() > 2 { Err(ConfigError::ManagedPorts) } else { Ok(()) }
+        if managed && subnet > 2 { Err(ConfigError::ManagedPorts) } else { Ok(()) }
     }
 }
 
@@ -403,6 +501,43 @@ mod tests {
         }
         let managed = with(|config| (config.managed, config.lid) = (true, 0));
         assert!(World::new(WorldConfig::default()).add(managed).is_ok(), "its manager gives it one");
+    }
+
+    #[test]
+    fn an_ethernet_port_has_a_mac_address_and_an_mtu_of_its_own() {
+        let config = DeviceConfig::with_lid(0x0a0b).with_ethernet();
+        let mac = [0, 2, 0xc9, 0x0a, 0x0b, 0];
+        assert_eq!((config.port, config.mtu, config.check()), (PortKind::Ethernet { mac }, 10_000, Ok(())));
+        let with = |change: &dyn Fn(&mut DeviceConfig)| {
+            let mut config = config.clone();
+            change(&mut config);
+            config.check()
+        };
+        let set = |mac| with(&|config: &mut DeviceConfig| config.port = PortKind::Ethernet { mac });
+        for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            assert_eq!(set(mac), Err(ConfigError::Mac { mac }));
+        }
+        assert_eq!(set([2, 0, 0, 0, 0, 1]), Ok(()));
+        for (mtu, is_possible) in [(89, false), (90, true), (1522, true), (4096, true), (10_000, true), (10_001, false)] {
+            assert_eq!(with(&|config| config.mtu = mtu).is_ok(), is_possible, "{mtu}");
+        }
+        assert_eq!(with(&|config| config.managed = true), Err(ConfigError::ManagedEthernet));
+        // LIDs are for InfiniBand alone.
+        assert_eq!(with(&|config| config.lid = 0), Ok(()));
+        for error in [ConfigError::Mac { mac }, ConfigError::MacTaken { mac }] {
+            assert!(error.to_string().starts_with("MAC address 00:02:c9:0a:0b:00: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn two_devices_of_a_wire_do_not_have_one_mac_address() {
+        let world = World::new(WorldConfig::default());
+        let first = DeviceConfig::with_lid(7).with_ethernet();
+        let same_lid = DeviceConfig { lid: 7, ..DeviceConfig::with_lid(8).with_ethernet() };
+        let same_mac = DeviceConfig { port: first.port, ..DeviceConfig::with_lid(9).with_ethernet() };
+        world.add(first.clone()).unwrap();
+        world.add(same_lid).unwrap();
+        assert_eq!(world.add(same_mac).map(drop), Err(ConfigError::MacTaken { mac: first.mac().unwrap() }));
     }
 
     #[test]

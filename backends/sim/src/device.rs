@@ -16,7 +16,6 @@ use crate::firmware::event_queues::Event;
 use crate::firmware::{Firmware, HcaState};
 use crate::host_memory::{DmaFault, HostMemory};
 use crate::identity::PortIdentity;
-use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
 use crate::registers::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
 use crate::registers::health::{Health, HealthReport};
@@ -64,7 +63,7 @@ impl<M: HostMemory, T: Tracer + 'static> DeviceContext<M, T> {
     }
 }
 
-/// A simulated ConnectX function with one InfiniBand port.
+/// A simulated ConnectX function with one port.
 ///
 /// It does its work in [`Device::advance`] alone, apart from the effect of a register access. It is `Send` if its memory and
 /// its tracer are.
@@ -92,6 +91,12 @@ impl<M, T> fmt::Debug for Device<M, T> {
             .field("state", &self.firmware.state)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the configuration space of a device at power-on.
+fn config_space(config: &DeviceConfig) -> ConfigSpace {
+    let space = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
+    if config.mac().is_some() { space.with_ethernet_class() } else { space }
 }
 
 impl Device {
@@ -125,7 +130,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let memory = Metered { memory, meter: Meter::default() };
         Self {
             context: DeviceContext { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
-            pci: ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE),
+            pci: config_space(&config),
             msix: Msix::new(config.vectors),
             init: InitSegment::new(&config, now),
             commands: CommandQueue::default(),
@@ -379,10 +384,9 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     }
 
     fn carries(&self, frame: &[u8]) -> bool {
-        let port = &self.firmware.port;
         !self.removed
             && self.firmware.state == HcaState::Running
-            && (port.is_active() || port.is_up() && is_subnet_management(frame))
+            && self.firmware.port.carries(frame)
             && !self.health.report.reset_required
     }
 
@@ -401,7 +405,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
         self.reset_until = self.context.now.after(config.reset_time);
-        self.pci = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
+        self.pci = config_space(config);
         self.msix = Msix::new(config.vectors);
         self.init = InitSegment::new(config, self.reset_until);
         self.reset_function();

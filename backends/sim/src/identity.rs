@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::{DeviceConfig, LINK_LOCAL_PREFIX};
 use crate::limits::{GIDS, PKEYS};
-use crate::packet::{NO_LID, partition_key, same_partition};
+use crate::packet::{NO_LID, partition_key, same_partition, source};
 
 /// The partition that every port is a full member of until a subnet manager says otherwise.
 pub(crate) const DEFAULT_PARTITION: u16 = 0xffff;
@@ -37,6 +37,8 @@ pub(crate) struct LidTaken(pub(crate) u16);
 /// function's own: it survives the reset of the function.
 #[derive(Debug)]
 pub struct PortIdentity {
+    /// Nobody has any of the rest on an Ethernet port, apart from the partition that all are in.
+    is_ethernet: bool,
     lid: AtomicU16,
     gid_prefix: AtomicU64,
     /// GUIDs of the GID table; 0 for an unused entry.
@@ -52,9 +54,12 @@ pub struct PortIdentity {
 impl PortIdentity {
     /// Creates the identity of a device's port. A port that waits for a subnet manager has no local identifier.
     pub(crate) fn new(config: &DeviceConfig) -> Self {
-        let lid = AtomicU16::new(if config.managed { NO_LID } else { config.lid });
-        let identity = Self { lid, gid_prefix: AtomicU64::new(config.gid_prefix), ..Self::nobody() };
-        identity.set_guid(0, config.port_guid);
+        let is_ethernet = config.mac().is_some();
+        let lid = AtomicU16::new(if config.managed || is_ethernet { NO_LID } else { config.lid });
+        let identity = Self { is_ethernet, lid, gid_prefix: AtomicU64::new(config.gid_prefix), ..Self::nobody() };
+        if !is_ethernet {
+            identity.set_guid(0, config.port_guid);
+        }
         identity.set_pkeys(0, &[DEFAULT_PARTITION]);
         identity
     }
@@ -62,6 +67,11 @@ impl PortIdentity {
     /// Creates the identity of a port without a device, for tests of wires.
     pub fn with_lid(lid: u16) -> Arc<Self> {
         Arc::new(Self::new(&DeviceConfig::with_lid(lid)))
+    }
+
+    /// Returns whether it is an Ethernet port, which has frames of Ethernet instead of packets of a subnet.
+    pub const fn is_ethernet(&self) -> bool {
+        self.is_ethernet
     }
 
     /// Returns the local identifier, 0 if the port has none.
@@ -72,6 +82,7 @@ impl PortIdentity {
     /// Creates the identity of a place where no port is: no local identifier, no GID, no partition.
     pub(crate) fn nobody() -> Self {
         Self {
+            is_ethernet: false,
             lid: AtomicU16::new(NO_LID),
             gid_prefix: AtomicU64::new(LINK_LOCAL_PREFIX),
             guids: Default::default(),
@@ -188,10 +199,16 @@ impl PortIdentity {
         used.map(|own| own.load(Ordering::Relaxed)).find(|own| same_partition(*own, pkey))
     }
 
-    /// Returns whether the switch takes a frame from this port: subnet management, and what is of a partition of the port. A
-    /// limited member sends as such, and only a full member as a full one (InfiniBand Architecture 10.9.6, enforcement by
-    /// switches).
+    /// Returns whether the switch takes a frame from this port: its source is the LID that the port has now, and it is subnet
+    /// management or of a partition of the port. A limited member sends as such, and only a full member as a full one
+    /// (InfiniBand Architecture 10.9.6, enforcement by switches). An Ethernet switch takes all.
     pub(crate) fn may_send(&self, frame: &[u8]) -> bool {
+        if self.is_ethernet {
+            return true;
+        }
+        if source(frame) != Some(self.lid()) {
+            return false;
+        }
         let used = self.used_pkeys.load(Ordering::Relaxed);
         let mut own = self.pkeys.iter().take(used).map(|own| own.load(Ordering::Relaxed));
         partition_key(frame)
@@ -200,7 +217,7 @@ impl PortIdentity {
 
     /// Returns whether the switch delivers a frame to this port: subnet management, and what is of a partition of the port.
     pub(crate) fn admits(&self, frame: &[u8]) -> bool {
-        partition_key(frame).is_none_or(|pkey| self.shares_partition(pkey))
+        self.is_ethernet || partition_key(frame).is_none_or(|pkey| self.shares_partition(pkey))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A simulated ConnectX adapter at the level of its registers.
 //!
-//! [`Device`] is a PCI function with one InfiniBand port: configuration space, BAR0, firmware commands, queues, MSI-X, and
+//! [`Device`] is a PCI function with one port, of InfiniBand or Ethernet: configuration space, BAR0, firmware commands, queues, MSI-X, and
 //! packets on a wire. An mlx5 driver cannot distinguish it from a card. It works in [`Device::advance`] alone, which is
 //! bounded, and has no thread, no clock and no randomness. It reaches the host's memory through [`host_memory::HostMemory`].
 //!
@@ -34,11 +34,18 @@
 //! # Where things are
 //!
 //! - [`in_process`]: worlds, hosts, simulated time; [`wire`]: wires and their faults; [`fabric`]: ports and inboxes of several devices
+//! - [`capture`]: the frames on the wire as pcapng files
 //! - [`fault`]: faults of a device, armed one by one; [`audit`]: mistakes of the driver; [`trace`]: all that a device does
 //! - [`packet`] and [`wqe_decode`]: packets and work queue elements as values
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod audit;
+pub mod capture;
 mod command;
 mod config;
 mod device;
@@ -64,8 +71,8 @@ pub mod wire;
 pub mod wqe_decode;
 
 pub use config::{
-    CommandTime, ConfigError, DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT,
-    PageDemand,
+    CommandTime, ConfigError, DeviceConfig, FRAME_OVERHEAD, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth,
+    MIN_MEMORY_LIMIT, PageDemand, PortKind,
 };
 pub use device::Device;
 pub use firmware::HcaState;
@@ -74,5 +81,5 @@ pub use pci::CONFIG_SPACE;
 pub use profile::{Figure, Profile};
 pub use registers::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 pub use registers::health::HealthReport;
-pub use stats::{DeviceCounts, DeviceStats, EngineCounts, EngineStats, QueueCounts, Traffic};
+pub use stats::{DeviceCounts, DeviceStats, EngineCounts, EngineStats, FrameTraffic, QueueCounts, Traffic};
 pub use step::Budget;

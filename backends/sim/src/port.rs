@@ -1,15 +1,17 @@
-//! The InfiniBand port: context, GIDs, P_Keys, and the registers that describe the link.
+//! The port: link, state, and the registers that describe them; of an InfiniBand port also its context, GIDs and P_Keys.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PcapReg, PmtuReg, PortChange, PtysReg, PvlcReg, View, ViewMut};
+use bareverbs_mlx5_spec::{
+    HcaVportContext, PTYS_ETHERNET, PTYS_INFINIBAND, PaosReg, PcapReg, PmtuReg, PortChange, PtysReg, PvlcReg, View, ViewMut,
+};
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, ETHERNET_MTUS, FRAME_OVERHEAD, LinkSpeed, LinkWidth};
 use crate::identity::{LidTaken, PortIdentity};
 use crate::management::{PortInfo, SUBNET_TIMEOUT, SetPortInfo, Traps};
-use crate::packet::NO_LID;
+use crate::packet::{NO_LID, is_subnet_management};
 use crate::stats::EngineStats;
 
 /// Bytes of the node description.
@@ -132,6 +134,48 @@ const fn initial_state(managed: bool, lid_delay: Duration) -> u32 {
     if managed || !lid_delay.is_zero() { state::INIT } else { state::ACTIVE }
 }
 
+/// MTU of an Ethernet port before its driver sets one: that of all Ethernet.
+pub(crate) const FIRST_ETHERNET_MTU: u16 = 1500 + FRAME_OVERHEAD;
+
+/// Bits of PTYS by which an Ethernet port says how fast it is: one of the older mask, or one of the extended one (Linux
+/// `enum mlx5e_link_mode`, `mlx5e_ext_link_mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct EthernetRate {
+    legacy: u32,
+    extended: u32,
+}
+
+impl EthernetRate {
+    /// Returns the bits for a link. Not each number of lanes is one of Ethernet with each speed: then the next slower rate.
+    const fn of(width: LinkWidth, speed: LinkSpeed) -> Self {
+        let lanes = match width {
+            LinkWidth::X1 => 1,
+            LinkWidth::X2 => 2,
+            LinkWidth::X4 => 4,
+            LinkWidth::X8 => 8,
+            LinkWidth::X12 => 12,
+        };
+        let gigabits = match speed {
+            LinkSpeed::Sdr | LinkSpeed::Ddr => 1,
+            LinkSpeed::Qdr | LinkSpeed::Fdr10 | LinkSpeed::Fdr => 10,
+            LinkSpeed::Edr => 25,
+            LinkSpeed::Hdr => 50,
+            LinkSpeed::Ndr => 100,
+        };
+        let (legacy, extended) = match lanes * gigabits {
+            ..10 => (1, 0),           // 1000BASE-CX/SGMII
+            10..25 => (1 << 13, 0),   // 10GBASE-SR
+            25..40 => (1 << 28, 0),   // 25GBASE-KR
+            40..50 => (1 << 6, 0),    // 40GBASE-CR4
+            50..100 => (1 << 31, 0),  // 50GBASE-KR2
+            100..200 => (1 << 20, 0), // 100GBASE-CR4
+            200..400 => (0, 1 << 12), // 200GAUI-4/200GBASE-CR4/KR4
+            _ => (0, 1 << 15),        // 400GAUI-8/400GBASE-CR8
+        };
+        Self { legacy, extended }
+    }
+}
+
 /// The port. What its subnet manager set is not the function's: it survives a reset of that.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -149,6 +193,8 @@ pub(crate) struct Port {
     /// Bits of PTYS.
     width: u32,
     speed: u32,
+    /// How fast an Ethernet port is; `None` of an InfiniBand port.
+    ethernet: Option<EthernetRate>,
     cable: bool,
     admin_up: bool,
     link: Link,
@@ -187,6 +233,9 @@ impl Port {
         for (to, from) in node_description.iter_mut().zip(config.node_description.bytes()) {
             *to = from;
         }
+        let ethernet = config.mac().map(|_| EthernetRate::of(config.link_width, config.link_speed));
+        // Nobody has to find an Ethernet port.
+        let lid_delay = if ethernet.is_some() { Duration::ZERO } else { config.lid_delay };
         Self {
             identity: Arc::new(PortIdentity::new(config)),
             node_guid: config.node_guid,
@@ -196,7 +245,8 @@ impl Port {
             caps: 0,
             policy: 0,
             max_mtu: config.mtu,
-            mtu: config.mtu,
+            mtu: if ethernet.is_some() { FIRST_ETHERNET_MTU.min(config.mtu) } else { config.mtu },
+            ethernet,
             width: config.link_width as u32,
             speed: config.link_speed as u32,
             cable: config.link_up,
@@ -205,14 +255,14 @@ impl Port {
             training: config.link_training,
             running: false,
             managed: config.managed,
-            lid_delay: config.lid_delay,
+            lid_delay,
             found_at: None,
-            found: config.managed || config.lid_delay.is_zero(),
+            found: config.managed || lid_delay.is_zero(),
             no_lid: config.no_lid,
             grh_required: config.grh_required,
             mtu_while_down: config.mtu_while_down,
             disabled_without_cable: config.disabled_without_cable,
-            state: initial_state(config.managed, config.lid_delay),
+            state: initial_state(config.managed, lid_delay),
             management_key: ManagementKey::initial(config),
             traps: Traps::default(),
             stats: PortStats::default(),
@@ -246,6 +296,11 @@ impl Port {
     /// Returns whether all frames pass.
     pub(crate) fn is_active(&self) -> bool {
         self.is_up() && self.state == state::ACTIVE
+    }
+
+    /// Returns whether the link carries a frame now: before the port is active, subnet management alone.
+    pub(crate) fn carries(&self, frame: &[u8]) -> bool {
+        self.is_active() || self.is_up() && self.ethernet.is_none() && is_subnet_management(frame)
     }
 
     /// Returns the local identifier that the port has for its host; 0 until its subnet has found it.
@@ -542,7 +597,9 @@ impl Port {
         match self.link {
             Link::Up => (state::PHYSICAL_LINK_UP, self.state),
             Link::Training(_) => (state::PHYSICAL_TRAINING, state::DOWN),
-            Link::Down if self.disabled_without_cable && !self.cable => (state::PHYSICAL_DISABLED, state::DOWN),
+            Link::Down if !self.admin_up || self.disabled_without_cable && !self.cable => {
+                (state::PHYSICAL_DISABLED, state::DOWN)
+            }
             Link::Down => (state::PHYSICAL_POLLING, state::DOWN),
         }
     }
@@ -561,17 +618,46 @@ impl Port {
 
     /// Type and speed.
     pub(crate) fn ptys(&self, out: &mut ViewMut<'_, PtysReg>) {
+        if let Some(rate) = self.ethernet {
+            return self.ethernet_ptys(rate, out);
+        }
         let (width, speed) = if self.is_up() { (self.width, self.speed) } else { (0, 0) };
         // What a port can do, it can do with fewer lanes and slower ones too.
         let (widths, speeds) = (2 * self.width - 1, 2 * self.speed - 1);
         out.set(PtysReg::LOCAL_PORT, 1)
-            .set(PtysReg::PROTO_MASK, 1)
+            .set(PtysReg::PROTO_MASK, PTYS_INFINIBAND)
             .set(PtysReg::IB_LINK_WIDTH_CAPABILITY, widths)
             .set(PtysReg::IB_PROTO_CAPABILITY, speeds)
             .set(PtysReg::IB_LINK_WIDTH_ADMIN, widths)
             .set(PtysReg::IB_PROTO_ADMIN, speeds)
             .set(PtysReg::IB_LINK_WIDTH_OPER, width)
             .set(PtysReg::IB_PROTO_OPER, speed);
+    }
+
+    /// Type and speed of an Ethernet port: one speed, agreed upon by both ends.
+    fn ethernet_ptys(&self, rate: EthernetRate, out: &mut ViewMut<'_, PtysReg>) {
+        /// `an_status`: complete.
+        const NEGOTIATED: u32 = 1;
+        let oper = if self.is_up() { rate } else { EthernetRate::default() };
+        out.set(PtysReg::LOCAL_PORT, 1)
+            .set(PtysReg::PROTO_MASK, PTYS_ETHERNET)
+            .set(PtysReg::AN_STATUS, if self.is_up() { NEGOTIATED } else { 0 })
+            .set(PtysReg::ETH_PROTO_CAPABILITY, rate.legacy)
+            .set(PtysReg::ETH_PROTO_ADMIN, rate.legacy)
+            .set(PtysReg::ETH_PROTO_OPER, oper.legacy)
+            .set(PtysReg::EXT_ETH_PROTO_CAPABILITY, rate.extended)
+            .set(PtysReg::EXT_ETH_PROTO_ADMIN, rate.extended)
+            .set(PtysReg::EXT_ETH_PROTO_OPER, oper.extended);
+    }
+
+    /// Returns whether it is an Ethernet port.
+    pub(crate) const fn is_ethernet(&self) -> bool {
+        self.ethernet.is_some()
+    }
+
+    /// Returns whether the driver wants it up.
+    pub(crate) const fn is_wanted_up(&self) -> bool {
+        self.admin_up
     }
 
     /// Capabilities, in the first dword of the mask (Linux `mlx5_set_port_caps`).
@@ -587,7 +673,7 @@ impl Port {
 
     /// MTU.
     pub(crate) fn pmtu(&self, out: &mut ViewMut<'_, PmtuReg>) {
-        let operational = if self.is_up() || self.mtu_while_down { self.mtu } else { 0 };
+        let operational = if self.is_up() || self.mtu_while_down || self.ethernet.is_some() { self.mtu } else { 0 };
         out.set(PmtuReg::LOCAL_PORT, 1)
             .set(PmtuReg::MAX_MTU, self.max_mtu.into())
             .set(PmtuReg::ADMIN_MTU, self.mtu.into())
@@ -597,6 +683,13 @@ impl Port {
     /// Sets the MTU; `false` for one that InfiniBand or the port lacks.
     pub(crate) fn set_mtu(&mut self, mtu: u32) -> bool {
         match u16::try_from(mtu) {
+            Ok(mtu) if self.ethernet.is_some() => {
+                let is_possible = (*ETHERNET_MTUS.start()..=self.max_mtu).contains(&mtu);
+                if is_possible {
+                    self.mtu = mtu;
+                }
+                is_possible
+            }
             Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) if mtu <= self.max_mtu => {
                 self.mtu = mtu;
                 true
@@ -653,6 +746,21 @@ mod tests {
         assert_eq!(ptys(&port)[40..44], [0, 2, 0, 0x80]);
         port.set_cable(false, Instant::default());
         assert_eq!(ptys(&port)[40..44], [0; 4]);
+    }
+
+    #[test]
+    fn a_port_that_is_switched_off_is_disabled_with_and_without_a_cable() {
+        let now = Instant::default();
+        let mut port = Port::new(&DeviceConfig::instant(1));
+        let (up, polling, disabled) = ((5, 4), (2, 1), (3, 1));
+        for cable in [true, false, true] {
+            port.set_cable(cable, now);
+            assert!(port.set_admin(2, now));
+            assert_eq!(port.states(), disabled, "off, {cable}");
+            assert!(!port.set_admin(3, now), "no such state");
+            assert!(port.set_admin(1, now));
+            assert_eq!(port.states(), if cable { up } else { polling }, "on, {cable}");
+        }
     }
 
     #[test]

@@ -83,17 +83,45 @@ impl Traffic {
     }
 }
 
+/// Frames of an Ethernet port that are no packets of RoCE, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameTraffic {
+    /// For one station.
+    pub unicast: Traffic,
+    /// For groups, but not for all stations.
+    pub multicast: Traffic,
+    /// For all stations.
+    pub broadcast: Traffic,
+}
+
+impl FrameTraffic {
+    /// Returns the sum of all.
+    pub(crate) fn all(self) -> Traffic {
+        self.unicast.and(self.multicast).and(self.broadcast)
+    }
+}
+
 /// What went over the wire and what went wrong on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Sent to one port.
+    /// Packets sent to one port.
     pub sent: Traffic,
-    /// Sent to multicast groups.
+    /// Packets sent to multicast groups.
     pub sent_multicast: Traffic,
-    /// Received and understood.
+    /// Packets received and understood.
     pub received: Traffic,
-    /// Received for multicast groups with a member here.
+    /// Packets received for multicast groups with a member here.
     pub received_multicast: Traffic,
+    /// Frames of an Ethernet port that its queues sent.
+    pub frames_sent: FrameTraffic,
+    /// Frames that came to an Ethernet port and were no packets of RoCE for it.
+    pub frames_received: FrameTraffic,
+    /// Frames for other stations that came to an Ethernet port, whose filter dropped them.
+    pub frames_for_others: Traffic,
+    /// Notifications of congestion sent, for marked RoCEv2 packets.
+    pub notifications_sent: u64,
+    /// Notifications of congestion received, which change nothing.
+    pub notifications_received: u64,
     /// Frames that were no packets, or for no queue pair here.
     pub dropped: u64,
     /// Those of them that were no packets.

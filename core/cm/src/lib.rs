@@ -45,6 +45,7 @@
 //! assert!(matches!(server.receive(now, 0, &from_client, &mad), Some(Event::Established { .. })));
 //! # Ok::<(), CmError>(())
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]

@@ -34,6 +34,10 @@ const ALL: &[LayoutInfo] = &[
     AtomicAcknowledgeHeader::INFO,
     ImmediateHeader::INFO,
     InvalidateHeader::INFO,
+    EthernetAddresses::INFO,
+    VlanHeader::INFO,
+    Ipv4Header::INFO,
+    UdpHeader::INFO,
 ];
 
 /// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.

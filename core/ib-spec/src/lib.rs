@@ -2,12 +2,18 @@
 //!
 //! Everything here is of the InfiniBand architecture (IBTA volume 1), whatever the device. A test compares each field with its
 //! published offset. The package has no behaviour, and no dependency but that of the feature `defmt`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod all;
 mod codes;
 mod communication_management;
+mod ethernet_headers;
 mod layout;
 mod packet_headers;
 mod subnet_management;
@@ -15,6 +21,7 @@ mod view;
 
 pub use all::layouts;
 pub use communication_management::*;
+pub use ethernet_headers::*;
 #[doc(hidden)]
 pub use layout::define;
 pub use layout::{

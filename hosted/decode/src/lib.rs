@@ -14,6 +14,7 @@
 //! assert!(decoded.title.starts_with("NOP"));
 //! print!("{decoded}");
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::wire::WireFaults;
 
+use crate::capture::Capture;
 use crate::control_line::ControlLine;
 use crate::log::Log;
 use crate::record::Recording;
@@ -56,6 +57,9 @@ pub struct ServerConfig {
     pub log: Log,
     /// Receives every command, doorbell, WQE, CQE and EQE. The caller finishes it after the server has ended.
     pub recording: Option<Recording>,
+    /// Receives each frame that arrives at a device over the wire, with an interface `lid1` and so on for each device. The caller
+    /// finishes it after the server has ended.
+    pub capture: Option<Capture>,
     /// Receives a line for each action of the devices. The caller finishes it after the server has ended.
     pub trace: Option<Sink>,
 }
@@ -74,6 +78,7 @@ impl ServerConfig {
             control: None,
             log: Log::discard(),
             recording: None,
+            capture: None,
             trace: None,
         }
     }

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{self, Duration};
 
 use bareverbs::Instant;
-use bareverbs_sim::fabric::{Fabric, Uplink};
+use bareverbs_sim::fabric::{Fabric, Tap, Uplink};
 use bareverbs_sim::wire::{PortId, Wire};
 
 use crate::adaptive_poll::AdaptivePoll;
@@ -371,6 +371,11 @@ impl Devices {
     /// Returns the handle of a device.
     pub(crate) fn handle(&self, device: usize) -> DeviceHandle {
         DeviceHandle { device, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Shows all frames that arrive to a tap.
+    pub(crate) fn set_tap(&self, tap: Box<dyn Tap + Send>) {
+        self.shared.fabric.set_tap(Some(tap));
     }
 
     /// Starts the runners.

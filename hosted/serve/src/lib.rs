@@ -22,9 +22,11 @@
 //! assert_eq!(summary.devices.len(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod adaptive_poll;
+mod capture;
 mod client_memory;
 mod config;
 mod control;
@@ -51,6 +53,7 @@ mod socket;
 pub mod trace;
 mod wire_link;
 
+pub use capture::Capture;
 pub use config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 pub use control_line::{Action, ControlLine, ParseError};
 pub use device_check::{check_with_device, decode_send};

@@ -11,7 +11,7 @@ use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fabric::Uplink;
 use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
-use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting};
+use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting, PortKind};
 
 use crate::client_memory::{Bounds, ClientMemory, Reach};
 use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
@@ -115,10 +115,15 @@ impl Server {
         execute(&config.initial_lines, &mut slots)?;
 
         let lids: Vec<u16> = slots.iter().map(|(slot, _)| slot.device.config().lid).collect();
+        let ports: Vec<(String, PortKind)> =
+            prepared.iter().zip(&slots).map(|(device, (slot, _))| (device.name.clone(), slot.device.config().port)).collect();
         let names = prepared.iter().map(|device| device.name.clone()).collect();
         let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names, &config.log)).transpose()?.unzip();
         let uplink = near.map(|link| Box::new(link) as Box<dyn Uplink + Send>);
         let all = Devices::new(slots, with_faults(config.wire_faults, config.seed, wire), uplink, &config.log);
+        if let Some(capture) = &config.capture {
+            all.set_tap(capture.tap(ports.into_iter()));
+        }
         let devices: Vec<(u16, DeviceHandle)> =
             lids.iter().enumerate().map(|(number, lid)| (*lid, all.handle(number))).collect();
         let stopper = Stopper(all.handle(0));

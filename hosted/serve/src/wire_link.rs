@@ -49,19 +49,20 @@ pub(crate) struct Link {
 
 impl Uplink for Link {
     /// Queues a frame of a device if there is a link and room in the queue.
-    fn send(&self, from: PortId, frame: Vec<u8>) {
+    fn send(&self, from: PortId, frame: Vec<u8>) -> bool {
         let mut state = self.outgoing.state();
         if !state.connected {
-            return;
+            return false;
         }
-        let Some(queue) = state.queues.get_mut(from.0) else { return };
+        let Some(queue) = state.queues.get_mut(from.0) else { return false };
         if queue.frames.len() >= MAX_QUEUED {
             queue.lost += 1;
-            return;
+            return false;
         }
         queue.frames.push_back(frame);
         drop(state);
         self.outgoing.work.notify_one();
+        true
     }
 }
 
@@ -643,8 +644,12 @@ mod tests {
         // The rest of the first frame, of which one byte was read.
         far.read_exact(&mut [0; 11]).unwrap();
         // Far more than the socket and the queue accept while the other end reads nothing.
-        (0..20_000).for_each(|_| near.send(PORTS[0], vec![1; 4000]));
-        (0..5).for_each(|_| near.send(PORTS[1], vec![2; 4000]));
+        for _ in 0..20_000 {
+            near.send(PORTS[0], vec![1; 4000]);
+        }
+        for _ in 0..5 {
+            near.send(PORTS[1], vec![2; 4000]);
+        }
         // Frames that the socket already contains come first, then those of both queues in turn.
         let mut got = (0..2 * MAX_QUEUED).map(|_| read_frame(&mut far)).take_while(|frame| frame[0] != 2);
         assert!(got.by_ref().count() < MAX_QUEUED, "the queues are served in turn");

@@ -49,6 +49,10 @@ pub struct ServeArgs {
     /// file gets all of them, and a device waits for a slow file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub record: Option<PathBuf>,
+    /// Captures the frames that arrive over the wire in a pcapng file for Wireshark, with an interface for each device. Frames
+    /// that the file does not take in time are left out and counted
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub capture: Option<PathBuf>,
     /// Outputs of a trace.
     #[command(flatten, next_help_heading = "Output")]
     pub trace: TraceArgs,
@@ -80,6 +84,9 @@ pub struct IdentityArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
+    /// Ports are Ethernet ports with RoCEv2. Their MAC addresses are taken from the GUIDs of the nodes
+    #[arg(long, conflicts_with_all = ["managed", "link", "mtu", "sm_lid", "gid_prefix"])]
+    pub ethernet: bool,
     /// Link width in lanes
     #[arg(long, value_enum, default_value = "4x")]
     pub width: Width,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use bareverbs_serve::record::Recording;
 use bareverbs_serve::trace::Sink;
-use bareverbs_serve::{ControlInput, Log, MAX_LID, ServedDevice, Server, ServerConfig, Stopper};
+use bareverbs_serve::{Capture, ControlInput, Log, MAX_LID, ServedDevice, Server, ServerConfig, Stopper};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, MIN_MEMORY_LIMIT, PageDemand};
 
@@ -41,6 +41,10 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
         Some(path) => Some(Recording::create(path).with_context(|| format!("recording: {}", path.display()))?),
         None => None,
     };
+    let capture = match &args.capture {
+        Some(path) => Some(Capture::create(path, log).with_context(|| format!("capture: {}", path.display()))?),
+        None => None,
+    };
     let injection = &args.injection;
     let server = Server::start(ServerConfig {
         socket_mode: args.socket_mode,
@@ -57,6 +61,7 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
         control: injection.control.as_ref().map(|path| path.clone().map_or(ControlInput::Stdin, ControlInput::Socket)),
         log: log.clone(),
         recording: recording.clone(),
+        capture: capture.clone(),
         trace: tracing.then(|| sink.clone()),
         ..ServerConfig::new(devices)
     })?;
@@ -66,20 +71,25 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
     log.line("serving, Ctrl-C ends".into());
     let summary = server.wait();
     summary.to_string().lines().for_each(|line| log.line(line.into()));
-    let finished = sink.finish();
-    let dropped = sink.dropped();
+    // Each output is finished, also after an error of another.
+    let (traced, dropped) = (sink.finish(), sink.dropped());
+    let recorded = recording.as_ref().map_or(Ok(()), Recording::finish);
+    let captured = capture.as_ref().map_or(Ok(()), Capture::finish);
     if dropped > 0 {
         log.line(format!("trace: {dropped} lines dropped, which nobody took fast enough"));
     }
-    if let Err(error) = finished {
-        log.line(format!("bareverbs: trace: {error}"));
-        return Ok(ExitCode::FAILURE);
+    let dropped = capture.as_ref().map_or(0, Capture::dropped);
+    if dropped > 0 {
+        log.line(format!("capture: {dropped} frames left out, which the file did not take fast enough"));
     }
-    if let Some(Err(error)) = recording.as_ref().map(Recording::finish) {
-        log.line(format!("bareverbs: recording: {error}"));
-        return Ok(ExitCode::FAILURE);
+    let mut complete = summary.stuck.is_empty();
+    for (output, finished) in [("trace", traced), ("recording", recorded), ("capture", captured)] {
+        if let Err(error) = finished {
+            log.line(format!("bareverbs: {output}: {error}"));
+            complete = false;
+        }
     }
-    Ok(if summary.stuck.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Ends the server at the first signal, and the process at the second.
@@ -126,7 +136,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         let least = MIN_MEMORY_LIMIT.saturating_mul(args.sockets.len() as u64);
         return Err(UsageError::new(format!("that many devices need a memory limit of {}M at least", least >> 20)));
     }
-    Ok(DeviceConfig {
+    let config = DeviceConfig {
         pci_device_id: identity.device_id.unwrap_or(defaults.pci_device_id),
         node_guid,
         port_guid: identity.port_guid.map_or(node_guid.wrapping_add(1), counted),
@@ -149,5 +159,6 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         limits,
         memory_limit,
         ..defaults
-    })
+    };
+    Ok(if port.ethernet { config.with_ethernet() } else { config })
 }

@@ -1,6 +1,7 @@
 //! `bareverbs sim serve`, tested by a vfio-user client.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod capture;
 mod life;
 mod memory;
 mod options;

@@ -382,6 +382,143 @@ crate::layout! {
     }
 }
 
+crate::layout! {
+    /// Capabilities of Ethernet offloads (`mlx5_ifc.h`, `per_protocol_networking_offload_caps`).
+    PerProtocolNetworkingOffloadCaps "per_protocol_networking_offload_caps", 256 bytes {
+        CSUM_CAP "csum_cap" (0:31..31);
+        VLAN_CAP "vlan_cap" (0:30..30);
+        LRO_CAP "lro_cap" (0:29..29);
+        LRO_PSH_FLAG "lro_psh_flag" (0:28..28);
+        LRO_TIME_STAMP "lro_time_stamp" (0:27..27);
+        WQE_VLAN_INSERT "wqe_vlan_insert" (0:24..24);
+        SELF_LB_EN_MODIFIABLE "self_lb_en_modifiable" (0:23..23);
+        MAX_LSO_CAP "max_lso_cap" (0:20..16);
+        MULTI_PKT_SEND_WQE "multi_pkt_send_wqe" (0:15..14);
+        WQE_INLINE_MODE "wqe_inline_mode" (0:13..12);
+        RSS_IND_TBL_CAP "rss_ind_tbl_cap" (0:11..8);
+        REG_UMR_SQ "reg_umr_sq" (0:7..7);
+        SCATTER_FCS "scatter_fcs" (0:6..6);
+        ENHANCED_MULTI_PKT_SEND_WQE "enhanced_multi_pkt_send_wqe" (0:5..5);
+        TUNNEL_LSO_CONST_OUT_IP_ID "tunnel_lso_const_out_ip_id" (0:4..4);
+        TUNNEL_LRO_GRE "tunnel_lro_gre" (0:3..3);
+        TUNNEL_LRO_VXLAN "tunnel_lro_vxlan" (0:2..2);
+        TUNNEL_STATELESS_GRE "tunnel_stateless_gre" (0:1..1);
+        TUNNEL_STATELESS_VXLAN "tunnel_stateless_vxlan" (0:0..0);
+        SWP "swp" (4:31..31);
+        SWP_CSUM "swp_csum" (4:30..30);
+        SWP_LSO "swp_lso" (4:29..29);
+        CQE_CHECKSUM_FULL "cqe_checksum_full" (4:28..28);
+        TUNNEL_STATELESS_GENEVE_TX "tunnel_stateless_geneve_tx" (4:27..27);
+        TUNNEL_STATELESS_MPLS_OVER_UDP "tunnel_stateless_mpls_over_udp" (4:26..26);
+        TUNNEL_STATELESS_MPLS_OVER_GRE "tunnel_stateless_mpls_over_gre" (4:25..25);
+        TUNNEL_STATELESS_VXLAN_GPE "tunnel_stateless_vxlan_gpe" (4:24..24);
+        TUNNEL_STATELESS_IPV4_OVER_VXLAN "tunnel_stateless_ipv4_over_vxlan" (4:23..23);
+        TUNNEL_STATELESS_IP_OVER_IP "tunnel_stateless_ip_over_ip" (4:22..22);
+        INSERT_TRAILER "insert_trailer" (4:21..21);
+        TUNNEL_STATELESS_IP_OVER_IP_RX "tunnel_stateless_ip_over_ip_rx" (4:19..19);
+        TUNNEL_STATELESS_IP_OVER_IP_TX "tunnel_stateless_ip_over_ip_tx" (4:18..18);
+        MAX_VXLAN_UDP_PORTS "max_vxlan_udp_ports" (4:15..8);
+        SWP_CSUM_L4_PARTIAL "swp_csum_l4_partial" (4:7..7);
+        MAX_GENEVE_OPT_LEN "max_geneve_opt_len" (4:1..1);
+        TUNNEL_STATELESS_GENEVE_RX "tunnel_stateless_geneve_rx" (4:0..0);
+        LRO_MIN_MSS_SIZE "lro_min_mss_size" (8:15..0);
+        LRO_TIMER_SUPPORTED_PERIODS "lro_timer_supported_periods" (@48 [16]);
+    }
+}
+
+crate::layout! {
+    /// Capabilities of one kind of flow table (`mlx5_ifc.h`, `flow_table_prop_layout`).
+    FlowTablePropLayout "flow_table_prop_layout", 64 bytes {
+        FT_SUPPORT "ft_support" (0:31..31);
+        FLOW_COUNTER "flow_counter" (0:29..29);
+        FLOW_MODIFY_EN "flow_modify_en" (0:28..28);
+        MODIFY_ROOT "modify_root" (0:27..27);
+        IDENTIFIED_MISS_TABLE_MODE "identified_miss_table_mode" (0:26..26);
+        FLOW_TABLE_MODIFY "flow_table_modify" (0:25..25);
+        REFORMAT "reformat" (0:24..24);
+        DECAP "decap" (0:23..23);
+        RESET_ROOT_TO_DEFAULT "reset_root_to_default" (0:22..22);
+        POP_VLAN "pop_vlan" (0:21..21);
+        PUSH_VLAN "push_vlan" (0:20..20);
+        POP_VLAN_2 "pop_vlan_2" (0:18..18);
+        PUSH_VLAN_2 "push_vlan_2" (0:17..17);
+        REFORMAT_AND_VLAN_ACTION "reformat_and_vlan_action" (0:16..16);
+        SW_OWNER "sw_owner" (0:14..14);
+        REFORMAT_L3_TUNNEL_TO_L2 "reformat_l3_tunnel_to_l2" (0:13..13);
+        REFORMAT_L2_TO_L3_TUNNEL "reformat_l2_to_l3_tunnel" (0:12..12);
+        REFORMAT_AND_MODIFY_ACTION "reformat_and_modify_action" (0:11..11);
+        IGNORE_FLOW_LEVEL "ignore_flow_level" (0:10..10);
+        TABLE_MISS_ACTION_DOMAIN "table_miss_action_domain" (0:8..8);
+        TERMINATION_TABLE "termination_table" (0:7..7);
+        REFORMAT_AND_FWD_TO_TABLE "reformat_and_fwd_to_table" (0:6..6);
+        IPSEC_ENCRYPT "ipsec_encrypt" (0:3..3);
+        IPSEC_DECRYPT "ipsec_decrypt" (0:2..2);
+        SW_OWNER_V2 "sw_owner_v2" (0:1..1);
+        TERMINATION_TABLE_RAW_TRAFFIC "termination_table_raw_traffic" (4:31..31);
+        LOG_MAX_FT_SIZE "log_max_ft_size" (4:29..24);
+        LOG_MAX_MODIFY_HEADER_CONTEXT "log_max_modify_header_context" (4:23..16);
+        MAX_MODIFY_HEADER_ACTIONS "max_modify_header_actions" (4:15..8);
+        MAX_FT_LEVEL "max_ft_level" (4:7..0);
+        REFORMAT_ADD_ESP_TRASPORT "reformat_add_esp_trasport" (8:31..31);
+        REFORMAT_L2_TO_L3_ESP_TUNNEL "reformat_l2_to_l3_esp_tunnel" (8:30..30);
+        REFORMAT_ADD_ESP_TRANSPORT_OVER_UDP "reformat_add_esp_transport_over_udp" (8:29..29);
+        REFORMAT_DEL_ESP_TRASPORT "reformat_del_esp_trasport" (8:28..28);
+        REFORMAT_L3_ESP_TUNNEL_TO_L2 "reformat_l3_esp_tunnel_to_l2" (8:27..27);
+        REFORMAT_DEL_ESP_TRANSPORT_OVER_UDP "reformat_del_esp_transport_over_udp" (8:26..26);
+        EXECUTE_ASO "execute_aso" (8:25..25);
+        REFORMAT_INSERT "reformat_insert" (12:29..29);
+        REFORMAT_REMOVE "reformat_remove" (12:28..28);
+        MACSEC_ENCRYPT "macsec_encrypt" (12:27..27);
+        MACSEC_DECRYPT "macsec_decrypt" (12:26..26);
+        REFORMAT_ADD_MACSEC "reformat_add_macsec" (12:23..23);
+        REFORMAT_REMOVE_MACSEC "reformat_remove_macsec" (12:22..22);
+        REPARSE "reparse" (12:21..21);
+        CROSS_VHCA_OBJECT "cross_vhca_object" (12:19..19);
+        REFORMAT_L2_TO_L3_AUDP_TUNNEL "reformat_l2_to_l3_audp_tunnel" (12:18..18);
+        REFORMAT_L3_AUDP_TUNNEL_TO_L2 "reformat_l3_audp_tunnel_to_l2" (12:17..17);
+        IGNORE_FLOW_LEVEL_RTC_VALID "ignore_flow_level_rtc_valid" (12:16..16);
+        LOG_MAX_FT_NUM "log_max_ft_num" (12:7..0);
+        LOG_MAX_FLOW_COUNTER "log_max_flow_counter" (16:15..8);
+        LOG_MAX_DESTINATION "log_max_destination" (16:7..0);
+        LOG_MAX_FLOW "log_max_flow" (20:7..0);
+        FT_FIELD_SUPPORT "ft_field_support" (@32 [16]);
+        FT_FIELD_BITMASK_SUPPORT "ft_field_bitmask_support" (@48 [16]);
+    }
+}
+
+crate::layout! {
+    /// Capabilities of flow tables (`mlx5_ifc.h`, `flow_table_nic_cap`).
+    FlowTableNicCap "flow_table_nic_cap", 4096 bytes {
+        NIC_RX_MULTI_PATH_TIRS "nic_rx_multi_path_tirs" (0:31..31);
+        NIC_RX_MULTI_PATH_TIRS_FTS "nic_rx_multi_path_tirs_fts" (0:30..30);
+        ALLOW_SNIFFER_AND_NIC_RX_SHARED_TIR "allow_sniffer_and_nic_rx_shared_tir" (0:29..29);
+        SW_OWNER_REFORMAT_SUPPORTED "sw_owner_reformat_supported" (0:24..24);
+        ENCAP_GENERAL_HEADER "encap_general_header" (4:31..31);
+        LOG_MAX_PACKET_REFORMAT_CONTEXT "log_max_packet_reformat_context" (4:20..16);
+        MAX_ENCAP_HEADER_SIZE "max_encap_header_size" (4:9..0);
+        FLOW_TABLE_PROPERTIES_NIC_RECEIVE "flow_table_properties_nic_receive" (@64 FlowTablePropLayout);
+        FLOW_TABLE_PROPERTIES_NIC_RECEIVE_RDMA "flow_table_properties_nic_receive_rdma" (@128 FlowTablePropLayout);
+        FLOW_TABLE_PROPERTIES_NIC_RECEIVE_SNIFFER "flow_table_properties_nic_receive_sniffer" (@192 FlowTablePropLayout);
+        FLOW_TABLE_PROPERTIES_NIC_TRANSMIT "flow_table_properties_nic_transmit" (@256 FlowTablePropLayout);
+        FLOW_TABLE_PROPERTIES_NIC_TRANSMIT_RDMA "flow_table_properties_nic_transmit_rdma" (@320 FlowTablePropLayout);
+        FLOW_TABLE_PROPERTIES_NIC_TRANSMIT_SNIFFER "flow_table_properties_nic_transmit_sniffer" (@384 FlowTablePropLayout);
+        FT_FIELD_SUPPORT_2_NIC_RECEIVE "ft_field_support_2_nic_receive" (@640 [16]);
+        FT_FIELD_SUPPORT_2_NIC_RECEIVE_RDMA "ft_field_support_2_nic_receive_rdma" (@672 [16]);
+        FT_FIELD_SUPPORT_2_NIC_TRANSMIT_RDMA "ft_field_support_2_nic_transmit_rdma" (@768 [16]);
+        SW_STEERING_NIC_RX_ACTION_DROP_ICM_ADDRESS "sw_steering_nic_rx_action_drop_icm_address" (@1024 u64);
+        SW_STEERING_NIC_TX_ACTION_DROP_ICM_ADDRESS "sw_steering_nic_tx_action_drop_icm_address" (@1032 u64);
+        SW_STEERING_NIC_TX_ACTION_ALLOW_ICM_ADDRESS "sw_steering_nic_tx_action_allow_icm_address" (@1040 u64);
+    }
+}
+
+crate::codes! {
+    /// Kinds of port ([`CmdHcaCap::PORT_TYPE`], `MLX5_CAP_PORT_TYPE_*`).
+    PortType {
+        InfiniBand = 0 "INFINIBAND",
+        Ethernet = 1 "ETHERNET",
+    }
+}
+
 crate::codes! {
     /// Capability pages of QUERY_HCA_CAP and SET_HCA_CAP (`MLX5_CAP_*`); the `op_mod` is the page shifted left by one,
     /// plus one for the values in force (0: the greatest that can be set).

@@ -71,11 +71,23 @@ pub enum ObjectKind {
     DeviceMemory,
     /// User context.
     UserContext,
+    /// Transport interface send.
+    Tis,
+    /// Transport interface receive.
+    Tir,
+    /// Receive queue table.
+    Rqt,
+    /// Receive queue of the Ethernet port.
+    Rq,
+    /// Send queue of the Ethernet port.
+    Sq,
+    /// Flow table.
+    FlowTable,
 }
 
 impl ObjectKind {
     /// Kinds there are.
-    pub const COUNT: usize = Self::UserContext as usize + 1;
+    pub const COUNT: usize = Self::FlowTable as usize + 1;
 }
 
 /// What a command does to an object that it names.
@@ -286,10 +298,10 @@ commands! {
         DestroyXrcSrq = 0x706 "DESTROY_XRC_SRQ": DestroyXrcSrqIn => DestroyXrcSrqOut, destroys Srq(XRC_SRQN);
         QueryXrcSrq = 0x707 "QUERY_XRC_SRQ": QueryXrcSrqIn => QueryXrcSrqOut, uses Srq(XRC_SRQN);
         ArmXrcSrq = 0x708 "ARM_XRC_SRQ": ArmXrcSrqIn => ArmXrcSrqOut, uses Srq(XRC_SRQN);
-        QueryVportState = 0x750 "QUERY_VPORT_STATE": CmdIn => CmdOut, none;
-        QueryNicVportContext = 0x754 "QUERY_NIC_VPORT_CONTEXT": CmdIn => CmdOut, none;
-        ModifyNicVportContext = 0x755 "MODIFY_NIC_VPORT_CONTEXT": CmdIn => CmdOut, none;
-        SetRoceAddress = 0x761 "SET_ROCE_ADDRESS": CmdIn => CmdOut, none;
+        QueryVportState = 0x750 "QUERY_VPORT_STATE": QueryVportStateIn => QueryVportStateOut, none;
+        QueryNicVportContext = 0x754 "QUERY_NIC_VPORT_CONTEXT": QueryNicVportContextIn => QueryNicVportContextOut, none;
+        ModifyNicVportContext = 0x755 "MODIFY_NIC_VPORT_CONTEXT": ModifyNicVportContextIn => ModifyNicVportContextOut, none;
+        SetRoceAddress = 0x761 "SET_ROCE_ADDRESS": SetRoceAddressIn => SetRoceAddressOut, none;
         QueryHcaVportContext = 0x762 "QUERY_HCA_VPORT_CONTEXT": QueryHcaVportContextIn => QueryHcaVportContextOut, none;
         ModifyHcaVportContext = 0x763 "MODIFY_HCA_VPORT_CONTEXT": ModifyHcaVportContextIn => ModifyHcaVportContextOut, none;
         QueryHcaVportGid = 0x764 "QUERY_HCA_VPORT_GID": QueryHcaVportGidIn => QueryHcaVportGidOut, none;
@@ -314,11 +326,43 @@ commands! {
         DeallocTransportDomain = 0x817 "DEALLOC_TRANSPORT_DOMAIN": DeallocTransportDomainIn => DeallocTransportDomainOut,
             destroys TransportDomain(TRANSPORT_DOMAIN);
         QueryLag = 0x842 "QUERY_LAG": QueryLagIn => QueryLagOut, none;
+        CreateTir = 0x900 "CREATE_TIR": CreateTirIn => CreateTirOut,
+            creates Tir(TIRN), uses TransportDomain(CTX.field(Tirc::TRANSPORT_DOMAIN)),
+            uses Rq(CTX.field(Tirc::INLINE_RQN)) if (CTX.field(Tirc::DISP_TYPE)) in &[TIR_DIRECT],
+            uses Rqt(CTX.field(Tirc::INDIRECT_TABLE)) if (CTX.field(Tirc::DISP_TYPE)) in &[TIR_INDIRECT];
+        ModifyTir = 0x901 "MODIFY_TIR": ModifyTirIn => ModifyTirOut, uses Tir(TIRN);
+        DestroyTir = 0x902 "DESTROY_TIR": DestroyTirIn => DestroyTirOut, destroys Tir(TIRN);
+        CreateSq = 0x904 "CREATE_SQ": CreateSqIn => CreateSqOut,
+            creates Sq(SQN), uses Cq(CTX.field(Sqc::CQN)), uses Pd(CTX.sub(Sqc::WQ).field(Wq::PD)),
+            uses Uar(CTX.sub(Sqc::WQ).field(Wq::UAR_PAGE)),
+            uses Tis(CTX.field(Sqc::TIS_NUM_0)) if (CTX.field(Sqc::TIS_LST_SZ)) in &[1];
+        ModifySq = 0x905 "MODIFY_SQ": ModifySqIn => ModifySqOut, uses Sq(SQN);
+        DestroySq = 0x906 "DESTROY_SQ": DestroySqIn => DestroySqOut, destroys Sq(SQN);
+        QuerySq = 0x907 "QUERY_SQ": QuerySqIn => QuerySqOut, uses Sq(SQN);
+        CreateRq = 0x908 "CREATE_RQ": CreateRqIn => CreateRqOut,
+            creates Rq(RQN), uses Cq(CTX.field(Rqc::CQN)), uses Pd(CTX.sub(Rqc::WQ).field(Wq::PD));
+        ModifyRq = 0x909 "MODIFY_RQ": ModifyRqIn => ModifyRqOut, uses Rq(RQN);
+        DestroyRq = 0x90a "DESTROY_RQ": DestroyRqIn => DestroyRqOut, destroys Rq(RQN);
+        QueryRq = 0x90b "QUERY_RQ": QueryRqIn => QueryRqOut, uses Rq(RQN);
         CreateRmp = 0x90c "CREATE_RMP": CreateRmpIn => CreateRmpOut,
             creates Srq(RMPN), uses Pd(CTX.sub(Rmpc::WQ).field(Wq::PD));
         ModifyRmp = 0x90d "MODIFY_RMP": ModifyRmpIn => ModifyRmpOut, uses Srq(RMPN);
         DestroyRmp = 0x90e "DESTROY_RMP": DestroyRmpIn => DestroyRmpOut, destroys Srq(RMPN);
         QueryRmp = 0x90f "QUERY_RMP": QueryRmpIn => QueryRmpOut, uses Srq(RMPN);
+        CreateTis = 0x912 "CREATE_TIS": CreateTisIn => CreateTisOut,
+            creates Tis(TISN), uses TransportDomain(CTX.field(Tisc::TRANSPORT_DOMAIN));
+        DestroyTis = 0x914 "DESTROY_TIS": DestroyTisIn => DestroyTisOut, destroys Tis(TISN);
+        CreateRqt = 0x916 "CREATE_RQT": CreateRqtIn => CreateRqtOut, creates Rqt(RQTN);
+        ModifyRqt = 0x917 "MODIFY_RQT": ModifyRqtIn => ModifyRqtOut, uses Rqt(RQTN);
+        DestroyRqt = 0x918 "DESTROY_RQT": DestroyRqtIn => DestroyRqtOut, destroys Rqt(RQTN);
+        SetFlowTableRoot = 0x92f "SET_FLOW_TABLE_ROOT": SetFlowTableRootIn => SetFlowTableRootOut, uses FlowTable(TABLE_ID);
+        CreateFlowTable = 0x930 "CREATE_FLOW_TABLE": CreateFlowTableIn => CreateFlowTableOut, creates FlowTable(TABLE_ID);
+        DestroyFlowTable = 0x931 "DESTROY_FLOW_TABLE": DestroyFlowTableIn => DestroyFlowTableOut, destroys FlowTable(TABLE_ID);
+        CreateFlowGroup = 0x933 "CREATE_FLOW_GROUP": CreateFlowGroupIn => CreateFlowGroupOut, uses FlowTable(TABLE_ID);
+        DestroyFlowGroup = 0x934 "DESTROY_FLOW_GROUP": DestroyFlowGroupIn => DestroyFlowGroupOut, uses FlowTable(TABLE_ID);
+        SetFlowTableEntry = 0x936 "SET_FLOW_TABLE_ENTRY": SetFteIn => SetFteOut, uses FlowTable(TABLE_ID);
+        DeleteFlowTableEntry = 0x938 "DELETE_FLOW_TABLE_ENTRY": DeleteFteIn => DeleteFteOut, uses FlowTable(TABLE_ID);
+        ModifyFlowTable = 0x93c "MODIFY_FLOW_TABLE": ModifyFlowTableIn => ModifyFlowTableOut, uses FlowTable(TABLE_ID);
         CreateGeneralObject = 0xa00 "CREATE_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
         ModifyGeneralObject = 0xa01 "MODIFY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
         QueryGeneralObject = 0xa02 "QUERY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
@@ -410,6 +454,8 @@ mod tests {
                 CmdOpcode::Qp2Rst => "qp_2rst",
                 CmdOpcode::Sqd2SqdQp => "init2init_qp",
                 CmdOpcode::AccessReg => "access_register",
+                CmdOpcode::SetFlowTableEntry => "set_fte",
+                CmdOpcode::DeleteFlowTableEntry => "delete_fte",
                 _ => return None,
             })
         };

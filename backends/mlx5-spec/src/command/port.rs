@@ -124,6 +124,12 @@ crate::layout! {
         TRANSMITTED_IB_UNICAST "transmitted_ib_unicast" (@64 TrafficCounter);
         RECEIVED_IB_MULTICAST "received_ib_multicast" (@80 TrafficCounter);
         TRANSMITTED_IB_MULTICAST "transmitted_ib_multicast" (@96 TrafficCounter);
+        RECEIVED_ETH_BROADCAST "received_eth_broadcast" (@112 TrafficCounter);
+        TRANSMITTED_ETH_BROADCAST "transmitted_eth_broadcast" (@128 TrafficCounter);
+        RECEIVED_ETH_UNICAST "received_eth_unicast" (@144 TrafficCounter);
+        TRANSMITTED_ETH_UNICAST "transmitted_eth_unicast" (@160 TrafficCounter);
+        RECEIVED_ETH_MULTICAST "received_eth_multicast" (@176 TrafficCounter);
+        TRANSMITTED_ETH_MULTICAST "transmitted_eth_multicast" (@192 TrafficCounter);
     }
 }
 

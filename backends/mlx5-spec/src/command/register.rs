@@ -140,6 +140,52 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Port flow control configuration register (`mlx5_ifc.h`, `pfcc_reg`).
+    PfccReg "pfcc_reg", 32 bytes {
+        BUF_OWNERSHIP "buf_ownership" (0:27..26);
+        LOCAL_PORT "local_port" (0:23..16);
+        PPAN_MASK_N "ppan_mask_n" (0:4..4);
+        MINOR_STALL_MASK "minor_stall_mask" (0:3..3);
+        CRITICAL_STALL_MASK "critical_stall_mask" (0:2..2);
+        PPAN "ppan" (4:31..28);
+        PRIO_MASK_TX "prio_mask_tx" (4:23..16);
+        PRIO_MASK_RX "prio_mask_rx" (4:7..0);
+        PPTX "pptx" (8:31..31);
+        APTX "aptx" (8:30..30);
+        PPTX_MASK_N "pptx_mask_n" (8:29..29);
+        PFCTX "pfctx" (8:23..16);
+        PPRX "pprx" (12:31..31);
+        APRX "aprx" (12:30..30);
+        PPRX_MASK_N "pprx_mask_n" (12:29..29);
+        PFCRX "pfcrx" (12:23..16);
+        DEVICE_STALL_MINOR_WATERMARK "device_stall_minor_watermark" (16:31..16);
+        DEVICE_STALL_CRITICAL_WATERMARK "device_stall_critical_watermark" (16:15..0);
+    }
+}
+
+crate::layout! {
+    /// Counters of an Ethernet port by IEEE 802.3 (`mlx5_ifc.h`, `eth_802_3_cntrs_grp_data_layout`).
+    Eth8023Cntrs "eth_802_3_cntrs_grp_data_layout", 248 bytes {
+        A_FRAMES_TRANSMITTED_OK_HIGH "a_frames_transmitted_ok_high" (0:31..0);
+        A_FRAMES_TRANSMITTED_OK_LOW "a_frames_transmitted_ok_low" (4:31..0);
+        A_FRAMES_RECEIVED_OK_HIGH "a_frames_received_ok_high" (8:31..0);
+        A_FRAMES_RECEIVED_OK_LOW "a_frames_received_ok_low" (12:31..0);
+        A_OCTETS_TRANSMITTED_OK_HIGH "a_octets_transmitted_ok_high" (32:31..0);
+        A_OCTETS_TRANSMITTED_OK_LOW "a_octets_transmitted_ok_low" (36:31..0);
+        A_OCTETS_RECEIVED_OK_HIGH "a_octets_received_ok_high" (40:31..0);
+        A_OCTETS_RECEIVED_OK_LOW "a_octets_received_ok_low" (44:31..0);
+        A_MULTICAST_FRAMES_XMITTED_OK_HIGH "a_multicast_frames_xmitted_ok_high" (48:31..0);
+        A_MULTICAST_FRAMES_XMITTED_OK_LOW "a_multicast_frames_xmitted_ok_low" (52:31..0);
+        A_BROADCAST_FRAMES_XMITTED_OK_HIGH "a_broadcast_frames_xmitted_ok_high" (56:31..0);
+        A_BROADCAST_FRAMES_XMITTED_OK_LOW "a_broadcast_frames_xmitted_ok_low" (60:31..0);
+        A_MULTICAST_FRAMES_RECEIVED_OK_HIGH "a_multicast_frames_received_ok_high" (64:31..0);
+        A_MULTICAST_FRAMES_RECEIVED_OK_LOW "a_multicast_frames_received_ok_low" (68:31..0);
+        A_BROADCAST_FRAMES_RECEIVED_OK_HIGH "a_broadcast_frames_received_ok_high" (72:31..0);
+        A_BROADCAST_FRAMES_RECEIVED_OK_LOW "a_broadcast_frames_received_ok_low" (76:31..0);
+    }
+}
+
+crate::layout! {
     /// Host endianness register (`mlx5_ifc.h`, `register_host_endianness`).
     RegisterHostEndianness "register_host_endianness", 16 bytes {
         HE "he" (0:31..31);
@@ -160,6 +206,7 @@ crate::codes! {
         Pmtu = 0x5003 "PMTU",
         Ptys = 0x5004 "PTYS",
         Paos = 0x5006 "PAOS",
+        Pfcc = 0x5007 "PFCC",
         Ppcnt = 0x5008 "PPCNT",
         Pvlc = 0x500f "PVLC",
         NodeDesc = 0x6001 "NODE_DESC",
@@ -168,10 +215,17 @@ crate::codes! {
     }
 }
 
+/// [`PpcntReg::GRP`] of [`Eth8023Cntrs`] (`MLX5_IEEE_802_3_COUNTERS_GROUP`).
+pub const IEEE_802_3_COUNTERS: u32 = 0;
 /// [`PpcntReg::GRP`] of [`IbPortCntrs`] (`MLX5_INFINIBAND_PORT_COUNTERS_GROUP`).
 pub const INFINIBAND_PORT_COUNTERS: u32 = 0x20;
 /// [`PpcntReg::GRP`] of [`IbExtPortCntrs`] (`MLX5_INFINIBAND_EXTENDED_PORT_COUNTERS_GROUP`).
 pub const INFINIBAND_EXTENDED_PORT_COUNTERS: u32 = 0x21;
+
+/// [`PtysReg::PROTO_MASK`] of InfiniBand (`MLX5_PTYS_IB`).
+pub const PTYS_INFINIBAND: u32 = 1;
+/// [`PtysReg::PROTO_MASK`] of Ethernet (`MLX5_PTYS_EN`).
+pub const PTYS_ETHERNET: u32 = 1 << 2;
 
 /// [`AccessRegisterIn::OP_MOD`] of a read.
 pub const REGISTER_READ: u32 = 1;

@@ -1,15 +1,16 @@
 //! ACCESS_REG: registers of port and node.
 
 use bareverbs_mlx5_spec::{
-    AccessRegisterIn, AccessRegisterOut, CmdStatus, INFINIBAND_EXTENDED_PORT_COUNTERS, INFINIBAND_PORT_COUNTERS,
-    IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PcapReg, PmtuReg, PpcntReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE,
-    RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
+    AccessRegisterIn, AccessRegisterOut, CmdStatus, Eth8023Cntrs, IEEE_802_3_COUNTERS, INFINIBAND_EXTENDED_PORT_COUNTERS,
+    INFINIBAND_PORT_COUNTERS, IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PcapReg, PfccReg, PmtuReg, PpcntReg, PtysReg,
+    PvlcReg, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
 };
 
 use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
 use crate::firmware::unsupported::Unsupported;
 use crate::management::{self, Counts};
+use crate::stats::{EngineStats, FrameTraffic, Traffic};
 use crate::step::StepContext;
 
 /// ACCESS_REG.
@@ -50,6 +51,20 @@ pub(super) fn access_by_id(
                 // Only the local port is known; speeds are not the driver's to choose here.
                 check_port(reg.get(PtysReg::LOCAL_PORT))
             },
+        ),
+        // Of a subnet alone, and of Ethernet alone.
+        RegisterId::Pcap | RegisterId::Pvlc if firmware.port.is_ethernet() => missing(firmware, id),
+        RegisterId::Pfcc if !firmware.port.is_ethernet() => missing(firmware, id),
+        RegisterId::Pfcc => access::<PfccReg>(
+            firmware,
+            data,
+            out,
+            write,
+            // No pause frames: the wire holds frames back itself.
+            |_, out| {
+                out.set(PfccReg::LOCAL_PORT, 1);
+            },
+            |_, reg| check_port(reg.get(PfccReg::LOCAL_PORT)),
         ),
         // What MODIFY_HCA_VPORT_CONTEXT sets on a function with virtual ports.
         RegisterId::Pcap => access::<PcapReg>(
@@ -136,8 +151,8 @@ fn of_physical_function(firmware: &Firmware) -> Outcome {
     }
 }
 
-/// PPCNT: a group of the port's counters, which performance management shows and clears too. Those of Ethernet and of the
-/// physical layer stay 0.
+/// PPCNT: a group of the port's counters, which performance management shows and clears too. Those of the physical layer stay
+/// 0.
 fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcome {
     let asked = View::<PpcntReg>::new(data).ok_or(CmdStatus::BadInputLen)?;
     let mut reg = ViewMut::<PpcntReg>::new(out).ok_or(CmdStatus::BadOutputLen)?;
@@ -156,6 +171,10 @@ fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcom
         INFINIBAND_EXTENDED_PORT_COUNTERS => {
             traffic_counters(&counts, &mut set);
             0..8
+        }
+        IEEE_802_3_COUNTERS if firmware.port.is_ethernet() => {
+            ethernet_counters(&firmware.engine.stats(), &mut set);
+            0..0
         }
         _ => 0..0,
     };
@@ -192,6 +211,51 @@ fn traffic_counters(counts: &Counts, set: &mut [u8]) {
     if let Some(mut out) = ViewMut::<IbExtPortCntrs>::new(set) {
         for ((high, low), count) in places.into_iter().zip(counts) {
             out.set(high, (count >> 32) as u32).set(low, *count as u32);
+        }
+    }
+}
+
+/// Frames and bytes of an Ethernet port, check sequences included.
+fn ethernet_counters(stats: &EngineStats, set: &mut [u8]) {
+    /// Bytes of a frame check sequence, which frames do not have here.
+    const CHECK_SEQUENCE: u64 = 4;
+    let all = |one: Traffic, group: Traffic, frames: FrameTraffic| {
+        let Traffic { packets, octets } = one.and(group).and(frames.all());
+        (packets, octets + CHECK_SEQUENCE * packets)
+    };
+    let (sent, sent_octets) = all(stats.sent, stats.sent_multicast, stats.frames_sent);
+    // The port counts what its filter drops too.
+    let (received, received_octets) =
+        all(stats.received.and(stats.frames_for_others), stats.received_multicast, stats.frames_received);
+    let counters = [
+        (Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_HIGH, Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_LOW, sent),
+        (Eth8023Cntrs::A_FRAMES_RECEIVED_OK_HIGH, Eth8023Cntrs::A_FRAMES_RECEIVED_OK_LOW, received),
+        (Eth8023Cntrs::A_OCTETS_TRANSMITTED_OK_HIGH, Eth8023Cntrs::A_OCTETS_TRANSMITTED_OK_LOW, sent_octets),
+        (Eth8023Cntrs::A_OCTETS_RECEIVED_OK_HIGH, Eth8023Cntrs::A_OCTETS_RECEIVED_OK_LOW, received_octets),
+        (
+            Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_HIGH,
+            Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_LOW,
+            stats.sent_multicast.packets + stats.frames_sent.multicast.packets,
+        ),
+        (
+            Eth8023Cntrs::A_MULTICAST_FRAMES_RECEIVED_OK_HIGH,
+            Eth8023Cntrs::A_MULTICAST_FRAMES_RECEIVED_OK_LOW,
+            stats.received_multicast.packets + stats.frames_received.multicast.packets,
+        ),
+        (
+            Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_HIGH,
+            Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_LOW,
+            stats.frames_sent.broadcast.packets,
+        ),
+        (
+            Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_HIGH,
+            Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_LOW,
+            stats.frames_received.broadcast.packets,
+        ),
+    ];
+    if let Some(mut out) = ViewMut::<Eth8023Cntrs>::new(set) {
+        for (high, low, count) in counters {
+            out.set(high, (count >> 32) as u32).set(low, count as u32);
         }
     }
 }

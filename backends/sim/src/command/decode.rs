@@ -7,8 +7,8 @@ use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Command, Layout, 
 
 use super::refusal::{Outcome, Refusal};
 use super::{
-    access_register, boot, capabilities, cq, device_memory, eq, general_object, mkey, pages, qp, queue_buffer, resource, srq,
-    user_context, vport,
+    access_register, boot, capabilities, cq, device_memory, eq, flow_table, general_object, mkey, nic_queue, nic_vport, pages,
+    qp, queue_buffer, resource, srq, user_context, vport,
 };
 use crate::audit::Finding;
 use crate::fault::Fault;
@@ -249,6 +249,35 @@ fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         Rts2SqdQp in Running => qp::modify_state::<cmd::Rts2SqdQp>;
         AttachToMcg in Running => qp::attach_multicast;
         DetachFromMcg in Running => qp::detach_multicast;
+        QueryVportState in Booted => nic_vport::query_state;
+        QueryNicVportContext in Booted =>
+            |firmware, _, input, output| nic_vport::query_context(firmware, input, output, room);
+        ModifyNicVportContext in Booted => nic_vport::modify_context;
+        SetRoceAddress in Running => nic_vport::set_roce_address;
+        CreateTis in Running => nic_queue::create_tis;
+        DestroyTis in Running => nic_queue::destroy_tis;
+        CreateTir in Running => nic_queue::create_tir;
+        ModifyTir in Running => nic_queue::modify_tir;
+        DestroyTir in Running => nic_queue::destroy_tir;
+        CreateRqt in Running => nic_queue::create_rqt;
+        ModifyRqt in Running => nic_queue::modify_rqt;
+        DestroyRqt in Running => nic_queue::destroy_rqt;
+        CreateRq in Running => nic_queue::create_rq;
+        ModifyRq in Running => nic_queue::modify_rq;
+        DestroyRq in Running => nic_queue::destroy_rq;
+        QueryRq in Running => nic_queue::query_rq;
+        CreateSq in Running => nic_queue::create_sq;
+        ModifySq in Running => nic_queue::modify_sq;
+        DestroySq in Running => nic_queue::destroy_sq;
+        QuerySq in Running => nic_queue::query_sq;
+        CreateFlowTable in Running => flow_table::create_table;
+        DestroyFlowTable in Running => flow_table::destroy_table;
+        ModifyFlowTable in Running => flow_table::modify_table;
+        SetFlowTableRoot in Running => flow_table::set_root;
+        CreateFlowGroup in Running => flow_table::create_group;
+        DestroyFlowGroup in Running => flow_table::destroy_group;
+        SetFlowTableEntry in Running => flow_table::set_entry;
+        DeleteFlowTableEntry in Running => flow_table::delete_entry;
         MadIfc in Booted => vport::mad;
         QueryHcaVportContext in Booted => vport::query_context;
         ModifyHcaVportContext in Booted => vport::modify_context;
@@ -260,5 +289,5 @@ fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         ModifyGeneralObject in Running => general_object::refuse;
         QueryGeneralObject in Running => general_object::refuse;
         DestroyGeneralObject in Running => general_object::refuse;
-    }, not: GenEqe | QueryVportState | QueryNicVportContext | ModifyNicVportContext | SetRoceAddress)
+    }, not: GenEqe)
 }

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use bareverbs_mlx5_spec::{
-    CmdStatus, Cqc, CreateCqIn, CreateCqUserMemory, CreateMkeyIn, CreateMkeyUserMemory, CreateQpIn, CreateQpUserMemory,
-    CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq, user_memory_fields,
+    CmdStatus, Cqc, CreateCqIn, CreateCqUserMemory, CreateMkeyIn, CreateMkeyUserMemory, CreateQpIn, CreateQpUserMemory, Mkc,
+    ModifyCqIn, Qpc, View, ViewMut, Wq, user_memory_fields,
 };
 
 use super::refusal::Refusal;
 use super::user_context::owner_of;
-use crate::engine::PageSource;
 use crate::engine::memory::umem::UmemRange;
+use crate::engine::{PageSource, QueueMemory};
 use crate::firmware::Firmware;
 use crate::registry::Owner;
 
@@ -25,8 +25,8 @@ pub(super) fn clear_user_memory_fields(input: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(input)
 }
 
-/// Where the page list of CREATE_RMP begins: the context's work queue ends with it.
-const POOL_PAS: usize = 272;
+/// Where the page list of CREATE_RMP, CREATE_RQ and CREATE_SQ begins: the context's work queue ends with it.
+const WORK_QUEUE_PAS: usize = 272;
 
 /// The buffer of a queue: its pages, the queue's context changed to fit them, and the user memory of its doorbell record.
 pub(super) struct QueueBuffer<'a, const N: usize> {
@@ -76,23 +76,11 @@ pub(super) fn of_resized_cq<'a>(firmware: &Firmware, input: View<'a, ModifyCqIn>
     }
 }
 
-/// The buffer of a receive memory pool.
-pub(super) struct PoolBuffer<'a> {
-    pub(super) pages: PageSource<'a>,
-    /// Bytes of a page as a power of two counted from 4096, and where the first begins in 64ths of it.
-    pub(super) log_page_size: u32,
-    pub(super) page_offset: u32,
-    pub(super) dbr_addr: u64,
-    /// User memory of its doorbell record.
-    pub(super) record: Option<u32>,
-}
-
-/// Returns the buffer of a receive memory pool, whose context has published fields for user memory.
-pub(super) fn of_pool<'a>(firmware: &Firmware, input: View<'a, CreateRmpIn>) -> Result<PoolBuffer<'a>, Refusal> {
-    let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
-    let owner = owner_of(input.as_bytes());
-    let mut buffer = PoolBuffer {
-        pages: PageSource::Listed(input.as_bytes().get(POOL_PAS..).unwrap_or_default()),
+/// Returns the buffer of a work queue, whose context has published fields for user memory. `input` is the whole command.
+pub(super) fn of_work_queue<'a>(firmware: &Firmware, queue: View<'_, Wq>, input: &'a [u8]) -> Result<QueueMemory<'a>, Refusal> {
+    let owner = owner_of(input);
+    let mut buffer = QueueMemory {
+        pages: PageSource::Listed(input.get(WORK_QUEUE_PAS..).unwrap_or_default()),
         log_page_size: queue.get(Wq::LOG_WQ_PG_SZ),
         page_offset: queue.get(Wq::PAGE_OFFSET),
         dbr_addr: queue.get64(Wq::DBR_ADDR),
@@ -101,7 +89,7 @@ pub(super) fn of_pool<'a>(firmware: &Firmware, input: View<'a, CreateRmpIn>) -> 
     if queue.is_set(Wq::WQ_UMEM_VALID) {
         let number = queue.get(Wq::WQ_UMEM_ID);
         let (range, page_offset) = queue_in(firmware, owner, number, queue.get64(Wq::WQ_UMEM_OFFSET))?;
-        buffer = PoolBuffer { pages: PageSource::Umem(range), page_offset, log_page_size: 0, ..buffer };
+        buffer = QueueMemory { pages: PageSource::Umem(range), page_offset, log_page_size: 0, ..buffer };
     }
     if queue.is_set(Wq::DBR_UMEM_VALID) {
         let number = queue.get(Wq::DBR_UMEM_ID);

@@ -191,7 +191,7 @@ pub(super) fn create_rmp(
     output: &mut ViewMut<'_, CreateRmpOut>,
 ) -> Outcome {
     let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
-    let buffer = queue_buffer::of_pool(firmware, input)?;
+    let buffer = queue_buffer::of_work_queue(firmware, queue, input.as_bytes())?;
     let spec = SrqSpec {
         kind: SrqKind::Pool,
         log_size: queue.get(Wq::LOG_WQ_SZ),

@@ -1,4 +1,4 @@
-//! The port: context, GIDs, P_Keys.
+//! The InfiniBand port: context, GIDs, P_Keys; and the P_Key of an Ethernet port.
 
 use bareverbs_mlx5_spec::{
     CmdStatus, MadIfcIn, MadIfcOut, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
@@ -23,10 +23,16 @@ fn check_port(port: u32, other: bool) -> Outcome {
 /// A virtual port of this function, which it has with the capability `ib_virt` only: without it drivers ask by MAD_IFC (Linux
 /// `mlx5_use_mad_ifc`). No public source tells the status with which a card refuses.
 fn check_virtual_port(firmware: &Firmware, port: u32, other: bool) -> Outcome {
+    check_infiniband(firmware)?;
     if !firmware.config.ib_virt {
         return Err(Refusal::new(CmdStatus::BadOp, "no virtual ports (ib_virt)"));
     }
     check_port(port, other)
+}
+
+/// What only a port of a subnet has. No public source tells the status with which a card with an Ethernet port refuses it.
+fn check_infiniband(firmware: &Firmware) -> Outcome {
+    if firmware.port.is_ethernet() { Err(Refusal::new(CmdStatus::BadOp, "an Ethernet port")) } else { Ok(()) }
 }
 
 /// QUERY_HCA_VPORT_CONTEXT.
@@ -36,6 +42,7 @@ pub(super) fn query_context(
     input: View<'_, QueryHcaVportContextIn>,
     output: &mut ViewMut<'_, QueryHcaVportContextOut>,
 ) -> Outcome {
+    check_infiniband(firmware)?;
     check_port(input.get(QueryHcaVportContextIn::PORT_NUM), input.is_set(QueryHcaVportContextIn::OTHER_VPORT))?;
     if !firmware.config.ib_virt {
         // Linux asks every InfiniBand port for `grh_required` and has no port if that fails (`mlx5_port_immutable`). What a card
@@ -70,6 +77,7 @@ pub(super) fn mad(
     input: View<'_, MadIfcIn>,
     output: &mut ViewMut<'_, MadIfcOut>,
 ) -> Outcome {
+    check_infiniband(firmware)?;
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
     // Only reads may do without the manager's key.
@@ -118,7 +126,12 @@ pub(super) fn query_pkey(
     room: usize,
 ) -> Outcome {
     let (port, other) = (input.get(QueryHcaVportPkeyIn::PORT_NUM), input.is_set(QueryHcaVportPkeyIn::OTHER_VPORT));
-    check_virtual_port(firmware, port, other)?;
+    if firmware.port.is_ethernet() {
+        // Linux asks here for the one that there is (`mlx5_query_hca_vport_pkey`).
+        check_port(port, other)?;
+    } else {
+        check_virtual_port(firmware, port, other)?;
+    }
     for (i, index) in indices(input.get(QueryHcaVportPkeyIn::PKEY_INDEX), PKEYS).enumerate() {
         if index >= PKEYS {
             return Err(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"));
@@ -129,7 +142,7 @@ pub(super) fn query_pkey(
     Ok(())
 }
 
-/// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA.
+/// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA. On an Ethernet port, packets of RoCE are those of InfiniBand.
 pub(super) fn query_counter(
     firmware: &mut Firmware,
     _: &mut StepContext<'_>,
@@ -143,10 +156,18 @@ pub(super) fn query_counter(
         (QueryVportCounterOut::TRANSMITTED_IB_UNICAST, stats.sent),
         (QueryVportCounterOut::RECEIVED_IB_MULTICAST, stats.received_multicast),
         (QueryVportCounterOut::TRANSMITTED_IB_MULTICAST, stats.sent_multicast),
+        (QueryVportCounterOut::RECEIVED_ETH_UNICAST, stats.frames_received.unicast),
+        (QueryVportCounterOut::TRANSMITTED_ETH_UNICAST, stats.frames_sent.unicast),
+        (QueryVportCounterOut::RECEIVED_ETH_MULTICAST, stats.frames_received.multicast),
+        (QueryVportCounterOut::TRANSMITTED_ETH_MULTICAST, stats.frames_sent.multicast),
+        (QueryVportCounterOut::RECEIVED_ETH_BROADCAST, stats.frames_received.broadcast),
+        (QueryVportCounterOut::TRANSMITTED_ETH_BROADCAST, stats.frames_sent.broadcast),
     ] {
         output.sub(place).set64(TrafficCounter::PACKETS, traffic.packets).set64(TrafficCounter::OCTETS, traffic.octets);
     }
-    output.sub(QueryVportCounterOut::RECEIVED_ERRORS).set64(TrafficCounter::PACKETS, stats.dropped);
+    // A good frame that no queue wants is no error.
+    let errors = if firmware.port.is_ethernet() { stats.malformed } else { stats.dropped };
+    output.sub(QueryVportCounterOut::RECEIVED_ERRORS).set64(TrafficCounter::PACKETS, errors);
     Ok(())
 }
 

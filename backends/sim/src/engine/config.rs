@@ -20,6 +20,8 @@ pub(crate) struct EngineConfig {
     pub log_max_reads: u8,
     /// Bytes of this process that the device may take.
     pub memory_limit: u64,
+    /// Permanent MAC address of an Ethernet port.
+    pub mac: Option<[u8; 6]>,
 }
 
 impl Default for EngineConfig {
@@ -32,6 +34,7 @@ impl Default for EngineConfig {
             max_mtu: 4096,
             log_max_reads: 4,
             memory_limit: DEFAULT_MEMORY_LIMIT,
+            mac: None,
         }
     }
 }

@@ -27,13 +27,14 @@ impl ManagementRequests {
 
     /// Adds one. Returns whether there was room for it.
     pub(in crate::engine) fn push(&mut self, request: Packet<'_>) -> bool {
-        let of_source = self.sources.entry(request.lrh.slid).or_default();
+        let source = request.link.completion().slid;
+        let of_source = self.sources.entry(source).or_default();
         let has_room = *of_source < MAX_REQUESTS_OF_SOURCE && self.waiting.len() < MAX_REQUESTS;
         if has_room {
             *of_source += 1;
             self.waiting.push_back(request.into_owned());
         } else if *of_source == 0 {
-            self.sources.remove(&request.lrh.slid);
+            self.sources.remove(&source);
         }
         has_room
     }
@@ -41,7 +42,7 @@ impl ManagementRequests {
     /// Returns the oldest.
     pub(in crate::engine) fn pop(&mut self) -> Option<Packet<'static>> {
         let request = self.waiting.pop_front()?;
-        if let Entry::Occupied(mut of_source) = self.sources.entry(request.lrh.slid) {
+        if let Entry::Occupied(mut of_source) = self.sources.entry(request.link.completion().slid) {
             *of_source.get_mut() -= 1;
             if *of_source.get() == 0 {
                 of_source.remove();

@@ -5,12 +5,19 @@
 //! thread: [`Engine::advance`] does work that is due, up to a bound.
 
 mod config;
+mod congestion;
 mod cq;
 mod event;
+mod frame_objects;
+mod frame_queues;
+mod frame_steering;
+mod frames;
+mod link;
 mod management_datagram;
 mod management_requests;
 pub(crate) mod memory;
 mod multicast;
+mod nic;
 mod objects;
 mod packet_validation;
 mod psn;
@@ -28,25 +35,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
+use bareverbs_mlx5_spec::{CmdStatus, CqArm, EventType, QpcState, View};
 
 use crate::fabric::frame_pool::FramePool;
 use crate::identity::PortIdentity;
-use crate::registry::{Registry, Resource};
+use crate::registry::{FIRST_SQN, Registry, Resource};
 use crate::stats::{EngineStats, QueueCounts};
 use crate::step::StepContext;
 
+use link::PortLink;
 use multicast::Groups;
+use nic::Nic;
 use qp::Qp;
 use resources::{MAX_FRAMES, QpResources, QpStep};
 use responder::error_poll::FailedQueues;
 
 pub(crate) use config::EngineConfig;
 pub(crate) use event::EngineEvent;
+pub(crate) use link::{FIRST_SOURCE_PORT, ROCE_ADDRESSES, RoceAddress};
 pub(crate) use memory::device_memory::LOG_MAX_ALIGNMENT;
 pub(crate) use memory::key::LOG_MAX_KLMS;
 pub(crate) use memory::page_source::PageSource;
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
+pub(crate) use nic::{
+    Destination, FlowTableSpec, FrameFilter, LOG_MAX_DESTINATIONS, LOG_MAX_QUEUE_TABLE, LOG_MAX_TABLE_SIZE, LOG_MAX_WQ_SIZE,
+    MAX_LEVEL, MatchCriteria, QueueMemory, RssSpec, Rule, TirSpec, TirTarget,
+};
 pub(crate) use srq::{SrqKind, SrqSpec};
 
 /// Keys, queues and transport of one device.
@@ -55,6 +69,8 @@ pub(crate) struct Engine {
     qps: BTreeMap<u32, Qp>,
     groups: Groups,
     shared: QpResources,
+    /// The Ethernet side of the port.
+    nic: Nic,
     /// Queue pairs that have work now.
     busy: BTreeSet<u32>,
     /// The number of the queue pair whose turn is next, 0 if the last turn came to all.
@@ -72,14 +88,15 @@ impl Engine {
     /// Creates a device without objects, at a port.
     pub(crate) fn new(config: EngineConfig, identity: Arc<PortIdentity>) -> Self {
         let registry = Registry::new(&config.limits, config.memory_limit);
-        Self::with_registry(config, identity, registry)
+        Self::with_registry(config, PortLink::new(identity), registry)
     }
 
-    fn with_registry(config: EngineConfig, identity: Arc<PortIdentity>, registry: Registry) -> Self {
+    fn with_registry(config: EngineConfig, port: PortLink, registry: Registry) -> Self {
         Self {
             qps: BTreeMap::new(),
             groups: Groups::default(),
-            shared: QpResources::new(config, identity, registry),
+            nic: Nic::default(),
+            shared: QpResources::new(config, port, registry),
             busy: BTreeSet::new(),
             next_busy: 0,
             timers: BTreeSet::new(),
@@ -110,17 +127,36 @@ impl Engine {
         self.shared.queue_counts.remove(&set);
     }
 
-    /// Forgets all objects, frames, events and counts.
+    /// Returns whether an Ethernet port takes and sends packets of RoCE.
+    pub(crate) fn has_roce(&self) -> bool {
+        self.shared.port.has_roce()
+    }
+
+    /// Lets an Ethernet port take and send packets of RoCE, or no longer.
+    pub(crate) fn enable_roce(&mut self, enabled: bool) {
+        self.shared.port.enable_roce(enabled);
+    }
+
+    /// Writes an entry of the address table of RoCE, or empties it. Refused with [`CmdStatus::BadParam`] beyond the table, and on
+    /// a port without one.
+    pub(crate) fn set_roce_address(&mut self, index: u32, address: Option<RoceAddress>) -> Result<(), CmdStatus> {
+        self.shared.port.set_roce_address(index, address)
+    }
+
+    /// Forgets all objects, frames, events and counts, and what the driver has set of the port.
     pub(crate) fn reset(&mut self) {
         let none = Registry::new(&self.shared.config.limits, 0);
         let mut registry = std::mem::replace(&mut self.shared.registry, none);
         registry.clear(&self.shared.config.limits);
-        *self = Self::with_registry(self.shared.config.clone(), Arc::clone(&self.shared.identity), registry);
+        *self = Self::with_registry(self.shared.config.clone(), self.shared.port.restarted(), registry);
     }
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. Returns `false` if there
     /// is no such queue.
     pub(crate) fn ring_send(&mut self, ctx: &mut StepContext<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
+        if qpn >= FIRST_SQN {
+            return self.ring_frames(ctx, qpn);
+        }
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.context.sq.is_some()) else { return false };
         if qp.context.state == QpcState::Rst {
             // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next
@@ -165,6 +201,7 @@ impl Engine {
         }
         self.poll_failed_queues(ctx);
         ctx.meter.begin_last_part();
+        self.send_frames(ctx);
         for _ in 0..self.busy.len() {
             let next = self.busy.range(self.next_busy..).next().or_else(|| self.busy.first());
             let Some(&qpn) = next else { break };
@@ -239,7 +276,7 @@ impl Engine {
     /// Same as [`Engine::next_due`], without the polling of queue pairs in error.
     fn next_work(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
-        let waits_for_room = !self.busy.is_empty() || !self.shared.management_requests.is_empty();
+        let waits_for_room = !self.busy.is_empty() || !self.nic.busy.is_empty() || !self.shared.management_requests.is_empty();
         if !self.shared.loopback.is_empty() || (waits_for_room && !held_back) {
             return Some(Instant::default());
         }
@@ -247,7 +284,7 @@ impl Engine {
         timer.into_iter().chain(self.shared.cqs.next_due()).min()
     }
 
-    /// Returns the next frame for the wire, LRH to ICRC.
+    /// Returns the next frame for the wire: LRH to ICRC, or an Ethernet frame without check sequence.
     pub(crate) fn transmit(&mut self) -> Option<Vec<u8>> {
         self.shared.frames.pop_front()
     }

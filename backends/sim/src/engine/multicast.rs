@@ -7,8 +7,6 @@ use bareverbs_mlx5_spec::CmdStatus;
 /// Groups, and queue pairs of one, at most: what the capabilities say (`log_max_mcg`, `max_qp_mcg`).
 pub(crate) const LOG_MAX_GROUPS: u32 = 8;
 pub(crate) const MAX_MEMBERS: usize = 16;
-/// First byte of the GID of a group.
-pub(super) const GROUP_GID: u8 = 0xff;
 
 /// Groups by their GID in wire order.
 #[derive(Debug, Default)]

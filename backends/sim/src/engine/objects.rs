@@ -2,7 +2,6 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
-use super::multicast::GROUP_GID;
 use super::qp::context::{QpContext, Service};
 use super::qp::{Qp, modify};
 use super::resources::QpStep;
@@ -176,7 +175,7 @@ impl Engine {
             }
         }
         let (old_pd, old_cqs, old_set) = (qp.context.pd(), qp.context.cqs(), qp.context.counter_set());
-        modify::modify(qp, &self.shared.config, &self.shared.identity, transition, opt_mask, qpc)?;
+        modify::modify(qp, &self.shared.config, &self.shared.port, transition, opt_mask, qpc)?;
         let id = Resource::qp(qpn);
         let new_pd = Resource::pd(qp.context.pd());
         // The one that changes keys had none before.
@@ -227,7 +226,7 @@ impl Engine {
     /// Gives a datagram queue pair a copy of what is sent to the group `gid` (wire order) from now on.
     pub(crate) fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
         let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
-        if qp.context.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
+        if qp.context.service != Service::Ud || !self.shared.port.is_group(gid) {
             return Err(CmdStatus::BadParam);
         }
         self.groups.attach(gid, qpn)

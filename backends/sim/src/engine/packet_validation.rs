@@ -7,7 +7,9 @@ use super::qp::Qp;
 use super::qp::context::Service;
 use super::resources::{QpResources, QpStep};
 use crate::management::{self, Violation};
-use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_LANE, SUBNET_QPN, same_partition};
+use crate::packet::{
+    Addressing, CongestionNotification, GENERAL_QPN, MULTICAST_QPN, Packet, SUBNET_QPN, is_marked, same_partition,
+};
 use crate::registry::FIRST_QPN;
 use crate::step::StepContext;
 use crate::trace::Record;
@@ -17,10 +19,21 @@ impl Engine {
     pub(crate) fn receive(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) {
         ctx.trace(Record::Received { bytes: frame });
         // The ICRC and the headers of a frame that nothing here takes are not worth their time.
-        if Addressing::of(frame).is_some_and(|addressing| self.has_no_taker(&addressing)) {
+        let addressing = self.shared.port.addressing(frame);
+        if self.shared.port.is_ethernet() && !addressing.as_ref().is_some_and(|addressing| self.is_roce(addressing)) {
+            return self.receive_frame(ctx, frame);
+        }
+        if let Some(addressing) = &addressing
+            && self.shared.port.is_ethernet()
+            && addressing.transport.is_none()
+            && CongestionNotification::is_in(frame)
+        {
+            return self.receive_notification(ctx, frame, addressing);
+        }
+        if addressing.is_some_and(|addressing| self.has_no_taker(&addressing)) {
             return self.drop_frame(ctx, "no queue pair accepts it");
         }
-        let mut packet = match Packet::decode(frame) {
+        let mut packet = match self.shared.port.decode(frame) {
             Ok(packet) => packet,
             Err(error) => {
                 ctx.note(|| format!("frame dropped: {error}"));
@@ -29,26 +42,20 @@ impl Engine {
                 return;
             }
         };
-        if packet.payload.len() > usize::from(self.shared.config.max_mtu) {
+        if packet.transport.payload.len() > usize::from(self.shared.config.max_mtu) {
             return self.drop_frame(ctx, "longer than the MTU of the port");
         }
-        if !packet.comes_from_a_port() {
-            return self.drop_frame(ctx, "its source is no port");
-        }
-        if !packet.keeps_subnet_lane() {
-            return self.drop_frame(ctx, "virtual lane 15 is for queue pair 0 alone");
-        }
-        if packet.lrh.dlid == PERMISSIVE_LID && packet.lrh.vl != SUBNET_LANE {
-            return self.drop_frame(ctx, "the permissive LID is for subnet management alone");
+        if let Err(broken) = self.shared.port.check(&packet) {
+            return self.drop_frame(ctx, broken);
         }
         if packet.is_multicast() {
             return self.receive_multicast(ctx, &packet, frame.len());
         }
-        if packet.grh.is_some_and(|route| !self.shared.identity.has_gid(route.dgid)) {
+        if !self.shared.port.ends_route(&packet.link) {
             return self.drop_frame(ctx, "its route ends at another GID");
         }
         if self.is_management_request(&packet) {
-            let subnet = packet.bth.dest_qpn == SUBNET_QPN;
+            let subnet = packet.transport.bth.dest_qpn == SUBNET_QPN;
             if self.shared.management_requests.push(packet) {
                 self.shared.stats.received.count(frame.len());
             } else {
@@ -58,12 +65,12 @@ impl Engine {
             }
             return;
         }
-        let qpn = self.local_qpn(packet.bth.dest_qpn);
+        let qpn = self.local_qpn(packet.transport.bth.dest_qpn);
         let addressing = packet.addressing();
         let Some(taker) = self.qps.get(&qpn).filter(|qp| qp.accepts(&addressing, &self.shared)) else {
             return self.drop_frame(ctx, "no queue pair accepts it");
         };
-        if !taker.accepts_global_route(&packet) {
+        if !taker.accepts_global_route(&packet, &self.shared) {
             return self.drop_frame(ctx, "its route begins elsewhere than at the peer");
         }
         if !taker.shares_partition(&packet, &self.shared) {
@@ -72,24 +79,27 @@ impl Engine {
             return self.drop_frame(ctx, "another partition");
         }
         self.shared.stats.received.count(frame.len());
-        if packet.bth.dest_qpn == SUBNET_QPN {
-            management::remove_key(packet.payload.to_mut());
+        if packet.transport.bth.dest_qpn == SUBNET_QPN {
+            management::remove_key(packet.transport.payload.to_mut());
         }
         self.deliver(ctx, qpn, &packet);
+        if is_marked(&packet.link) {
+            self.notify_congestion(ctx, qpn);
+        }
     }
 
     /// Returns whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another
     /// matter.
     fn has_no_taker(&self, addressing: &Addressing) -> bool {
-        let Addressing { lrh, dest_qpn, .. } = *addressing;
-        if lrh.is_multicast() {
+        let Addressing { link, dest_qpn, .. } = *addressing;
+        if link.is_multicast() {
             return dest_qpn != MULTICAST_QPN;
         }
         let ordinary = dest_qpn >= FIRST_QPN;
         ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
     }
 
-    fn drop_frame(&mut self, ctx: &mut StepContext<'_>, why: &str) {
+    pub(super) fn drop_frame(&mut self, ctx: &mut StepContext<'_>, why: &str) {
         ctx.note(|| format!("frame dropped: {why}"));
         self.shared.stats.dropped += 1;
     }
@@ -105,10 +115,10 @@ impl Engine {
     /// Delivers a packet to each member of its group that takes it. The sender's own members get their copies too, but
     /// for those that asked not to hear their own device.
     fn receive_multicast(&mut self, ctx: &mut StepContext<'_>, packet: &Packet<'_>, octets: usize) {
-        let members: Vec<u32> = packet.grh.into_iter().flat_map(|route| self.groups.members(route.dgid)).collect();
+        let members: Vec<u32> = packet.link.gids().into_iter().flat_map(|[_, group]| self.groups.members(group)).collect();
         // Each costs a step, whether it takes the packet or not.
         ctx.meter.count(members.len() as u64);
-        let own = packet.lrh.slid == self.shared.identity.lid();
+        let own = self.shared.port.is_source(&packet.link);
         let addressing = packet.addressing();
         let mut taken = false;
         for qpn in members {
@@ -143,25 +153,24 @@ impl Engine {
 }
 
 impl Qp {
-    /// Returns whether a packet is for this queue pair: service and local route.
+    /// Returns whether a packet is for this queue pair: service and first fields of the link part.
     pub(in crate::engine) fn accepts(&self, addressing: &Addressing, shared: &QpResources) -> bool {
-        let Addressing { lrh, transport, dest_qpn } = *addressing;
-        let group = lrh.is_multicast() && dest_qpn == MULTICAST_QPN;
-        if lrh.dlid != shared.identity.lid() && lrh.dlid != PERMISSIVE_LID && !group {
+        let Addressing { link, transport, dest_qpn } = *addressing;
+        let group = link.is_multicast() && dest_qpn == MULTICAST_QPN;
+        if !shared.port.is_destination(&link) && !group {
             return false;
         }
         if transport != Some(self.context.service.transport()) || self.context.service == Service::RegUmr {
             return false;
         }
-        !self.context.service.is_connected() || u32::from(lrh.slid) == self.context.path(Ads::RLID)
+        !self.context.service.is_connected() || shared.port.is_from_peer(&link, self.context.primary_path())
     }
 
     /// Returns whether the global route of a packet, if it has one, comes from the peer of this connection. That it ends at
     /// this port is checked for all packets.
-    pub(in crate::engine) fn accepts_global_route(&self, packet: &Packet<'_>) -> bool {
-        let Some(route) = packet.grh else { return true };
-        let path = self.context.qpc().sub(Qpc::PRIMARY_ADDRESS_PATH);
-        !self.context.service.is_connected() || !path.is_set(Ads::GRH) || path.bytes(Ads::RGID_RIP) == route.sgid
+    pub(in crate::engine) fn accepts_global_route(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
+        let context = &self.context;
+        !context.service.is_connected() || shared.port.begins_route_at_peer(&packet.link, context.primary_path())
     }
 
     /// Returns whether a packet comes from the partition of this queue pair. Subnet management has no partition; the queue pair
@@ -169,8 +178,8 @@ impl Qp {
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         match self.context.wire_qpn() {
             SUBNET_QPN => true,
-            GENERAL_QPN => shared.identity.shares_partition(packet.bth.pkey),
-            _ => same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey),
+            GENERAL_QPN => shared.port.shares_partition(packet.transport.bth.pkey),
+            _ => same_partition(shared.port.pkey(self.context.path(Ads::PKEY_INDEX)), packet.transport.bth.pkey),
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use super::config::EngineConfig;
 use super::cq::CqTable;
 use super::event::EngineEvent;
+use super::link::PortLink;
 use super::management_requests::ManagementRequests;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN};
-use crate::identity::PortIdentity;
 use crate::management::Violation;
-use crate::packet::{NO_LID, Packet};
+use crate::packet::Packet;
 use crate::registry::Registry;
 use crate::stats::{EngineStats, QueueCounts};
 use crate::step::StepContext;
@@ -26,8 +25,8 @@ pub(in crate::engine) const MAX_FRAMES: usize = 1024;
 #[derive(Debug)]
 pub(in crate::engine) struct QpResources {
     pub(in crate::engine) config: EngineConfig,
-    /// Who the port is.
-    pub(in crate::engine) identity: Arc<PortIdentity>,
+    /// The link layer of the port.
+    pub(in crate::engine) port: PortLink,
     pub(in crate::engine) registry: Registry,
     pub(in crate::engine) keys: KeyTable,
     pub(in crate::engine) cqs: CqTable,
@@ -50,10 +49,10 @@ pub(in crate::engine) struct QpResources {
 }
 
 impl QpResources {
-    pub(in crate::engine) fn new(config: EngineConfig, identity: Arc<PortIdentity>, registry: Registry) -> Self {
+    pub(in crate::engine) fn new(config: EngineConfig, port: PortLink, registry: Registry) -> Self {
         Self {
             config,
-            identity,
+            port,
             registry,
             keys: KeyTable::default(),
             cqs: CqTable::default(),
@@ -68,10 +67,6 @@ impl QpResources {
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }
-    }
-
-    pub(in crate::engine) fn pkey(&self, index: u32) -> u16 {
-        self.identity.pkey(index as usize)
     }
 
     /// Remembers a packet with a wrong key.
@@ -104,20 +99,23 @@ impl QpStep<'_, '_> {
 
     /// Sends a packet; one to this port comes back without the wire.
     pub(in crate::engine) fn transmit(&mut self, packet: Packet<'_>) {
-        let mut frame = self.shared.frame_pool.take(packet.transport_len());
+        if !self.shared.port.may_send(&packet.link) {
+            self.ctx.note(|| "packet not sent: the port has no such source address".to_owned());
+            return;
+        }
+        let mut frame = self.shared.frame_pool.take(packet.transport.encoded_len());
         packet.encode_into(&mut frame);
         self.ctx.trace(Record::Sent { bytes: &frame });
-        if !packet.lrh.is_multicast() {
+        if !packet.link.is_multicast() {
             self.shared.stats.sent.count(frame.len());
         } else {
             self.shared.stats.sent_multicast.count(frame.len());
             // Members may be here as well as elsewhere.
             self.shared.loopback.push_back(frame.clone());
         }
-        let here = packet.lrh.dlid == self.shared.identity.lid() && packet.lrh.dlid != NO_LID;
-        let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
+        let queue = if self.shared.port.loops_back(&packet.link) { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
-        if let Cow::Owned(payload) = packet.payload {
+        if let Cow::Owned(payload) = packet.transport.payload {
             self.shared.payload = payload;
         }
     }

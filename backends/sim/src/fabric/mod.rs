@@ -18,7 +18,7 @@ mod inbox;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bareverbs::Instant;
 use parking_lot::MutexGuard;
@@ -27,7 +27,8 @@ use self::inbox::{Admission, FlowControl, Inbox, Source};
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
 use crate::host_memory::HostMemory;
-use crate::packet::{NO_LID, is_subnet_management, source};
+use crate::identity::PortIdentity;
+use crate::packet::{NO_LID, is_subnet_management};
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, Frame, PortId, Wire};
 
@@ -40,8 +41,30 @@ const SPARE_FRAMES: usize = 1024;
 
 /// Where frames go that no port here is for. It must not wait.
 pub trait Uplink {
-    /// Takes a frame (LRH to ICRC) of a port here.
-    fn send(&self, from: PortId, frame: Vec<u8>);
+    /// Takes a frame (LRH to ICRC) of a port here. Returns whether it is on its way.
+    fn send(&self, from: PortId, frame: Vec<u8>) -> bool;
+}
+
+/// Which way a frame goes on the cable of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It arrives at the port.
+    ToPort,
+    /// The port sends it to another process, over the uplink.
+    FromPort,
+}
+
+/// Sees the frames on the cables of the ports: each one where it arrives, after all that the wire did to it, and those that
+/// leave over the uplink. It is called with the switch locked, so it must not wait.
+pub trait Tap {
+    /// A frame (LRH to ICRC, or an Ethernet frame without check sequence) on the cable of `port` at `now`.
+    fn frame(&mut self, now: Instant, port: PortId, direction: Direction, frame: &[u8]);
+}
+
+impl<T: Tap> Tap for Arc<Mutex<T>> {
+    fn frame(&mut self, now: Instant, port: PortId, direction: Direction, frame: &[u8]) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).frame(now, port, direction, frame);
+    }
 }
 
 /// The state of a port that its device alone uses.
@@ -74,6 +97,7 @@ impl Port {
 struct Switch<W> {
     wire: W,
     uplink: Option<Box<dyn Uplink + Send>>,
+    tap: Option<Box<dyn Tap + Send>>,
 }
 
 /// A wire, and an inbox at each of its ports.
@@ -100,10 +124,9 @@ fn nanos(moment: Option<Instant>) -> u64 {
     moment.map_or(u64::MAX, Instant::as_nanos)
 }
 
-/// Returns whether the switch takes a frame from this port: its source is the LID that the port has now, and its partition one
-/// of the port's.
+/// Returns whether the switch takes a frame from this port, which sends it.
 fn admits_from(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
-    wire.identity(port).is_none_or(|identity| source(frame) == Some(identity.lid()) && identity.may_send(frame))
+    wire.identity(port).is_none_or(|identity| identity.may_send(frame))
 }
 
 /// Returns whether a frame belongs to a partition of this port, which receives it.
@@ -111,9 +134,11 @@ fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
     wire.identity(port).is_none_or(|identity| identity.admits(frame))
 }
 
-/// Returns what becomes of a frame that finds no room: virtual lane 15 has no flow control (InfiniBand Architecture 7.6).
-fn flow_control(frame: &[u8]) -> FlowControl {
-    if is_subnet_management(frame) { FlowControl::None } else { FlowControl::Waits }
+/// Returns what becomes of a frame of this port that finds no room: virtual lane 15 has no flow control (InfiniBand
+/// Architecture 7.6). Ethernet ports pause their senders, as those of cards do (IEEE 802.3, annex 31B).
+fn flow_control(wire: &impl Wire, port: PortId, frame: &[u8]) -> FlowControl {
+    let is_ethernet = wire.identity(port).is_some_and(PortIdentity::is_ethernet);
+    if !is_ethernet && is_subnet_management(frame) { FlowControl::None } else { FlowControl::Waits }
 }
 
 fn reach(reached: &mut Vec<PortId>, port: PortId) {
@@ -127,7 +152,7 @@ impl<W: Wire> Fabric<W> {
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
         Self {
-            switch: parking_lot::Mutex::new(Switch { wire, uplink }),
+            switch: parking_lot::Mutex::new(Switch { wire, uplink, tap: None }),
             inboxes: Vec::new(),
             filtered: Vec::new(),
             frame_pool: Mutex::new(FramePool::new(SPARE_FRAMES)),
@@ -156,6 +181,11 @@ impl<W: Wire> Fabric<W> {
     /// Returns the wire, if this is the only reference to the fabric.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.switch.get_mut().wire
+    }
+
+    /// Shows all frames to a tap from now on, or to none. Returns the one before.
+    pub fn set_tap(&self, tap: Option<Box<dyn Tap + Send>>) -> Option<Box<dyn Tap + Send>> {
+        std::mem::replace(&mut self.switch().tap, tap)
     }
 
     /// Ends the uplink.
@@ -229,7 +259,7 @@ impl<W: Wire> Fabric<W> {
             return false;
         }
         let mut ports = Vec::new();
-        self.deliver_from(&mut self.switch().wire, now, &mut ports);
+        self.deliver_from(&mut self.switch(), now, &mut ports);
         ports.iter().for_each(|port| reached(*port));
         !ports.is_empty()
     }
@@ -249,25 +279,27 @@ impl<W: Wire> Fabric<W> {
     pub fn arrive(&self, frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> Result<(), Vec<u8>> {
         // No port has this number.
         let nowhere = PortId(usize::MAX);
-        let switch = self.switch();
+        let mut switch = self.switch();
         match switch.wire.destination(nowhere, &frame) {
             Destination::Nowhere => {}
             Destination::Everyone(_) => {
                 let frame = Frame::shared(frame);
-                for (number, inbox) in self.inboxes.iter().enumerate() {
-                    let port = PortId(number);
-                    if admits(&switch.wire, port, &frame) && inbox.push(Source::Uplink, frame.clone(), true) {
+                for port in (0..self.inboxes.len()).map(PortId) {
+                    if admits(&switch.wire, port, &frame)
+                        && self.push(&mut switch, now, port, Source::Uplink, frame.clone(), true)
+                    {
                         reached(port);
                     }
                 }
             }
             Destination::Port(to) if !admits(&switch.wire, to, &frame) => self.count_filtered(to),
             Destination::Port(to) => {
-                drop(switch);
+                let flow_control = flow_control(&switch.wire, to, &frame);
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
-                match inbox.admit(Source::Uplink, frame.capacity(), 0, flow_control(&frame), now) {
+                match inbox.admit(Source::Uplink, frame.capacity(), 0, flow_control, now) {
                     Admission::Pass => {
-                        inbox.push(Source::Uplink, Frame::Own(frame), false);
+                        self.push(&mut switch, now, to, Source::Uplink, Frame::Own(frame), false);
+                        drop(switch);
                         reached(to);
                     }
                     Admission::Discard => {}
@@ -362,7 +394,7 @@ impl<W: Wire> Fabric<W> {
                         sent = true;
                         if group {
                             // It went to each port. The others have their turn before the next one.
-                            self.deliver_from(&mut switch.wire, now, &mut port.reached);
+                            self.deliver_from(&mut switch, now, &mut port.reached);
                             MutexGuard::bump(&mut switch);
                         }
                     }
@@ -374,7 +406,7 @@ impl<W: Wire> Fabric<W> {
                     }
                 }
             }
-            self.deliver_from(&mut switch.wire, now, &mut port.reached);
+            self.deliver_from(&mut switch, now, &mut port.reached);
         }
         sent
     }
@@ -383,14 +415,18 @@ impl<W: Wire> Fabric<W> {
     fn admit(&self, wire: &W, from: PortId, frame: &Vec<u8>, now: Instant) -> Admission {
         match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
-                Some(inbox) => {
-                    inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), flow_control(frame), now)
-                }
+                Some(inbox) => inbox.admit(
+                    Source::Port(from),
+                    frame.capacity(),
+                    wire.in_flight(from),
+                    flow_control(wire, from, frame),
+                    now,
+                ),
                 None => Admission::Pass,
             },
             // A group waits for none of its members, but on the wire there are no more frames than they have room for.
             Destination::Everyone(_) => match wire.next_due() {
-                Some(due) if wire.in_flight(from) >= self.group_room() => match flow_control(frame) {
+                Some(due) if wire.in_flight(from) >= self.group_room() => match flow_control(wire, from, frame) {
                     FlowControl::Waits => Admission::Wait(due),
                     FlowControl::None => Admission::Discard,
                 },
@@ -410,29 +446,53 @@ impl<W: Wire> Fabric<W> {
         self.inboxes.len() + 1
     }
 
-    fn deliver_from(&self, wire: &mut W, now: Instant, reached: &mut Vec<PortId>) {
-        while let Some(Delivery { from, to, frame, group }) = wire.deliver(now) {
-            let Some(inbox) = self.inboxes.get(to.0) else { continue };
-            if !admits(wire, to, &frame) {
+    fn deliver_from(&self, switch: &mut Switch<W>, now: Instant, reached: &mut Vec<PortId>) {
+        while let Some(Delivery { from, to, frame, group }) = switch.wire.deliver(now) {
+            if !admits(&switch.wire, to, &frame) {
                 self.count_filtered(to);
-            } else if inbox.push(Source::Port(from), frame, group) {
+            } else if self.push(switch, now, to, Source::Port(from), frame, group) {
                 reach(reached, to);
             }
         }
-        self.wire_due.store(nanos(wire.next_due()), Ordering::Relaxed);
+        self.wire_due.store(nanos(switch.wire.next_due()), Ordering::Relaxed);
+    }
+
+    /// Puts a frame into the inbox of a port. Returns whether there was room.
+    fn push(&self, switch: &mut Switch<W>, now: Instant, to: PortId, source: Source, frame: Frame, group: bool) -> bool {
+        let Some(inbox) = self.inboxes.get(to.0) else { return false };
+        let Some(tap) = &mut switch.tap else { return inbox.push(source, frame, group) };
+        // The tap must not see a frame for which there is no room.
+        let copy = frame.clone();
+        let pushed = inbox.push(source, frame, group);
+        if pushed {
+            tap.frame(now, to, Direction::ToPort, &copy);
+        }
+        pushed
     }
 }
 
 impl<W: Wire> Switch<W> {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
-        let Some(uplink) = &self.uplink else { return self.wire.send(now, from, frame) };
+        if self.uplink.is_none() {
+            return self.wire.send(now, from, frame);
+        }
         match self.wire.destination(from, &frame) {
             Destination::Port(_) => self.wire.send(now, from, frame),
-            Destination::Nowhere => uplink.send(from, frame),
+            Destination::Nowhere => self.send_up(now, from, frame),
             Destination::Everyone(_) => {
-                uplink.send(from, frame.clone());
+                self.send_up(now, from, frame.clone());
                 self.wire.send(now, from, frame);
             }
+        }
+    }
+
+    /// Sends a frame over the uplink.
+    fn send_up(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        let Some(uplink) = &self.uplink else { return };
+        let copy = self.tap.is_some().then(|| frame.clone());
+        let sent = uplink.send(from, frame);
+        if let (Some(tap), Some(copy), true) = (&mut self.tap, copy, sent) {
+            tap.frame(now, from, Direction::FromPort, &copy);
         }
     }
 }

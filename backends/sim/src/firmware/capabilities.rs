@@ -1,16 +1,22 @@
 //! Capability pages: what the device can do at most, and what the driver chose.
 
 use bareverbs_mlx5_spec::{
-    AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, DeviceMemCap, Field, Layout, Place, View, ViewMut, uctx_cap,
+    AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, DeviceMemCap, Field, FlowTableNicCap, FlowTablePropLayout, Layout,
+    PerProtocolNetworkingOffloadCaps, Place, PortType, ROCE_VERSION_2, RoceCap, UdpHeader, View, ViewMut, roce_l3_type,
+    uctx_cap,
 };
 
 use crate::audit::Finding;
 use crate::config::DeviceConfig;
-use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MAX_KLMS, MAX_MEMBERS};
+use crate::engine::{
+    FIRST_SOURCE_PORT, LOG_MAX_ALIGNMENT, LOG_MAX_DESTINATIONS, LOG_MAX_GROUPS, LOG_MAX_KLMS, LOG_MAX_QUEUE_TABLE,
+    LOG_MAX_TABLE_SIZE, LOG_MAX_WQ_SIZE, MAX_LEVEL, MAX_MEMBERS, ROCE_ADDRESSES,
+};
+use crate::firmware::nic_vport::LOG_MAX_LIST;
 use crate::limits::LOG_MIN_ALLOCATION;
 use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::registers::init_segment::TIMER_KHZ;
-use crate::registry::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS, LOG_MAX_XRCDS};
+use crate::registry::{LOG_MAX_CONTEXTS, LOG_MAX_NIC_QUEUES, LOG_MAX_NIC_TABLES, LOG_MAX_UMEMS, LOG_MAX_XRCDS};
 use crate::step::StepContext;
 
 /// Bytes of the pages that exist here.
@@ -21,6 +27,9 @@ const LAST_PAGE: u32 = 0x28;
 const CHECKSUM_ALL: u32 = 3;
 /// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: operands in host byte order in memory.
 const HOST_ENDIANNESS: u32 = 1;
+/// [`PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE`]: no header has to lie in the WQE (Linux
+/// `MLX5_CAP_INLINE_MODE_NOT_REQUIRED`).
+const NO_INLINE: u32 = 2;
 
 #[derive(Clone, Debug)]
 struct Pair {
@@ -30,7 +39,7 @@ struct Pair {
 
 impl Pair {
     fn new<L: Layout>(fill: impl FnOnce(&mut ViewMut<'_, L>)) -> Self {
-        let mut most = vec![0; PAGE];
+        let mut most = vec![0; PAGE.max(L::SIZE)];
         if let Some(mut page) = ViewMut::<L>::new(&mut most) {
             fill(&mut page);
         }
@@ -49,6 +58,10 @@ pub(crate) struct Capabilities {
     atomic: Pair,
     atomics: bool,
     device_memory: Pair,
+    /// What an Ethernet port has.
+    roce: Option<Pair>,
+    offloads: Option<Pair>,
+    flow_tables: Option<Pair>,
 }
 
 /// Reports bits of `page` that no field of its layout covers. Returns whether each field is at most what `most` allows.
@@ -83,6 +96,7 @@ fn check(ctx: &mut StepContext<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page:
 impl Capabilities {
     pub(crate) fn new(config: &DeviceConfig) -> Self {
         let limits = &config.limits;
+        let is_ethernet = config.mac().is_some();
         let mut general = Pair::new::<CmdHcaCap>(|cap| {
             cap.set(CmdHcaCap::LOG_MAX_SRQ_SZ, limits.log_max_srq_size.into())
                 .set(CmdHcaCap::LOG_MAX_QP_SZ, limits.log_max_qp_size.into())
@@ -100,7 +114,8 @@ impl Capabilities {
                 .set(CmdHcaCap::FIXED_BUFFER_SIZE, 1)
                 .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
-                .set(CmdHcaCap::IB_VIRT, config.ib_virt.into())
+                .set(CmdHcaCap::IB_VIRT, (config.ib_virt && !is_ethernet).into())
+                .set(CmdHcaCap::PORT_TYPE, if is_ethernet { PortType::Ethernet } else { PortType::InfiniBand }.code())
                 .set(CmdHcaCap::DEVICE_MEMORY, 1)
                 .set(CmdHcaCap::VPORT_COUNTERS, 1)
                 .set(CmdHcaCap::LOCAL_CA_ACK_DELAY, 15)
@@ -139,6 +154,25 @@ impl Capabilities {
                 .set(CmdHcaCap::DEVICE_FREQUENCY_MHZ, TIMER_KHZ / 1000)
                 .set(CmdHcaCap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ)
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());
+            if is_ethernet {
+                cap.set(CmdHcaCap::ROCE, 1)
+                    .set(CmdHcaCap::ETH_NET_OFFLOADS, 1)
+                    .set(CmdHcaCap::NIC_FLOW_TABLE, 1)
+                    .set(CmdHcaCap::LOG_MAX_RQ, LOG_MAX_NIC_QUEUES)
+                    .set(CmdHcaCap::LOG_MAX_SQ, LOG_MAX_NIC_QUEUES)
+                    .set(CmdHcaCap::LOG_MAX_TIR, LOG_MAX_NIC_QUEUES)
+                    .set(CmdHcaCap::LOG_MAX_TIS, LOG_MAX_NIC_QUEUES)
+                    .set(CmdHcaCap::LOG_MAX_RMP, LOG_MAX_NIC_QUEUES)
+                    .set(CmdHcaCap::LOG_MAX_RQT, LOG_MAX_NIC_TABLES)
+                    .set(CmdHcaCap::LOG_MAX_RQT_SIZE, LOG_MAX_QUEUE_TABLE)
+                    .set(CmdHcaCap::LOG_MAX_WQ_SZ, LOG_MAX_WQ_SIZE)
+                    .set(CmdHcaCap::LOG_MAX_STRIDE_SZ_RQ, 9)
+                    .set(CmdHcaCap::LOG_MAX_STRIDE_SZ_SQ, 6)
+                    .set(CmdHcaCap::LOG_MAX_TRANSPORT_DOMAIN, LOG_MAX_XRCDS)
+                    .set(CmdHcaCap::LOG_MAX_CURRENT_UC_LIST, LOG_MAX_LIST)
+                    .set(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, LOG_MAX_LIST)
+                    .set(CmdHcaCap::LOG_MAX_VLAN_LIST, LOG_MAX_LIST);
+            }
         });
         if let Some(log) = config.initial_log_max_qp
             && let Some(mut page) = ViewMut::<CmdHcaCap>::new(&mut general.current)
@@ -163,7 +197,43 @@ impl Capabilities {
                 .set(DeviceMemCap::MEMIC_BAR_SIZE, DEVICE_MEMORY_SIZE as u32)
                 .set(DeviceMemCap::MAX_MEMIC_SIZE, DEVICE_MEMORY_SIZE as u32);
         });
-        Self { general, atomic, atomics: config.atomics, device_memory }
+        let roce = is_ethernet.then(|| {
+            Pair::new::<RoceCap>(|cap| {
+                cap.set(RoceCap::L3_TYPE, 1 << 1 << roce_l3_type::IPV4 | 1 << 1 << roce_l3_type::IPV6)
+                    .set(RoceCap::ROCE_VERSION, 1 << ROCE_VERSION_2)
+                    .set(RoceCap::R_ROCE_DEST_UDP_PORT, UdpHeader::ROCE_V2)
+                    .set(RoceCap::R_ROCE_MIN_SRC_UDP_PORT, FIRST_SOURCE_PORT.into())
+                    .set(RoceCap::R_ROCE_MAX_SRC_UDP_PORT, u16::MAX.into())
+                    .set(RoceCap::ROCE_ADDRESS_TABLE_SIZE, ROCE_ADDRESSES as u32);
+            })
+        });
+        let offloads = is_ethernet.then(|| {
+            Pair::new::<PerProtocolNetworkingOffloadCaps>(|cap| {
+                cap.set(PerProtocolNetworkingOffloadCaps::CSUM_CAP, 1)
+                    .set(PerProtocolNetworkingOffloadCaps::VLAN_CAP, 1)
+                    .set(PerProtocolNetworkingOffloadCaps::SELF_LB_EN_MODIFIABLE, 1)
+                    .set(PerProtocolNetworkingOffloadCaps::MAX_LSO_CAP, 16)
+                    .set(PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE, NO_INLINE)
+                    .set(PerProtocolNetworkingOffloadCaps::RSS_IND_TBL_CAP, 8);
+            })
+        });
+        let flow_tables = is_ethernet.then(|| {
+            Pair::new::<FlowTableNicCap>(|cap| {
+                cap.sub(FlowTableNicCap::FLOW_TABLE_PROPERTIES_NIC_RECEIVE)
+                    .set(FlowTablePropLayout::FT_SUPPORT, 1)
+                    // With these four the driver names the first table, and rules change all at once.
+                    .set(FlowTablePropLayout::FLOW_MODIFY_EN, 1)
+                    .set(FlowTablePropLayout::MODIFY_ROOT, 1)
+                    .set(FlowTablePropLayout::IDENTIFIED_MISS_TABLE_MODE, 1)
+                    .set(FlowTablePropLayout::FLOW_TABLE_MODIFY, 1)
+                    .set(FlowTablePropLayout::LOG_MAX_FT_SIZE, LOG_MAX_TABLE_SIZE)
+                    .set(FlowTablePropLayout::MAX_FT_LEVEL, MAX_LEVEL)
+                    .set(FlowTablePropLayout::LOG_MAX_FT_NUM, LOG_MAX_NIC_TABLES)
+                    .set(FlowTablePropLayout::LOG_MAX_DESTINATION, LOG_MAX_DESTINATIONS)
+                    .set(FlowTablePropLayout::LOG_MAX_FLOW, 20);
+            })
+        });
+        Self { general, atomic, atomics: config.atomics, device_memory, roce, offloads, flow_tables }
     }
 
     fn pair(&mut self, page: u32) -> Result<(&mut Pair, bareverbs_mlx5_spec::LayoutInfo), CmdStatus> {
@@ -175,16 +245,21 @@ impl Capabilities {
     }
 
     /// Returns the page that QUERY_HCA_CAP's `op_mod` asks for; one in which the device has nothing is all zero.
-    pub(crate) fn query(&mut self, op_mod: u32) -> Result<&[u8], CmdStatus> {
+    pub(crate) fn query(&self, op_mod: u32) -> Result<&[u8], CmdStatus> {
         let page = op_mod >> 1;
-        if page == CapabilityType::DeviceMemory.code() {
-            // Nothing of it can be chosen.
-            return Ok(&self.device_memory.most);
-        }
-        match self.pair(page) {
-            Ok((pair, _)) => Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most }),
-            Err(_) if page <= LAST_PAGE => Ok(&[0; PAGE]),
-            Err(status) => Err(status),
+        let pair = match CapabilityType::from_code(page) {
+            Some(CapabilityType::General) => Some(&self.general),
+            Some(CapabilityType::Atomic) if self.atomics => Some(&self.atomic),
+            Some(CapabilityType::DeviceMemory) => Some(&self.device_memory),
+            Some(CapabilityType::Roce) => self.roce.as_ref(),
+            Some(CapabilityType::EthernetOffloads) => self.offloads.as_ref(),
+            Some(CapabilityType::FlowTable) => self.flow_tables.as_ref(),
+            _ => None,
+        };
+        match pair {
+            Some(pair) => Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most }),
+            None if page <= LAST_PAGE => Ok(&[0; PAGE]),
+            None => Err(CmdStatus::BadParam),
         }
     }
 

@@ -23,6 +23,10 @@ pub(crate) mod cost {
     pub(crate) const EQ: u64 = 256;
     /// Shared receive queue.
     pub(crate) const SRQ: u64 = 256;
+    /// Receive queue of an Ethernet port.
+    pub(crate) const RQ: u64 = 256;
+    /// Send queue of an Ethernet port.
+    pub(crate) const SQ: u64 = 256;
     /// Memory key, without its translations.
     pub(crate) const MKEY: u64 = 128;
 }

@@ -3,6 +3,7 @@
 pub(crate) mod capabilities;
 pub(crate) mod event_queues;
 pub(crate) mod firmware_pages;
+pub(crate) mod nic_vport;
 pub(crate) mod unsupported;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use crate::engine::{Engine, EngineConfig, EngineEvent};
 use crate::firmware::capabilities::Capabilities;
 use crate::firmware::event_queues::{Event, EventQueues};
 use crate::firmware::firmware_pages::Pages;
+use crate::firmware::nic_vport::NicVport;
 use crate::firmware::unsupported::{Unsupported, UnsupportedLog};
 use crate::identity::LidTaken;
 use crate::management::{self, Agents, Cleared};
@@ -47,6 +49,8 @@ pub(crate) struct Firmware {
     pub(crate) caps: Capabilities,
     pub(crate) pages: Pages,
     pub(crate) port: Port,
+    /// What the driver of an Ethernet port has set.
+    pub(crate) nic_vport: NicVport,
     pub(crate) eqs: EventQueues,
     pub(crate) engine: Engine,
     /// What the port had counted when a performance manager last cleared each count.
@@ -79,6 +83,7 @@ impl Firmware {
             caps,
             engine: Engine::new(engine_config, Arc::clone(port.identity())),
             port,
+            nic_vport: NicVport::default(),
             eqs: EventQueues::default(),
             cleared_traffic: Cleared::default(),
             umems: Umems::default(),
@@ -97,8 +102,9 @@ impl Firmware {
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             limits: self.config.limits,
             log_max_msg: self.config.limits.log_max_msg,
-            max_mtu: self.config.mtu,
+            max_mtu: self.config.max_payload(),
             log_max_reads: self.config.limits.log_max_reads,
+            mac: self.config.mac(),
             memory_limit: self.config.memory_limit.max(MIN_MEMORY_LIMIT),
         });
     }
@@ -110,6 +116,7 @@ impl Firmware {
         self.port.restart_counts();
         self.umems = Umems::default();
         self.raw_senders.clear();
+        self.nic_vport = NicVport::default();
         self.engine.reset();
         self.pages.forget_objects();
     }
@@ -190,10 +197,9 @@ impl Firmware {
         let part = ctx.meter.begin_part();
         while let Some(request) = self.engine.next_management_request() {
             ctx.meter.count(MANAGEMENT_REQUEST_STEPS);
-            let answer = request
-                .payload
-                .first_chunk()
-                .and_then(|mad| management::answer_from_wire(self.agents(ctx.now, request.lrh.slid), mad));
+            let asker = request.link.completion().slid;
+            let mad = request.transport.payload.first_chunk();
+            let answer = mad.and_then(|mad| management::answer_from_wire(self.agents(ctx.now, asker), mad));
             if let Some(answer) = answer {
                 self.engine.answer(ctx, &request, &answer);
             }

@@ -110,12 +110,15 @@ impl SimMemory {
                 *to = *from;
             }
         }
-        for (chunk, word) in middle.chunks_mut(WORD).zip(words) {
-            let bytes = word.load(O::LOAD).to_ne_bytes();
-            match <&mut [u8; WORD]>::try_from(&mut *chunk) {
-                Ok(chunk) => *chunk = bytes,
-                Err(_) => chunk.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
-            }
+        let (whole, tail) = middle.as_chunks_mut::<WORD>();
+        let words = words.as_slice();
+        for (chunk, word) in whole.iter_mut().zip(words) {
+            *chunk = word.load(O::LOAD).to_ne_bytes();
+        }
+        if !tail.is_empty()
+            && let Some(word) = words.get(whole.len())
+        {
+            tail.iter_mut().zip(word.load(O::LOAD).to_ne_bytes()).for_each(|(to, from)| *to = from);
         }
         Ok(())
     }
@@ -129,11 +132,15 @@ impl SimMemory {
         {
             replace_bytes::<O>(word, at % WORD, head);
         }
-        for (chunk, word) in middle.chunks(WORD).zip(words) {
-            match <[u8; WORD]>::try_from(chunk) {
-                Ok(bytes) => word.store(u64::from_ne_bytes(bytes), O::STORE),
-                Err(_) => replace_bytes::<O>(word, 0, chunk),
-            }
+        let (whole, tail) = middle.as_chunks::<WORD>();
+        let words = words.as_slice();
+        for (bytes, word) in whole.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*bytes), O::STORE);
+        }
+        if !tail.is_empty()
+            && let Some(word) = words.get(whole.len())
+        {
+            replace_bytes::<O>(word, 0, tail);
         }
         Ok(())
     }

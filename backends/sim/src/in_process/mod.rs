@@ -14,6 +14,7 @@
 //!
 //! One thread that does the same sees the same, to the nanosecond.
 
+mod capture;
 mod config;
 mod idle_reads;
 mod memory;
@@ -23,6 +24,7 @@ mod platform;
 mod state;
 mod world;
 
+pub use capture::Capture;
 pub use config::WorldConfig;
 pub use memory::{MemoryMap, SimBuffer, SimMemory, SimRing};
 pub use order::{Access, OrderLog, Recorded, RecordedPlatform, RecordedRegister, RecordedRing};

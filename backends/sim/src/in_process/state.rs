@@ -1,16 +1,23 @@
 //! What clocks, registers and hosts of one world share: devices, wire, time.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bareverbs::Instant;
 use parking_lot::ReentrantMutex;
 
 use super::config::WorldConfig;
+use crate::capture::PcapNg;
+use crate::config::DeviceConfig;
 use crate::device::Device;
-use crate::fabric::{Fabric, Port};
+use crate::fabric::{Fabric, Port, Tap};
 use crate::wire::{FaultyWire, PerfectWire};
+
+/// The file of a capture, which the wire and its owner share.
+pub(super) type CaptureFile = Arc<Mutex<PcapNg<Box<dyn io::Write + Send>>>>;
 
 /// Maximum rounds of work at one moment, so that no device can stop time.
 const ROUNDS: usize = 256;
@@ -87,9 +94,46 @@ pub(super) struct Subnet {
     pub(super) step: Duration,
     pub(super) devices: Vec<(Port, Device)>,
     pub(super) fabric: Fabric<FaultyWire<PerfectWire>>,
+    /// The capture in progress, which describes each device that is added.
+    pub(super) capture: Option<CaptureFile>,
+}
+
+/// Describes the port of a device, before its first frame.
+fn describe(file: &CaptureFile, config: &DeviceConfig) {
+    file.lock().unwrap_or_else(PoisonError::into_inner).add_port(&format!("lid{}", config.lid), config.port);
 }
 
 impl Subnet {
+    /// Adds a device, whose port is the last one on the wire.
+    pub(super) fn add(&mut self, device: Device) -> usize {
+        let port = self.fabric.add_port();
+        if let Some(capture) = &self.capture {
+            describe(capture, device.config());
+        }
+        self.devices.push((port, device));
+        self.devices.len() - 1
+    }
+
+    /// Shows what arrives over the wire to a tap, or to none. Ends a capture.
+    pub(super) fn set_tap(&mut self, tap: Option<Box<dyn Tap + Send>>) {
+        self.fabric.set_tap(tap);
+        self.capture = None;
+    }
+
+    /// Writes what arrives over the wire into a file from now on.
+    pub(super) fn begin_capture(&mut self, file: &CaptureFile) {
+        self.devices.iter().for_each(|(_, device)| describe(file, device.config()));
+        self.set_tap(Some(Box::new(Arc::clone(file))));
+        self.capture = Some(Arc::clone(file));
+    }
+
+    /// Ends a capture, unless another one has begun.
+    pub(super) fn end_capture(&mut self, file: &CaptureFile) {
+        if self.capture.as_ref().is_some_and(|current| Arc::ptr_eq(current, file)) {
+            self.set_tap(None);
+        }
+    }
+
     pub(super) fn read(&self, device: usize, offset: u64, into: &mut [u8]) {
         if let Some((_, device)) = self.devices.get(device) {
             device.bar_read(offset, into);

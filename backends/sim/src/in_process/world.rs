@@ -1,27 +1,32 @@
 //! Devices, wire and time.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bareverbs::{Instant, Machine};
 use parking_lot::ReentrantMutex;
 
+use super::capture::Capture;
 use super::config::WorldConfig;
 use super::idle_reads::HomeWorld;
 use super::memory::{MemoryMap, SimMemory};
 use super::pages::SimPages;
 use super::platform::{SimClock, SimFence, SimPlatform, SimRegisters};
-use super::state::{Subnet, WorldState};
+use super::state::{CaptureFile, Subnet, WorldState};
+use crate::capture::PcapNg;
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::Device;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Tap};
 use crate::host_memory::HostMemory;
-use crate::wire::{FaultyWire, PerfectWire, WireFaults, WireStats};
+use crate::wire::{FaultyWire, PerfectWire, PortId, WireFaults, WireStats};
 
-/// Device address of the first memory of a host, unless the caller chooses one.
+/// Device address of the first memory of the first host, unless the caller chooses one.
 const FIRST_MEMORY: u64 = 0x1_0000_0000;
+/// From the first memory of one host to that of the next: an address of one is none of another's.
+const HOST_MEMORY: u64 = 1 << 40;
 
 /// Devices joined by a wire, and their time.
 ///
@@ -44,7 +49,7 @@ impl World {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
         let (step, read_step) = (config.step, config.read_step);
         let fabric = Fabric::new(wire, None);
-        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), fabric, config }));
+        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), fabric, config, capture: None }));
         Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
     }
 
@@ -81,9 +86,7 @@ impl World {
         device.advance(self.now());
         let device = self.state.with(|subnet| {
             subnet.fabric.wire_mut().inner_mut().attach(device.identity());
-            let port = subnet.fabric.add_port();
-            subnet.devices.push((port, device));
-            subnet.devices.len() - 1
+            subnet.add(device)
         });
         Host { world: self.clone(), device, map }
     }
@@ -115,6 +118,31 @@ impl World {
         });
     }
 
+    /// Writes what arrives over the wire from now on into `output`, as a pcapng file with an interface for each port: `lid1` and
+    /// so on, after [`DeviceConfig::lid`]. Moment 0 is the start of 1970. Ends the capture before, if there is one.
+    ///
+    /// ```
+    /// use bareverbs_sim::in_process::{World, WorldConfig};
+    ///
+    /// let (world, _a, _b) = World::pair(WorldConfig::default());
+    /// let capture = world.capture(Vec::new());
+    /// // What the hosts do here is in the file.
+    /// capture.finish()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn capture(&self, output: impl io::Write + Send + 'static) -> Capture {
+        let output: Box<dyn io::Write + Send> = Box::new(output);
+        let file = CaptureFile::new(Mutex::new(PcapNg::new(output, Duration::ZERO)));
+        self.state.with(|subnet| subnet.begin_capture(&file));
+        Capture::new(Arc::clone(&self.state), file)
+    }
+
+    /// Shows what arrives over the wire to `tap` from now on, or to none. Ports have the numbers in which their hosts were
+    /// added, from 0. Ends a capture.
+    pub fn set_tap(&self, tap: Option<Box<dyn Tap + Send>>) {
+        self.state.with(|subnet| subnet.set_tap(tap));
+    }
+
     /// Returns what the wire did to frames so far.
     pub fn wire_stats(&self) -> WireStats {
         self.state.with(|subnet| subnet.fabric.wire_mut().stats())
@@ -123,6 +151,13 @@ impl World {
     /// Changes what the wire does to frames.
     pub fn set_wire_faults(&self, faults: WireFaults) {
         self.state.with(|subnet| subnet.fabric.wire_mut().set_faults(faults));
+    }
+
+    /// Loses each frame that would go from one host of this world to another from now on, or none any more: one direction of a
+    /// partition. What is on its way when a cut begins is lost too.
+    pub fn set_cut(&self, from: &Host, to: &Host, cut: bool) {
+        // Devices and ports are attached together, so a device has the number of its port.
+        self.state.with(|subnet| subnet.fabric.wire_mut().set_cut(PortId(from.device), PortId(to.device), cut));
     }
 }
 
@@ -147,9 +182,13 @@ impl Host {
         Machine { registers, memory, pages, fence: self.fence(), clock: self.clock() }
     }
 
+    fn first_memory(&self) -> u64 {
+        FIRST_MEMORY + (self.device as u64 % 4096) * HOST_MEMORY
+    }
+
     /// Returns a source of up to `limit` pages for the firmware.
     pub fn pages(&self, limit: u32) -> SimPages {
-        SimPages::new(self.map.clone(), FIRST_MEMORY, limit)
+        SimPages::new(self.map.clone(), self.first_memory(), limit)
     }
 
     /// BAR0 of the device.
@@ -169,7 +208,7 @@ impl Host {
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
     pub fn memory(&self, len: usize) -> SimMemory {
-        self.map.append(FIRST_MEMORY, len).in_world(HomeWorld::new(&self.world.state))
+        self.map.append(self.first_memory(), len).in_world(HomeWorld::new(&self.world.state))
     }
 
     /// `len` bytes of zeroed memory at device address `addr`, a multiple of 4096; `None` if other memory lies there.
@@ -272,7 +311,7 @@ mod tests {
     fn hosts_have_memories_of_their_own() {
         let (_, first, second) = World::pair(WorldConfig::default());
         let (mut a, mut b) = (first.memory(100), second.memory(100));
-        assert_eq!(a.device_addr(), b.device_addr(), "each bus has its addresses");
+        assert!(b.device_addr() >= a.device_addr() + HOST_MEMORY, "an address of one is none of the other's");
         a.write(0, &[1]).unwrap();
         b.write(0, &[2]).unwrap();
         assert_eq!((a.read_u8(0), b.read_u8(0)), (Ok(1), Ok(2)));

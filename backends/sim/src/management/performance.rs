@@ -2,7 +2,7 @@
 
 use super::mad::{self, status};
 use crate::port::PortStats;
-use crate::stats::EngineStats;
+use crate::stats::{EngineStats, FrameTraffic, Traffic};
 
 /// Attributes (IBTA table 242).
 mod attribute {
@@ -70,7 +70,11 @@ impl Cleared {
 
 /// Returns what the port has counted: what the transport counts and what it counts itself.
 pub(crate) fn count(stats: &EngineStats, port: PortStats) -> Counts {
-    let EngineStats { sent, sent_multicast, received, received_multicast, malformed, subnet_management_dropped, .. } = *stats;
+    let EngineStats { frames_sent, frames_received, malformed, subnet_management_dropped, .. } = *stats;
+    let (sent, received) = (stats.sent.and(frames_sent.unicast), stats.received.and(frames_received.unicast));
+    let groups = |packets: Traffic, frames: FrameTraffic| packets.and(frames.multicast).and(frames.broadcast);
+    let sent_multicast = groups(stats.sent_multicast, frames_sent);
+    let received_multicast = groups(stats.received_multicast, frames_received);
     let (out, into) = (sent.and(sent_multicast), received.and(received_multicast));
     [
         out.octets / 4,

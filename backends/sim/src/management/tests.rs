@@ -1,5 +1,5 @@
 use super::*;
-use crate::stats::Traffic;
+use crate::stats::{FrameTraffic, Traffic};
 use bareverbs_mlx5_spec::PortChange;
 
 fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, question: &[u8; MAD]) -> Option<[u8; MAD]> {
@@ -66,11 +66,21 @@ fn what_it_cannot_answer_gets_a_status() {
     assert_eq!(status(3, 1, 0x12, 1), None, "another class");
 }
 
+const NO_FRAMES: FrameTraffic = {
+    let none = Traffic { packets: 0, octets: 0 };
+    FrameTraffic { unicast: none, multicast: none, broadcast: none }
+};
+
 const STATS: EngineStats = EngineStats {
     sent: Traffic { packets: 10, octets: 4000 },
     sent_multicast: Traffic { packets: 1, octets: 400 },
     received: Traffic { packets: 20, octets: 1 << 40 },
     received_multicast: Traffic { packets: 2, octets: 0 },
+    frames_sent: NO_FRAMES,
+    frames_received: NO_FRAMES,
+    frames_for_others: NO_FRAMES.unicast,
+    notifications_sent: 0,
+    notifications_received: 0,
     dropped: 0,
     malformed: 3,
     subnet_management_dropped: 1 << 20,

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{KeyViolationNotice, MKeyViolationNotice, Notice, ViewM
 
 use super::mad::{MAD, MAX_REPORTED_HOPS, at, class, double_word, long, method, word};
 use super::port_info::SUBNET_TIMEOUT;
-use crate::packet::{Grh, Packet};
+use crate::packet::{Grh, InfiniBandLink, Packet, TransportPart};
 
 /// `TrapNumber` (IBTA table 131).
 mod number {
@@ -52,13 +52,15 @@ pub(crate) enum Violation {
 
 impl WrongKey {
     fn of(packet: &Packet<'_>, key: u32) -> Self {
-        let Grh { sgid, dgid, .. } = packet.grh.unwrap_or_default();
+        let InfiniBandLink { lrh, grh } = packet.link.infiniband().copied().unwrap_or_default();
+        let Grh { sgid, dgid, .. } = grh.unwrap_or_default();
+        let TransportPart { bth, deth, .. } = &packet.transport;
         Self {
             key,
-            sl: packet.lrh.sl,
-            lids: [packet.lrh.slid, packet.lrh.dlid],
+            sl: lrh.sl,
+            lids: [lrh.slid, lrh.dlid],
             // A packet of a connection does not say which queue pair it is from.
-            qpns: [packet.deth.map_or(0, |deth| deth.source_qpn), packet.bth.dest_qpn],
+            qpns: [deth.map_or(0, |deth| deth.source_qpn), bth.dest_qpn],
             gids: [sgid, dgid],
         }
     }
@@ -67,12 +69,12 @@ impl WrongKey {
 impl Violation {
     /// A packet of another partition than its queue pair's.
     pub(crate) fn of_partition(packet: &Packet<'_>) -> Self {
-        Self::Partition(WrongKey::of(packet, packet.bth.pkey.into()))
+        Self::Partition(WrongKey::of(packet, packet.transport.bth.pkey.into()))
     }
 
     /// A datagram with another queue key than its queue pair's.
     pub(crate) fn of_queue_key(packet: &Packet<'_>) -> Self {
-        Self::Queue(WrongKey::of(packet, packet.deth.map_or(0, |deth| deth.qkey)))
+        Self::Queue(WrongKey::of(packet, packet.transport.deth.map_or(0, |deth| deth.qkey)))
     }
 
     pub(crate) fn number(&self) -> u16 {

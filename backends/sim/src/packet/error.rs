@@ -17,7 +17,7 @@ pub enum PacketError {
         /// Value found.
         next_header: u8,
     },
-    /// The length in the local route header is not that of the frame.
+    /// The length in a header is not that of what there is.
     Length {
         /// Bytes that it says.
         says: usize,
@@ -41,6 +41,22 @@ pub enum PacketError {
         /// Value found.
         version: u8,
     },
+    /// A type of Ethernet that is no IP.
+    EtherType {
+        /// Value found.
+        ether_type: u16,
+    },
+    /// A UDP destination port that is not RoCE's.
+    Port {
+        /// Value found.
+        port: u16,
+    },
+    /// An IPv4 header with options, which no RoCE packet has.
+    Options,
+    /// The checksum of the IPv4 header is wrong.
+    Checksum,
+    /// A fragment of an IPv4 packet.
+    Fragment,
     /// More payload than any path carries, or more padding than payload.
     Payload {
         /// Bytes of payload and padding.
@@ -57,6 +73,11 @@ impl fmt::Display for PacketError {
             Self::Icrc { computed, found } => write!(f, "ICRC {found:#010x}, should be {computed:#010x}"),
             Self::Opcode { opcode } => write!(f, "unknown opcode {opcode:#04x}"),
             Self::Version { version } => write!(f, "version {version}"),
+            Self::EtherType { ether_type } => write!(f, "Ethernet type {ether_type:#06x} is no IP"),
+            Self::Port { port } => write!(f, "UDP port {port} is not RoCE's"),
+            Self::Options => f.write_str("IPv4 header with options"),
+            Self::Checksum => f.write_str("wrong checksum of the IPv4 header"),
+            Self::Fragment => f.write_str("fragment of an IPv4 packet"),
             Self::Payload { len } => write!(f, "{len} bytes of payload and padding"),
         }
     }

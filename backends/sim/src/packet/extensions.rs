@@ -5,13 +5,13 @@ use bareverbs_mlx5_spec::{
     XrcHeader,
 };
 
-use super::Packet;
 use super::error::PacketError;
 use super::header::{Aeth, AtomicEth, Deth, Dwords, Reader, Reth, Syndrome};
+use super::transport::TransportPart;
 
-impl Packet<'_> {
+impl TransportPart<'_> {
     /// Appends the extension headers that the opcode names.
-    pub(super) fn encode_extensions(&self, out: &mut Vec<u8>) {
+    pub(in crate::packet) fn encode_extensions(&self, out: &mut Vec<u8>) {
         let headers = self.bth.opcode.headers();
         if headers.xrc {
             Dwords::<XrcHeader, 1>::zeroed().with(XrcHeader::SRQN, self.xrc_srqn.unwrap_or(0)).put(out);
@@ -61,7 +61,7 @@ impl Packet<'_> {
     }
 
     /// Takes the extension headers that the opcode names.
-    pub(super) fn decode_extensions(&mut self, reader: &mut Reader<'_>) -> Result<(), PacketError> {
+    pub(in crate::packet) fn decode_extensions(&mut self, reader: &mut Reader<'_>) -> Result<(), PacketError> {
         let headers = self.bth.opcode.headers();
         if headers.xrc {
             let header: Dwords<XrcHeader, 1> = reader.header("XRCETH")?;

@@ -11,18 +11,10 @@ pub struct PacketFields<'a>(pub &'a Packet<'a>);
 impl Packet<'_> {
     /// Its headers and their fields by name: (header, field, value).
     pub fn fields(&self) -> Vec<(&'static str, &'static str, String)> {
-        let mut fields = vec![
-            ("LRH", "VL", self.lrh.vl.to_string()),
-            ("LRH", "SL", self.lrh.sl.to_string()),
-            ("LRH", "DLID", format!("{:#06x}", self.lrh.dlid)),
-            ("LRH", "SLID", format!("{:#06x}", self.lrh.slid)),
-        ];
-        if let Some(grh) = &self.grh {
-            fields.push(("GRH", "SGID", format!("{:032x}", u128::from_be_bytes(grh.sgid))));
-            fields.push(("GRH", "DGID", format!("{:032x}", u128::from_be_bytes(grh.dgid))));
-            fields.push(("GRH", "HopLmt", grh.hop_limit.to_string()));
-        }
-        let bth = &self.bth;
+        let mut fields = Vec::new();
+        self.link.name_fields(&mut fields);
+        let transport = &self.transport;
+        let bth = &transport.bth;
         let opcode = format!("{} {}", bth.opcode.transport.name(), bth.opcode.operation.name());
         fields.push(("BTH", "OpCode", opcode));
         fields.push(("BTH", "SE", u8::from(bth.solicited).to_string()));
@@ -30,38 +22,38 @@ impl Packet<'_> {
         fields.push(("BTH", "DestQP", format!("{:#x}", bth.dest_qpn)));
         fields.push(("BTH", "A", u8::from(bth.ack_req).to_string()));
         fields.push(("BTH", "PSN", format!("{:#x}", bth.psn)));
-        if let Some(srqn) = self.xrc_srqn {
+        if let Some(srqn) = transport.xrc_srqn {
             fields.push(("XRCETH", "SRQ", format!("{srqn:#x}")));
         }
-        if let Some(deth) = &self.deth {
+        if let Some(deth) = &transport.deth {
             fields.push(("DETH", "Q_Key", format!("{:#010x}", deth.qkey)));
             fields.push(("DETH", "SrcQP", format!("{:#x}", deth.source_qpn)));
         }
-        if let Some(reth) = &self.reth {
+        if let Some(reth) = &transport.reth {
             fields.push(("RETH", "VA", format!("{:#018x}", reth.addr)));
             fields.push(("RETH", "R_Key", format!("{:#010x}", reth.rkey)));
             fields.push(("RETH", "DMALen", reth.len.to_string()));
         }
-        if let Some(atomic) = &self.atomic {
+        if let Some(atomic) = &transport.atomic {
             fields.push(("AtomicETH", "VA", format!("{:#018x}", atomic.addr)));
             fields.push(("AtomicETH", "R_Key", format!("{:#010x}", atomic.rkey)));
             fields.push(("AtomicETH", "SwapDt", format!("{:#018x}", atomic.swap_add)));
             fields.push(("AtomicETH", "CmpDt", format!("{:#018x}", atomic.compare)));
         }
-        if let Some(aeth) = &self.aeth {
+        if let Some(aeth) = &transport.aeth {
             fields.push(("AETH", "Syndrome", aeth.to_string()));
             fields.push(("AETH", "MSN", aeth.msn.to_string()));
         }
-        if let Some(original) = self.atomic_ack {
+        if let Some(original) = transport.atomic_ack {
             fields.push(("AtomicAckETH", "OrigRemDt", format!("{original:#018x}")));
         }
-        if let Some(immediate) = self.immediate {
+        if let Some(immediate) = transport.immediate {
             fields.push(("ImmDt", "ImmDt", format!("{immediate:#010x}")));
         }
-        if let Some(key) = self.invalidate {
+        if let Some(key) = transport.invalidate {
             fields.push(("IETH", "R_Key", format!("{key:#010x}")));
         }
-        fields.push(("Payload", "bytes", self.payload.len().to_string()));
+        fields.push(("Payload", "bytes", transport.payload.len().to_string()));
         fields
     }
 }

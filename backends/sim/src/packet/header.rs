@@ -1,25 +1,17 @@
-//! The headers of packets, to bytes and back by their layouts.
+//! The headers of the transport, to bytes and back by their layouts.
 
 use std::marker::PhantomData;
 
-use bareverbs_mlx5_spec::{
-    BaseTransportHeader, Field, Field64, GlobalRouteHeader, Layout, LocalRouteHeader, View, ViewMut, lnh,
-};
+use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, Field64, Layout};
 
 use super::error::PacketError;
 use super::opcode::Opcode;
 
-/// Local identifier that every port accepts.
-pub const PERMISSIVE_LID: u16 = 0xffff;
-/// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
-pub const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// Bytes of a global route header.
-pub const GRH: usize = GlobalRouteHeader::SIZE;
 /// Bytes of the invariant CRC, which ends a packet.
-pub(super) const ICRC: usize = 4;
+pub(in crate::packet) const ICRC: usize = 4;
 
 /// A header as `N` dwords in host byte order. Its fields are constants, so code for them is a shift and a mask.
-pub(super) struct Dwords<L, const N: usize> {
+pub(in crate::packet) struct Dwords<L, const N: usize> {
     dwords: [u32; N],
     layout: PhantomData<fn() -> L>,
 }
@@ -27,14 +19,14 @@ pub(super) struct Dwords<L, const N: usize> {
 impl<L: Layout, const N: usize> Dwords<L, N> {
     /// Creates a header of zeros.
     #[inline(always)]
-    pub(super) fn zeroed() -> Self {
+    pub(in crate::packet) fn zeroed() -> Self {
         const { assert!(N * 4 == L::SIZE, "not as many dwords as the layout has") };
         Self { dwords: [0; N], layout: PhantomData }
     }
 
     /// Sets a field that is zero.
     #[inline(always)]
-    pub(super) fn with(mut self, field: Field<L>, value: u32) -> Self {
+    pub(in crate::packet) fn with(mut self, field: Field<L>, value: u32) -> Self {
         if let Some(dword) = self.dwords.get_mut(field.dword() / 4) {
             *dword |= field.place(value);
         }
@@ -43,7 +35,7 @@ impl<L: Layout, const N: usize> Dwords<L, N> {
 
     /// Sets a field of 64 bits.
     #[inline(always)]
-    pub(super) fn with64(mut self, field: Field64<L>, value: u64) -> Self {
+    pub(in crate::packet) fn with64(mut self, field: Field64<L>, value: u64) -> Self {
         for (dword, value) in self.dwords.iter_mut().skip(field.offset() / 4).zip([(value >> 32) as u32, value as u32]) {
             *dword = value;
         }
@@ -57,40 +49,56 @@ impl<L: Layout, const N: usize> Dwords<L, N> {
 
     /// Returns the value of a field.
     #[inline(always)]
-    pub(super) fn get(&self, field: Field<L>) -> u32 {
+    pub(in crate::packet) fn get(&self, field: Field<L>) -> u32 {
         field.take(self.dword(field.dword() / 4))
     }
 
     /// Returns the value of a field of 64 bits.
     #[inline(always)]
-    pub(super) fn get64(&self, field: Field64<L>) -> u64 {
+    pub(in crate::packet) fn get64(&self, field: Field64<L>) -> u64 {
         let index = field.offset() / 4;
         u64::from(self.dword(index)) << 32 | u64::from(self.dword(index + 1))
     }
 
     /// Appends the header.
     #[inline(always)]
-    pub(super) fn put(self, out: &mut Vec<u8>) {
-        self.dwords.iter().for_each(|dword| out.extend(dword.to_be_bytes()));
+    pub(in crate::packet) fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.dwords.map(u32::to_be_bytes).as_flattened());
+    }
+}
+
+/// Copies the first `len` bytes, if there are so many on both sides.
+#[inline(always)]
+pub(in crate::packet) fn copy(to: &mut [u8], from: &[u8], len: usize) {
+    if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+        to.copy_from_slice(from);
+    }
+}
+
+/// Sets the bits of a field to ones, in a header that begins at `header`.
+#[inline(always)]
+pub(in crate::packet) fn set_ones(bytes: &mut [u8], header: usize, field: Bits) {
+    if let Some(dword) = bytes.get_mut(header + field.dword..).and_then(<[u8]>::first_chunk_mut::<4>) {
+        *dword = (u32::from_be_bytes(*dword) | field.mask()).to_be_bytes();
     }
 }
 
 /// Takes headers from the front of bytes.
-pub(super) struct Reader<'a> {
+pub(in crate::packet) struct Reader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(in crate::packet) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
     /// Returns the bytes that were not taken.
-    pub(super) const fn rest(&self) -> &'a [u8] {
+    pub(in crate::packet) const fn rest(&self) -> &'a [u8] {
         self.bytes
     }
 
-    fn take(&mut self, name: &'static str, len: usize) -> Result<&'a [u8], PacketError> {
+    pub(in crate::packet) fn take(&mut self, name: &'static str, len: usize) -> Result<&'a [u8], PacketError> {
         let (head, rest) =
             self.bytes.split_at_checked(len).ok_or(PacketError::Short { header: name, have: self.bytes.len() })?;
         self.bytes = rest;
@@ -98,118 +106,14 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn header<L: Layout, const N: usize>(&mut self, name: &'static str) -> Result<Dwords<L, N>, PacketError> {
+    pub(in crate::packet) fn header<L: Layout, const N: usize>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Dwords<L, N>, PacketError> {
         let (bytes, _) = self.take(name, L::SIZE)?.as_chunks();
         let mut header = Dwords::zeroed();
         header.dwords.iter_mut().zip(bytes).for_each(|(dword, bytes)| *dword = u32::from_be_bytes(*bytes));
         Ok(header)
-    }
-}
-
-/// Returns whether a local identifier is that of a multicast group.
-pub const fn is_multicast_lid(lid: u16) -> bool {
-    lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
-}
-
-/// Local route header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lrh {
-    /// Virtual lane.
-    pub vl: u8,
-    /// Service level.
-    pub sl: u8,
-    /// Destination local identifier.
-    pub dlid: u16,
-    /// Source local identifier.
-    pub slid: u16,
-}
-
-impl Lrh {
-    /// Returns whether the destination is a multicast group.
-    pub const fn is_multicast(&self) -> bool {
-        is_multicast_lid(self.dlid)
-    }
-
-    /// Appends the header of a frame of `len` bytes.
-    pub(super) fn encode(&self, len: usize, global: bool, out: &mut Vec<u8>) {
-        Dwords::<LocalRouteHeader, 2>::zeroed()
-            .with(LocalRouteHeader::VIRTUAL_LANE, self.vl.into())
-            .with(LocalRouteHeader::SERVICE_LEVEL, self.sl.into())
-            .with(LocalRouteHeader::LINK_NEXT_HEADER, if global { lnh::GLOBAL } else { lnh::LOCAL })
-            .with(LocalRouteHeader::DESTINATION_LID, self.dlid.into())
-            .with(LocalRouteHeader::PACKET_LENGTH, (len / 4) as u32)
-            .with(LocalRouteHeader::SOURCE_LID, self.slid.into())
-            .put(out);
-    }
-
-    #[inline(always)]
-    pub(super) fn decode(header: &Dwords<LocalRouteHeader, 2>) -> Self {
-        Self {
-            vl: header.get(LocalRouteHeader::VIRTUAL_LANE) as u8,
-            sl: header.get(LocalRouteHeader::SERVICE_LEVEL) as u8,
-            dlid: header.get(LocalRouteHeader::DESTINATION_LID) as u16,
-            slid: header.get(LocalRouteHeader::SOURCE_LID) as u16,
-        }
-    }
-}
-
-/// Global route header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grh {
-    /// Traffic class.
-    pub tclass: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Source GID in wire order.
-    pub sgid: [u8; 16],
-    /// Destination GID in wire order.
-    pub dgid: [u8; 16],
-}
-
-impl Grh {
-    /// Its bytes before `transport` bytes of BTH to ICRC.
-    pub fn encode(&self, transport: usize) -> [u8; GRH] {
-        let mut bytes = [0; GRH];
-        ViewMut::<GlobalRouteHeader>::of(&mut bytes)
-            .set(GlobalRouteHeader::IP_VERSION, GlobalRouteHeader::IPV6)
-            .set(GlobalRouteHeader::TRAFFIC_CLASS, self.tclass.into())
-            .set(GlobalRouteHeader::FLOW_LABEL, self.flow_label)
-            .set(GlobalRouteHeader::PAYLOAD_LENGTH, transport as u32)
-            .set(GlobalRouteHeader::NEXT_HEADER, GlobalRouteHeader::IBA_TRANSPORT)
-            .set(GlobalRouteHeader::HOP_LIMIT, self.hop_limit.into())
-            .set_bytes(GlobalRouteHeader::SOURCE_GID, &self.sgid)
-            .set_bytes(GlobalRouteHeader::DESTINATION_GID, &self.dgid);
-        bytes
-    }
-
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, PacketError> {
-        let bytes = reader.take("GRH", GRH)?;
-        let Some(header) = View::<GlobalRouteHeader>::new(bytes) else {
-            return Err(PacketError::Short { header: "GRH", have: bytes.len() });
-        };
-        let version = header.get(GlobalRouteHeader::IP_VERSION);
-        if version != GlobalRouteHeader::IPV6 {
-            return Err(PacketError::Version { version: version as u8 });
-        }
-        let next_header = header.get(GlobalRouteHeader::NEXT_HEADER);
-        if next_header != GlobalRouteHeader::IBA_TRANSPORT {
-            return Err(PacketError::NotTransport { next_header: next_header as u8 });
-        }
-        let says = header.get(GlobalRouteHeader::PAYLOAD_LENGTH) as usize;
-        let have = reader.rest().len() + ICRC;
-        if says != have {
-            return Err(PacketError::Length { says, have });
-        }
-        let gid = |field| header.bytes(field).first_chunk().copied().unwrap_or_default();
-        Ok(Self {
-            tclass: header.get(GlobalRouteHeader::TRAFFIC_CLASS) as u8,
-            flow_label: header.get(GlobalRouteHeader::FLOW_LABEL),
-            hop_limit: header.get(GlobalRouteHeader::HOP_LIMIT) as u8,
-            sgid: gid(GlobalRouteHeader::SOURCE_GID),
-            dgid: gid(GlobalRouteHeader::DESTINATION_GID),
-        })
     }
 }
 
@@ -233,7 +137,7 @@ pub struct Bth {
 }
 
 impl Bth {
-    pub(super) fn encode(&self, pad: usize, out: &mut Vec<u8>) {
+    pub(in crate::packet) fn encode(&self, pad: usize, out: &mut Vec<u8>) {
         Dwords::<BaseTransportHeader, 3>::zeroed()
             .with(BaseTransportHeader::OPCODE, self.opcode.to_bits().into())
             .with(BaseTransportHeader::SOLICITED_EVENT, self.solicited.into())
@@ -247,7 +151,7 @@ impl Bth {
     }
 
     #[inline(always)]
-    pub(super) fn decode(header: &Dwords<BaseTransportHeader, 3>) -> Result<Self, PacketError> {
+    pub(in crate::packet) fn decode(header: &Dwords<BaseTransportHeader, 3>) -> Result<Self, PacketError> {
         let opcode = header.get(BaseTransportHeader::OPCODE) as u8;
         Ok(Self {
             opcode: Opcode::from_bits(opcode).ok_or(PacketError::Opcode { opcode })?,

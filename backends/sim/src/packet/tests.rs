@@ -6,13 +6,13 @@ fn packet(operation: Operation, payload: &[u8]) -> Packet<'static> {
     let bth = Bth { opcode, solicited: true, migreq: false, pkey: 0xffff, dest_qpn: 0x12_3456, ack_req: true, psn: 0xab_cdef };
     let mut packet = Packet::new(lrh, bth);
     let headers = opcode.headers();
-    packet.reth = headers.reth.then_some(Reth { addr: 0x1122_3344_5566_7788, rkey: 0x99aa_bbcc, len: 5 });
-    packet.atomic = headers.atomic.then_some(AtomicEth { addr: 1, rkey: 2, swap_add: 3, compare: 4 });
-    packet.aeth = headers.aeth.then_some(Aeth { syndrome: Syndrome::Ack(31), msn: 7 });
-    packet.atomic_ack = headers.atomic_ack.then_some(9);
-    packet.immediate = headers.immediate.then_some(0xdead_beef);
-    packet.invalidate = headers.invalidate.then_some(0x77);
-    packet.payload = payload.to_vec().into();
+    packet.transport.reth = headers.reth.then_some(Reth { addr: 0x1122_3344_5566_7788, rkey: 0x99aa_bbcc, len: 5 });
+    packet.transport.atomic = headers.atomic.then_some(AtomicEth { addr: 1, rkey: 2, swap_add: 3, compare: 4 });
+    packet.transport.aeth = headers.aeth.then_some(Aeth { syndrome: Syndrome::Ack(31), msn: 7 });
+    packet.transport.atomic_ack = headers.atomic_ack.then_some(9);
+    packet.transport.immediate = headers.immediate.then_some(0xdead_beef);
+    packet.transport.invalidate = headers.invalidate.then_some(0x77);
+    packet.transport.payload = payload.to_vec().into();
     packet
 }
 
@@ -22,7 +22,7 @@ fn every_operation_there_and_back() {
         for len in 0..6 {
             for grh in [None, Some(Grh { tclass: 1, flow_label: 2, hop_limit: 3, sgid: [4; 16], dgid: [5; 16] })] {
                 let mut sent = packet(operation, &[1, 2, 3, 4, 5, 6][..len]);
-                sent.grh = grh;
+                sent.link.infiniband_mut().unwrap().grh = grh;
                 let bytes = sent.encode();
                 assert_eq!(bytes.len() % 4, 0);
                 assert_eq!(Packet::decode(&bytes), Ok(sent));
@@ -34,8 +34,8 @@ fn every_operation_there_and_back() {
 #[test]
 fn an_xrc_request_names_its_shared_receive_queue_first() {
     let mut sent = packet(Operation::Write(Place::Only), b"four");
-    sent.bth.opcode.transport = Transport::Xrc;
-    sent.xrc_srqn = Some(0x12_3456);
+    sent.transport.bth.opcode.transport = Transport::Xrc;
+    sent.transport.xrc_srqn = Some(0x12_3456);
     let bytes = sent.encode();
     // BTH of the XRC service (opcode 0xaa), then XRCETH, then RETH.
     assert_eq!(bytes[8], 0xaa);
@@ -63,7 +63,7 @@ fn layout_of_a_write() {
 fn crc_ignores_what_changes_on_the_way() {
     let mut bytes = packet(Operation::Send(Place::Only), b"x").encode();
     bytes[0] |= 0x50;
-    assert_eq!(Packet::decode(&bytes).unwrap().lrh.vl, 5);
+    assert_eq!(Packet::decode(&bytes).unwrap().link.infiniband().unwrap().lrh.vl, 5);
     bytes[12] |= 0x80;
     assert!(Packet::decode(&bytes).is_ok(), "FECN may be set by a switch");
     bytes[16] ^= 1;

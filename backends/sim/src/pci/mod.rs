@@ -12,11 +12,14 @@ pub const CONFIG_SPACE: usize = 4096;
 
 const VENDOR: u16 = 0x15b3;
 const COMMAND: usize = 0x04;
+const CLASS: usize = 0x08;
 const BAR0: usize = 0x10;
 const CAP_POWER: usize = 0x40;
 const CAP_EXPRESS: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
 const CAP_VENDOR: usize = 0xb0;
+/// Where extended capabilities begin.
+const EXTENDED: usize = 0x100;
 const DEVICE_CONTROL: usize = CAP_EXPRESS + 8;
 const MSIX_CONTROL: usize = CAP_MSIX + 2;
 
@@ -80,7 +83,7 @@ impl ConfigSpace {
         space.put16(COMMAND, 0, 0x0546);
         space.put16(0x06, 0x0010, 0);
         // Revision 0, class 0x020700: InfiniBand network controller.
-        space.put32(0x08, 0x0207_0000, 0);
+        space.put32(CLASS, 0x0207_0000, 0);
         space.put32(0x0c, 0, 0x0000_00ff);
         // 64-bit, prefetchable; only the address bits above the size can be written, which answers a sizing write.
         space.put32(BAR0, 0x0000_000c, !(BAR0_SIZE as u32 - 1));
@@ -118,6 +121,12 @@ impl ConfigSpace {
         // The gateway, whose registers are in gateway.rs.
         space.put16(CAP_VENDOR, 0x0009, 0);
         space.put16(CAP_VENDOR + 2, gateway::SIZE as u16, 0);
+
+        // Access control services, the only extended capability, with nothing to control: the function sends nothing to its
+        // neighbours in the slot. Without it Linux puts all functions of a slot into one IOMMU group (`pci_acs_enabled`). ConnectX
+        // cards have it so.
+        space.put32(EXTENDED, 1 << 16 | 0x000d, 0);
+        space.put32(EXTENDED + 4, 0, 0);
         space
     }
 
@@ -140,6 +149,13 @@ impl ConfigSpace {
 
     fn word(&self, at: usize) -> u16 {
         self.bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_le_bytes(*bytes))
+    }
+
+    /// Makes it the configuration space of an Ethernet controller.
+    pub(crate) fn with_ethernet_class(mut self) -> Self {
+        // Revision 0, class 0x020000.
+        self.put32(CLASS, 0x0200_0000, 0);
+        self
     }
 
     /// Copies registers out; what lies beyond the space reads as zero.
@@ -289,6 +305,15 @@ mod tests {
         assert_eq!(dword(&mut space, CAP_MSIX) >> 16, 31, "32 vectors");
         assert_eq!(dword(&mut space, CAP_MSIX + 4), 0x2000);
         assert_eq!(dword(&mut space, CAP_MSIX + 8), 0x3000);
+    }
+
+    #[test]
+    fn access_control_is_there_with_nothing_to_control() {
+        // PCI Express 7.7.8; `lspci -vvv` of a ConnectX-5: "Access Control Services", each service of ACSCap with a minus.
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
+        assert_eq!(dword(&mut space, 0x100), 0x0001_000d, "version 1, the last capability");
+        space.write(0x104, &[0xff; 4]);
+        assert_eq!(dword(&mut space, 0x104), 0, "a service that is not there cannot be enabled");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::audit::Finding;
 use crate::firmware::Firmware;
-use crate::registry::Resource;
+use crate::registry::{FIRST_SQN, ObjectKind, Resource};
 use crate::step::StepContext;
 use crate::trace::Record;
 
@@ -88,7 +88,10 @@ impl Doorbells {
         let arm = (offset == UAR_CQ_ARM).then(|| View::<CqArm>::of(&eight));
         let queue = match arm {
             Some(arm) => Resource::cq(arm.get(CqArm::CQN)),
-            None => Resource::qp(SendDoorbell::from_be_word(u64::from_ne_bytes(eight)).qpn),
+            None => match SendDoorbell::from_be_word(u64::from_ne_bytes(eight)).qpn {
+                sqn @ FIRST_SQN.. => Resource::new(ObjectKind::Sq, sqn),
+                qpn => Resource::qp(qpn),
+            },
         };
         let number = queue.number;
         if is_foreign(firmware, queue, uar) {

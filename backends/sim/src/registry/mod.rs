@@ -34,6 +34,12 @@ pub(crate) const LOG_MAX_CONTEXTS: u32 = 10;
 pub(crate) const LOG_MAX_UMEMS: u32 = 16;
 /// XRC domains, at most, as a power of two; as many transport domains and sets of counters.
 pub(crate) const LOG_MAX_XRCDS: u32 = 8;
+/// Receive and send queues of an Ethernet port, TIRs and TISs, at most, as a power of two.
+pub(crate) const LOG_MAX_NIC_QUEUES: u32 = 16;
+/// Tables of receive queues, and flow tables, likewise.
+pub(crate) const LOG_MAX_NIC_TABLES: u32 = 12;
+/// Least number of a send queue for frames. Numbers of queue pairs are lower.
+pub(crate) const FIRST_SQN: u32 = 1 << 23;
 /// Least number of a queue pair: those below belong to the management queue pairs on the wire.
 pub(crate) const FIRST_QPN: u32 = 2;
 /// Least index of a key: key 0x100 ends receive lists.
@@ -78,11 +84,15 @@ fn numbers(kind: ObjectKind, limits: &Limits) -> IdAllocator {
         // A doorbell has eight bits for the number.
         ObjectKind::Eq => IdAllocator::new(1, (1 << limits.log_max_eq.min(8)).min(255)),
         ObjectKind::Cq => below(limits.log_max_cq, 1),
-        ObjectKind::Qp => below(limits.log_max_qp, FIRST_QPN),
+        ObjectKind::Qp => below(limits.log_max_qp.min(23), FIRST_QPN),
         ObjectKind::Srq => below(limits.log_max_srq, 1),
         ObjectKind::Mkey => below(limits.log_max_mkey, FIRST_MKEY),
         ObjectKind::Umem => below(LOG_MAX_UMEMS as u8, 1),
         ObjectKind::UserContext => below(LOG_MAX_CONTEXTS as u8, 1),
+        ObjectKind::Tis | ObjectKind::Tir | ObjectKind::Rq => below(LOG_MAX_NIC_QUEUES as u8, 1),
+        ObjectKind::Rqt | ObjectKind::FlowTable => below(LOG_MAX_NIC_TABLES as u8, 1),
+        // A doorbell does not tell a send queue from a queue pair.
+        ObjectKind::Sq => IdAllocator::new(FIRST_SQN, 1 << LOG_MAX_NIC_QUEUES),
         // Its numbers are places.
         ObjectKind::DeviceMemory => IdAllocator::new(0, 0),
     }
@@ -119,6 +129,12 @@ impl Registry {
             Kind::Umem,
             Kind::DeviceMemory,
             Kind::UserContext,
+            Kind::Tis,
+            Kind::Tir,
+            Kind::Rqt,
+            Kind::Rq,
+            Kind::Sq,
+            Kind::FlowTable,
         ];
         Self {
             objects: BTreeMap::new(),

@@ -23,7 +23,8 @@ pub(super) const fn memory_of(kind: ObjectKind, reads: usize) -> u64 {
         // A request of the greatest size, 15 small ones, and responses.
         ObjectKind::Qp => 8192 + (response_places(reads) * RESPONSE_MEMORY) as u64,
         ObjectKind::Mkey | ObjectKind::Umem => 640,
-        ObjectKind::DeviceMemory | ObjectKind::UserContext => 512,
+        ObjectKind::DeviceMemory | ObjectKind::UserContext | ObjectKind::Tis | ObjectKind::Tir | ObjectKind::Rqt => 512,
+        ObjectKind::Rq | ObjectKind::Sq | ObjectKind::FlowTable => 1024,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A wire with injected faults: loss, duplication, reordering and delay, repeatable by a seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bareverbs::Instant;
@@ -70,8 +70,8 @@ pub struct WireStats {
     pub delayed: u64,
 }
 
-/// Who sends, and to which LID: what a receiver expects in order.
-type Flow = (PortId, Option<u16>);
+/// Who sends, and to which LID or MAC address: what a receiver expects in order.
+type Flow = (PortId, u64);
 
 /// A delayed frame, and how many copies are sent.
 #[derive(Clone, Debug)]
@@ -99,6 +99,8 @@ pub struct FaultyWire<W> {
     /// Those of them that wait to be passed, in their order.
     waiting: BTreeMap<Flow, Vec<(Instant, u64)>>,
     count: u64,
+    /// From where to where no frame arrives.
+    cut: BTreeSet<(PortId, PortId)>,
 }
 
 impl<W: Wire> FaultyWire<W> {
@@ -113,6 +115,7 @@ impl<W: Wire> FaultyWire<W> {
             held_by: BTreeMap::new(),
             waiting: BTreeMap::new(),
             count: 0,
+            cut: BTreeSet::new(),
         }
     }
 
@@ -129,6 +132,24 @@ impl<W: Wire> FaultyWire<W> {
     /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: WireFaults) {
         self.faults = faults;
+    }
+
+    fn flow(&self, from: PortId, frame: &[u8]) -> Flow {
+        let is_ethernet = self.inner.identity(from).is_some_and(PortIdentity::is_ethernet);
+        let address = match frame.first_chunk() {
+            Some(&[a, b, c, d, e, f]) if is_ethernet => u64::from_be_bytes([0, 0, a, b, c, d, e, f]),
+            _ => destination(frame).map_or(0, u64::from),
+        };
+        (from, address)
+    }
+
+    /// Loses each frame from `from` that would arrive at `to` from now on, or none any more. The other direction is as it was.
+    pub fn set_cut(&mut self, from: PortId, to: PortId, cut: bool) {
+        if cut {
+            self.cut.insert((from, to));
+        } else {
+            self.cut.remove(&(from, to));
+        }
     }
 
     fn delay(&mut self, until: Instant, mut held: Delayed) -> (Instant, u64) {
@@ -169,7 +190,7 @@ impl<W: Wire> FaultyWire<W> {
             if held.waits {
                 // No other came.
                 self.stats.delayed += 1;
-                let flow = (held.from, destination(&held.frame));
+                let flow = self.flow(held.from, &held.frame);
                 if let Some(keys) = self.waiting.get_mut(&flow) {
                     keys.retain(|waiting| *waiting != key);
                     if keys.is_empty() {
@@ -190,7 +211,7 @@ impl<W: Wire> FaultyWire<W> {
             self.delay(now.after(wait), Delayed { from, frame, copies, waits: false, frames: 1 });
             return;
         }
-        let flow = (from, destination(&frame));
+        let flow = self.flow(from, &frame);
         let waiting = self.waiting.get(&flow).map_or(0, Vec::len);
         if self.random.strikes(self.faults.reordering) && waiting < MAX_WAITING {
             // Never at once: it would be sent before the frame that is to pass it.
@@ -234,9 +255,15 @@ impl<W: Wire> Wire for FaultyWire<W> {
 
     fn deliver(&mut self, now: Instant) -> Option<Delivery> {
         self.release(now);
-        let delivered = self.inner.deliver(now)?;
-        self.stats.delivered += 1;
-        Some(delivered)
+        // Bounded by what is in flight.
+        loop {
+            let delivered = self.inner.deliver(now)?;
+            if !self.cut.contains(&(delivered.from, delivered.to)) {
+                self.stats.delivered += 1;
+                return Some(delivered);
+            }
+            self.stats.lost += 1;
+        }
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -381,5 +408,27 @@ mod tests {
         let due = wire.next_due().unwrap();
         assert_eq!(due.since(now), WireFaults::NONE.passing_time);
         assert_eq!(got(&mut wire, due), [5]);
+    }
+
+    #[test]
+    fn a_cut_is_one_direction_of_two_ports() {
+        let mut perfect = PerfectWire::new(Duration::ZERO);
+        let [a, b, c] = [1, 2, 3].map(|lid| perfect.attach(PortIdentity::with_lid(lid)));
+        let mut wire = FaultyWire::new(perfect, WireFaults::NONE, 1);
+        let now = Instant::from_nanos(5);
+        let pass = |wire: &mut FaultyWire<PerfectWire>| -> Vec<(PortId, PortId)> {
+            for from in [a, b, c] {
+                // A frame to each port, one of them to itself.
+                (1..=3).for_each(|dlid| wire.send(now, from, vec![0, 0, 0, dlid, 0]));
+            }
+            std::iter::from_fn(|| wire.deliver(now)).map(|delivery| (delivery.from, delivery.to)).collect()
+        };
+        assert_eq!(pass(&mut wire).len(), 9);
+        wire.set_cut(a, b, true);
+        let got = pass(&mut wire);
+        assert!(got.len() == 8 && !got.contains(&(a, b)) && got.contains(&(b, a)), "{got:?}");
+        assert_eq!((wire.stats().lost, wire.in_flight(a)), (1, 0));
+        wire.set_cut(a, b, false);
+        assert_eq!(pass(&mut wire).len(), 9);
     }
 }

@@ -2,6 +2,7 @@
 
 mod faulty;
 mod frame;
+mod mac_table;
 mod probability;
 mod random;
 
@@ -13,6 +14,7 @@ use bareverbs::Instant;
 
 use crate::identity::{LidTable, PortIdentity};
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid, is_subnet_management};
+use mac_table::MacTable;
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
 pub use frame::Frame;
@@ -28,9 +30,9 @@ pub struct PortId(pub usize);
 pub enum Destination {
     /// To one port.
     Port(PortId),
-    /// To a group: to each of this many ports, all but the sender's.
+    /// To a group: to each of this many ports, all but the sender's. Or to an Ethernet port, but no one knows which.
     Everyone(usize),
-    /// No port here has that local identifier.
+    /// No port here has that local identifier, or the Ethernet port is the sender's own.
     Nowhere,
 }
 
@@ -41,7 +43,7 @@ pub struct Delivery {
     pub from: PortId,
     /// The port where it arrived.
     pub to: PortId,
-    /// LRH to ICRC.
+    /// LRH to ICRC; of Ethernet from the addresses on, without the frame check sequence.
     pub frame: Frame,
     /// Whether it is for a group, so that other ports get it too.
     pub group: bool,
@@ -49,7 +51,7 @@ pub struct Delivery {
 
 /// A subnet: frames go in at one port and come out at another.
 pub trait Wire {
-    /// Takes a frame (LRH to ICRC) from a port at `now`.
+    /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) from a port at `now`.
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>);
     /// Returns the next frame that has arrived by `now`.
     fn deliver(&mut self, now: Instant) -> Option<Delivery>;
@@ -91,12 +93,18 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
 
 /// Any number of ports behind one switch that loses nothing and keeps the order.
 ///
-/// A frame goes to the port with its destination LID, also if it came from there. A frame for a multicast LID goes to every
+/// Ports of InfiniBand and of Ethernet may be attached; frames of one kind come to ports of the same kind alone.
+///
+/// On InfiniBand, a frame goes to the port with its destination LID, also if it came from there. A frame for a multicast LID goes to every
 /// other port. A frame for a LID that no port has is counted and dropped. No two ports have the same LID.
+///
+/// On Ethernet it is a switch that learns: a frame goes to the port at which its destination was last a source, but never back
+/// to the sender. A frame for a group, and one for an address that is not known, goes to every other port.
 #[derive(Debug, Default)]
 pub struct PerfectWire {
     ports: Vec<Arc<PortIdentity>>,
     lids: Arc<LidTable>,
+    macs: MacTable,
     latency: Duration,
     in_flight: VecDeque<(Instant, Delivery)>,
     /// How many of them each port sent.
@@ -126,6 +134,27 @@ impl PerfectWire {
         self.unroutable
     }
 
+    /// Returns whether a port is one of Ethernet. `false` for one that does not exist.
+    fn is_ethernet(&self, port: PortId) -> bool {
+        self.ports.get(port.0).is_some_and(|identity| identity.is_ethernet())
+    }
+
+    /// Returns the ports to which a frame for a group from a port goes.
+    fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        let is_ethernet = self.is_ethernet(from);
+        (0..self.ports.len()).map(PortId).filter(move |&port| port != from && self.is_ethernet(port) == is_ethernet)
+    }
+
+    /// Returns where an Ethernet frame goes.
+    fn switched(&self, from: PortId, frame: &[u8]) -> Destination {
+        match mac_table::destination(frame).map(|address| self.macs.port_of(address)) {
+            Some(Some(port)) if port != from.0 => Destination::Port(PortId(port)),
+            Some(None) => Destination::Everyone(self.others(from).count()),
+            // The destination is where the frame comes from, or there is none.
+            _ => Destination::Nowhere,
+        }
+    }
+
     fn route(&self, from: PortId, frame: &[u8]) -> Option<PortId> {
         let lid = destination(frame).filter(|lid| *lid != NO_LID)?;
         if lid == PERMISSIVE_LID {
@@ -133,7 +162,7 @@ impl PerfectWire {
             if !is_subnet_management(frame) {
                 return None;
             }
-            return (0..self.ports.len()).map(PortId).find(|&port| port != from);
+            return self.others(from).next();
         }
         self.ports.iter().position(|port| port.lid() == lid).map(PortId)
     }
@@ -148,11 +177,15 @@ impl PerfectWire {
 
 impl Wire for PerfectWire {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        if self.is_ethernet(from) {
+            self.macs.learn(&frame, from.0);
+        }
         match self.destination(from, &frame) {
             Destination::Port(to) => self.carry(now, Delivery { from, to, frame: Frame::Own(frame), group: false }),
             Destination::Everyone(_) => {
                 let frame = Frame::shared(frame);
-                for to in (0..self.ports.len()).map(PortId).filter(|&port| port != from) {
+                let others: Vec<PortId> = self.others(from).collect();
+                for to in others {
                     // To a port of another partition it would be carried only to be dropped.
                     if !self.identity(to).is_some_and(|identity| identity.admits(&frame)) {
                         continue;
@@ -184,8 +217,11 @@ impl Wire for PerfectWire {
     }
 
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+        if self.is_ethernet(from) {
+            return self.switched(from, frame);
+        }
         if destination(frame).is_some_and(is_multicast_lid) {
-            return Destination::Everyone((0..self.ports.len()).filter(|&port| port != from.0).count());
+            return Destination::Everyone(self.others(from).count());
         }
         self.route(from, frame).map_or(Destination::Nowhere, Destination::Port)
     }
@@ -198,6 +234,65 @@ impl Wire for PerfectWire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DeviceConfig;
+
+    fn ethernet(number: u16) -> Arc<PortIdentity> {
+        Arc::new(PortIdentity::new(&DeviceConfig::with_lid(number).with_ethernet()))
+    }
+
+    /// An Ethernet frame between stations that end in these numbers.
+    fn station_frame(destination: u8, source: u8) -> Vec<u8> {
+        vec![2, 0, 0, 0, 0, destination, 2, 0, 0, 0, 0, source, 0x88, 0xb5]
+    }
+
+    fn arrived(wire: &mut PerfectWire, now: Instant) -> Vec<(PortId, PortId, bool)> {
+        std::iter::from_fn(|| wire.deliver(now)).map(|sent| (sent.from, sent.to, sent.group)).collect()
+    }
+
+    #[test]
+    fn an_ethernet_frame_goes_where_its_destination_was_last_seen() {
+        let mut wire = PerfectWire::default();
+        let now = Instant::from_nanos(100);
+        let ports: Vec<PortId> = (1..=3).map(|number| wire.attach(ethernet(number))).collect();
+        let [a, b, c] = ports[..] else { panic!("three ports") };
+        wire.send(now, a, station_frame(2, 1));
+        assert_eq!(arrived(&mut wire, now), [(a, b, true), (a, c, true)], "flooded");
+        wire.send(now, b, station_frame(1, 2));
+        wire.send(now, a, station_frame(2, 1));
+        assert_eq!(arrived(&mut wire, now), [(b, a, false), (a, b, false)]);
+        // Groups go to all, and a frame for the sender's own port to nobody.
+        wire.send(now, c, [&[0xff; 6][..], &station_frame(0, 3)[6..]].concat());
+        wire.send(now, b, station_frame(2, 2));
+        assert_eq!(arrived(&mut wire, now), [(c, a, true), (c, b, true)]);
+        assert_eq!(wire.unroutable(), 1);
+        // A station that moved.
+        wire.send(now, c, station_frame(1, 2));
+        wire.send(now, a, station_frame(2, 1));
+        assert_eq!(arrived(&mut wire, now), [(c, a, false), (a, c, false)]);
+        for len in 0..6 {
+            assert_eq!(wire.destination(a, &station_frame(2, 1)[..len]), Destination::Nowhere);
+        }
+        assert_eq!(wire.destination(a, &station_frame(2, 1)[..6]), Destination::Port(c));
+    }
+
+    #[test]
+    fn frames_of_ethernet_and_of_infiniband_do_not_meet() {
+        let mut wire = PerfectWire::default();
+        let now = Instant::from_nanos(100);
+        let (a, x, b, y) = (
+            wire.attach(PortIdentity::with_lid(1)),
+            wire.attach(ethernet(1)),
+            wire.attach(PortIdentity::with_lid(2)),
+            wire.attach(ethernet(2)),
+        );
+        // To a group and to the other end of a cable; to all stations.
+        wire.send(now, b, frame(0xc001, 0));
+        assert_eq!(wire.destination(b, &[0xf0, 0, 0xff, 0xff]), Destination::Port(a));
+        wire.send(now, y, vec![0xff; 14]);
+        // The first bytes of this one are those of a packet for LID 1.
+        wire.send(now, y, vec![0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+        assert_eq!(arrived(&mut wire, now), [(b, a, true), (y, x, true), (y, x, true)]);
+    }
 
     fn frame(dlid: u16, mark: u8) -> Vec<u8> {
         let [high, low] = dlid.to_be_bytes();

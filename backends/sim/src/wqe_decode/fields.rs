@@ -29,8 +29,8 @@ impl SendWqe {
                     fields.push(("dqp", format!("{:#x}", address.dqpn)));
                     fields.push(("rlid", format!("{:#06x}", address.rlid)));
                     fields.push(("sl", address.sl.to_string()));
-                    if let Some(route) = &address.grh {
-                        fields.push(("rgid", format!("{:032x}", u128::from_be_bytes(route.dgid))));
+                    if address.is_global {
+                        fields.push(("rgid", format!("{:032x}", u128::from_be_bytes(address.route.dgid))));
                     }
                 }
                 data_fields(&mut fields, data);

@@ -8,7 +8,7 @@ use std::fmt;
 
 use bareverbs_mlx5_spec::{
     CqeSyndrome, DS_UNIT, INVALID_LKEY, Layout, Mkc, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg,
-    WqeInlineSeg, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, WqeXrcSeg, ce,
+    WqeEthSeg, WqeInlineSeg, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, WqeXrcSeg, ce, eth_checksum,
 };
 
 /// Which segments stand between control segment and operation: the queue's service decides.
@@ -178,12 +178,16 @@ pub struct AddressVector {
     pub qkey: u32,
     /// Queue pair.
     pub dqpn: u32,
-    /// Local identifier.
+    /// Local identifier. On Ethernet the UDP source port, 0 for any.
     pub rlid: u16,
-    /// Service level.
+    /// Service level. On Ethernet the priority, in the upper three bits of the four.
     pub sl: u8,
-    /// Global route, if one is given.
-    pub grh: Option<GlobalRoute>,
+    /// MAC address, on Ethernet.
+    pub rmac: [u8; 6],
+    /// Whether it says that it has a global route.
+    pub is_global: bool,
+    /// The global route, whether it says so or not.
+    pub route: GlobalRoute,
 }
 
 /// Global route of an address vector.
@@ -361,19 +365,21 @@ impl<'a> Cursor<'a> {
 
     fn address(&mut self) -> Result<AddressVector, WqeError> {
         let segment = self.segment::<WqeDatagramSeg>()?;
-        let grh = segment.is_set(WqeDatagramSeg::GRH).then(|| GlobalRoute {
+        let route = GlobalRoute {
             dgid: segment.bytes(WqeDatagramSeg::RGID).try_into().unwrap_or_default(),
             sgid_index: segment.get(WqeDatagramSeg::SGID_INDEX) as u8,
             flow_label: segment.get(WqeDatagramSeg::FLOW_LABEL),
             tclass: segment.get(WqeDatagramSeg::TCLASS) as u8,
             hop_limit: segment.get(WqeDatagramSeg::HOP_LIMIT) as u8,
-        });
+        };
         Ok(AddressVector {
             qkey: segment.get(WqeDatagramSeg::QKEY),
             dqpn: segment.get(WqeDatagramSeg::DQPN),
             rlid: segment.get(WqeDatagramSeg::RLID) as u16,
             sl: segment.get(WqeDatagramSeg::SL) as u8,
-            grh,
+            rmac: segment.bytes(WqeDatagramSeg::RMAC).try_into().unwrap_or_default(),
+            is_global: segment.is_set(WqeDatagramSeg::GRH),
+            route,
         })
     }
 
@@ -503,6 +509,59 @@ impl SendWqe {
             SendBody::Nop | SendBody::Umr(_) => 0,
         }
     }
+}
+
+/// A request to send frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameWqe {
+    /// Computes the checksum of the IPv4 header.
+    pub header_checksum: bool,
+    /// Computes the checksum of TCP or UDP.
+    pub transport_checksum: bool,
+    /// Bytes of payload of each frame that a message is cut into, if it is.
+    pub segment_size: u16,
+    /// Bytes that lie in the WQE: headers, or none.
+    pub headers: Vec<u8>,
+    /// What follows them.
+    pub data: Vec<DataSegment>,
+}
+
+impl FrameWqe {
+    /// Decodes a WQE of a send queue for frames, SEND or TSO.
+    ///
+    /// # Errors
+    /// The bytes are no such WQE.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WqeError> {
+        /// Bytes of the headers that lie in the segment itself, at its end.
+        const IN_SEGMENT: usize = 2;
+        let mut cursor = Cursor { bytes, at: WqeCtrlSeg::SIZE };
+        let segment = cursor.segment::<WqeEthSeg>()?;
+        let len = segment.get(WqeEthSeg::INLINE_HDR_SZ) as usize;
+        let start = cursor.at - IN_SEGMENT;
+        let headers = bytes.get(start..).and_then(|rest| rest.get(..len));
+        let headers = headers.ok_or(WqeError::InlineLength { at: start, len })?.to_vec();
+        cursor.at += len.saturating_sub(IN_SEGMENT).next_multiple_of(DS_UNIT);
+        let flags = segment.get(WqeEthSeg::CS_FLAGS);
+        Ok(Self {
+            header_checksum: flags & eth_checksum::HEADER != 0,
+            transport_checksum: flags & eth_checksum::TRANSPORT != 0,
+            segment_size: segment.get(WqeEthSeg::MSS) as u16,
+            headers,
+            data: cursor.data(true)?,
+        })
+    }
+}
+
+/// Decodes a WQE of a receive queue for frames: its pointers, up to the one that ends a short list. Unlike elsewhere, the
+/// highest bit of a length means nothing (Linux `MLX5_HW_START_PADDING`).
+pub fn decode_frame_receive(bytes: &[u8]) -> Vec<DataPointer> {
+    let segments = bytes.chunks_exact(WqeDataSeg::SIZE).filter_map(View::<WqeDataSeg>::new);
+    let pointers = segments.map(|segment| DataPointer {
+        len: u64::from(segment.get(WqeDataSeg::BYTE_COUNT) & 0x7fff_ffff),
+        lkey: segment.get(WqeDataSeg::LKEY),
+        addr: segment.get64(WqeDataSeg::ADDR),
+    });
+    pointers.take_while(|pointer| pointer.len != 0 || pointer.lkey != INVALID_LKEY).collect()
 }
 
 /// Decodes a receive WQE: its pointers up to the end of the bytes, or up to the one that ends a short list.

@@ -67,11 +67,11 @@ fn question(slid: u16) -> Vec<u8> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: SUBNET_QPN, ack_req: false, psn: 0 };
     let mut packet = Packet::new(Lrh { vl: SUBNET_LANE, sl: 0, dlid: LID, slid }, bth);
-    packet.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
+    packet.transport.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, 1, 1, 1]);
     mad[17] = 0x11;
-    packet.payload = mad.into();
+    packet.transport.payload = mad.into();
     packet.encode()
 }
 

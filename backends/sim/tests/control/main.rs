@@ -11,7 +11,11 @@ mod counters;
 #[cfg(test)]
 mod device_memory;
 #[cfg(test)]
+mod ethernet;
+#[cfg(test)]
 mod events;
+#[cfg(test)]
+mod frames;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
@@ -20,6 +24,8 @@ mod host;
 mod hostile;
 #[cfg(test)]
 mod managed_port;
+#[cfg(test)]
+mod nic;
 #[cfg(test)]
 mod pages;
 #[cfg(test)]

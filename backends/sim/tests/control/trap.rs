@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_sim::DeviceConfig;
-use bareverbs_sim::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport};
+use bareverbs_sim::packet::{
+    Bth, Deth, Grh, InfiniBandLink, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport,
+};
 
 use crate::host::*;
 
@@ -16,25 +18,30 @@ const STRANGER: u16 = 5;
 /// 4.096 microseconds times 2 to the 18th, the subnet timeout that PortInfo says.
 const INTERVAL: Duration = Duration::from_nanos(4096 << 18);
 
+/// Returns the link part of a packet, to be changed.
+fn infiniband<'a>(packet: &'a mut Packet<'_>) -> &'a mut InfiniBandLink {
+    packet.link.infiniband_mut().unwrap()
+}
+
 /// Returns a datagram of subnet management for the port: method, attribute and modifier, and the key.
 fn datagram(slid: u16, class: u8, method: u8, attribute: u16, modifier: u32, key: u64) -> Packet<'static> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: SUBNET_QPN, ack_req: false, psn: 0 };
     let mut packet = Packet::new(Lrh { vl: SUBNET_LANE, sl: 0, dlid: 0xffff, slid }, bth);
-    packet.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
+    packet.transport.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, method]);
     mad[16..18].copy_from_slice(&attribute.to_be_bytes());
     mad[20..24].copy_from_slice(&modifier.to_be_bytes());
     mad[24..32].copy_from_slice(&key.to_be_bytes());
-    packet.payload = mad.into();
+    packet.transport.payload = mad.into();
     packet
 }
 
 /// Set(PortInfo) by the manager: LIDs, key with the greatest protection, state (0 leaves it).
 fn port_info(state: u8) -> Packet<'static> {
     let mut set = datagram(MANAGER, 1, 2, 0x15, 1, KEY);
-    let info = &mut set.payload.to_mut()[64..];
+    let info = &mut set.transport.payload.to_mut()[64..];
     info[..8].copy_from_slice(&KEY.to_be_bytes());
     info[8..16].copy_from_slice(&(0xfe80_u64 << 48).to_be_bytes());
     info[16..18].copy_from_slice(&LID.to_be_bytes());
@@ -75,9 +82,9 @@ fn active() -> Host {
 fn trap(frames: &[Vec<u8>]) -> Vec<u8> {
     let [frame] = frames else { panic!("{} frames", frames.len()) };
     let packet = Packet::decode(frame).unwrap();
-    assert_eq!(packet.lrh, Lrh { vl: SUBNET_LANE, sl: 0, dlid: MANAGER, slid: LID });
-    assert_eq!((packet.bth.dest_qpn, packet.deth), (0, Some(Deth { qkey: 0, source_qpn: 0 })));
-    let mad = packet.payload.into_owned();
+    assert_eq!(packet.link, Lrh { vl: SUBNET_LANE, sl: 0, dlid: MANAGER, slid: LID }.into());
+    assert_eq!((packet.transport.bth.dest_qpn, packet.transport.deth), (0, Some(Deth { qkey: 0, source_qpn: 0 })));
+    let mad = packet.transport.payload.into_owned();
     // SubnTrap(Notice) of class 1, without an M_Key: generic, security, channel adapter; by this port.
     assert_eq!((mad.len(), &mad[..4], be16(&mad, 16), &mad[24..32]), (256, &[1, 1, 1, 5][..], 2, &[0; 8][..]));
     assert_eq!((be32(&mad, 64), be16(&mad, 70)), (0x8200_0001, LID));
@@ -91,7 +98,7 @@ fn number(mad: &[u8]) -> u16 {
 /// SubnTrapRepress of a trap.
 fn repress(trap: &[u8], key: u64) -> Packet<'static> {
     let mut packet = datagram(MANAGER, 1, 7, 2, 0, key);
-    let mad = packet.payload.to_mut();
+    let mad = packet.transport.payload.to_mut();
     mad[8..16].copy_from_slice(&trap[8..16]);
     mad[64..].copy_from_slice(&trap[64..]);
     packet
@@ -108,7 +115,7 @@ fn a_manager_learns_who_tries_a_wrong_key() {
     // By one of two hops, from outside the subnet: the way that it came.
     let mut host = active();
     let mut directed = datagram(STRANGER, 0x81, 1, 0x11, 0, 0xbad);
-    let request = directed.payload.to_mut();
+    let request = directed.transport.payload.to_mut();
     (request[6], request[7]) = (2, 2);
     request[32..34].copy_from_slice(&0xffff_u16.to_be_bytes());
     request[193] = 7;
@@ -121,7 +128,7 @@ fn a_manager_learns_who_tries_a_wrong_key() {
 fn a_manager_learns_of_a_wrong_key_of_the_host() {
     let mut host = active();
     let mut command = input(0x50d, 272, &[(8, 1)]);
-    command[16..16 + 256].copy_from_slice(&datagram(0, 1, 1, 0x15, 1, 0xbad).payload);
+    command[16..16 + 256].copy_from_slice(&datagram(0, 1, 1, 0x15, 1, 0xbad).transport.payload);
     assert_eq!(host.command(&command, 272).0, 0x30);
     let mad = trap(&sent(&mut host));
     assert_eq!((number(&mad), be16(&mad, 64 + 12)), (256, LID));
@@ -130,11 +137,11 @@ fn a_manager_learns_of_a_wrong_key_of_the_host() {
 /// A datagram to queue pair 1 of the host, with this P_Key and Q_Key.
 fn to_general(pkey: u16, qkey: u32) -> Packet<'static> {
     let mut packet = datagram(STRANGER, 3, 1, 1, 0, 0);
-    packet.lrh = Lrh { vl: 0, sl: 2, dlid: LID, slid: STRANGER };
-    (packet.bth.dest_qpn, packet.bth.pkey) = (1, pkey);
-    packet.deth = Some(Deth { qkey, source_qpn: 0x77 });
+    infiniband(&mut packet).lrh = Lrh { vl: 0, sl: 2, dlid: LID, slid: STRANGER };
+    (packet.transport.bth.dest_qpn, packet.transport.bth.pkey) = (1, pkey);
+    packet.transport.deth = Some(Deth { qkey, source_qpn: 0x77 });
     let gid = |guid: u8| [&[0xfe, 0x80][..], &[0; 13], &[guid]].concat().try_into().unwrap();
-    packet.grh = Some(Grh { sgid: gid(5), dgid: gid(0), ..Grh::default() });
+    infiniband(&mut packet).grh = Some(Grh { sgid: gid(5), dgid: gid(0), ..Grh::default() });
     packet
 }
 
@@ -164,7 +171,7 @@ fn a_manager_learns_of_wrong_partitions_and_queue_keys() {
         general_qp(&mut host);
         let mut packet = to_general(pkey, qkey);
         let gid = host.device.config().gid();
-        packet.grh = packet.grh.map(|route| Grh { dgid: gid, ..route });
+        infiniband(&mut packet).grh.as_mut().unwrap().dgid = gid;
         let mad = trap(&give(&mut host, &packet));
         assert_eq!((number(&mad), be16(&mad, 64 + 12), be16(&mad, 64 + 14)), (trapped, STRANGER, LID));
         assert_eq!([16, 20, 24].map(|at| be32(&mad, 64 + at)), [key, 2 << 28 | 0x77, 1]);
@@ -185,7 +192,7 @@ fn a_trap_is_repeated_until_the_manager_has_it() {
     assert_eq!(trap(&later(&mut host, INTERVAL)), first, "the same once more");
     // Repressed by the manager or by who has the key, and only this one.
     let mut by_stranger = repress(&first, 0xbad);
-    by_stranger.lrh.slid = STRANGER;
+    infiniband(&mut by_stranger).lrh.slid = STRANGER;
     assert!(give(&mut host, &by_stranger).is_empty());
     let mut other = first.clone();
     other[15] ^= 1;
@@ -208,7 +215,7 @@ fn traps_of_several_kinds_take_turns() {
     let mut host = active();
     general_qp(&mut host);
     let mut packet = to_general(0x8777, 0x8001_0000);
-    packet.grh = None;
+    infiniband(&mut packet).grh = None;
     let mut numbers = vec![number(&trap(&give(&mut host, &packet)))];
     assert!(give(&mut host, &datagram(STRANGER, 1, 2, 0x16, 0, 0xbad)).is_empty(), "not at once");
     numbers.extend((0..3).map(|_| number(&trap(&later(&mut host, INTERVAL)))));
@@ -221,7 +228,7 @@ fn a_port_without_a_manager_sends_no_trap() {
     let mut host = Host::running(plain());
     general_qp(&mut host);
     let mut packet = to_general(0x8777, 0x8001_0000);
-    (packet.lrh.dlid, packet.grh) = (7, None);
+    packet.link = Lrh { vl: 0, sl: 2, dlid: 7, slid: STRANGER }.into();
     assert!(give(&mut host, &packet).is_empty());
     assert_eq!(host.device.next_due(), None);
     // Not active: the key is there, but the manager has not come that far.

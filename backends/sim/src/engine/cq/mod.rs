@@ -23,6 +23,8 @@ use crate::trace::Record;
 const MAX_LOG_SIZE: u32 = 22;
 /// Counters of a completion queue have 24 bits.
 const COUNTER: u32 = 0xff_ffff;
+/// Bit of [`Cqe::L4_HDR_TYPE_ETC`]: there is a [`Cqe::VLAN_INFO`] (Linux `handle_responder`).
+const VLAN_PRESENT: u32 = 1;
 /// [`Cqc::STATUS`] of a queue that overran.
 const STATUS_OVERFLOW: u32 = 9;
 /// [`Cqc::ST`]: armed for the next entry, for the next solicited one, and neither.
@@ -49,6 +51,25 @@ pub(in crate::engine) struct Completion {
     pub(in crate::engine) source: Source,
     /// For errors: the syndrome and the vendor's own one.
     pub(in crate::engine) error: Option<(CqeSyndrome, u8)>,
+    /// For frames that were received.
+    pub(in crate::engine) frame: Option<FrameCompletion>,
+}
+
+/// What the completion of a received frame says of it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct FrameCompletion {
+    /// The hash that chose the queue, and over what it was.
+    pub(in crate::engine) hash: (u32, u8),
+    /// Sum over the IP packet.
+    pub(in crate::engine) sum: u16,
+    /// What was found right, in bits from 0 on: Ethernet, IP, TCP or UDP.
+    pub(in crate::engine) right: u8,
+    /// Kinds of headers, in bits from 2 on.
+    pub(in crate::engine) kinds: u8,
+    /// A VLAN tag that was taken out.
+    pub(in crate::engine) tag: Option<u16>,
+    /// The tag of the rule that it matched.
+    pub(in crate::engine) flow_tag: u32,
 }
 
 impl Completion {
@@ -61,10 +82,12 @@ impl Completion {
 /// Where a received message came from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Source {
-    pub(in crate::engine) lid: u16,
+    pub(in crate::engine) slid: u16,
     pub(in crate::engine) sl: u8,
     pub(in crate::engine) qpn: u32,
-    pub(in crate::engine) global: bool,
+    pub(in crate::engine) grh: bool,
+    /// VLAN tag of a datagram, as it is behind its type.
+    pub(in crate::engine) vlan: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,9 +336,12 @@ impl Cq {
             ctx.faults.take(|fault| matches!(fault, Fault::WrongOwner { cqn: at } if *at == cqn).then_some(1)).unwrap_or(0);
         if let Some(mut cqe) = ViewMut::<Cqe>::new(&mut entry) {
             let source = &completion.source;
-            cqe.set(Cqe::SLID, u32::from(source.lid))
+            if let Some(vlan) = source.vlan {
+                cqe.set(Cqe::L4_HDR_TYPE_ETC, VLAN_PRESENT).set(Cqe::VLAN_INFO, vlan.into());
+            }
+            cqe.set(Cqe::SLID, u32::from(source.slid))
                 .set(Cqe::SL, u32::from(source.sl))
-                .set(Cqe::GRH, u32::from(source.global))
+                .set(Cqe::GRH, u32::from(source.grh))
                 .set(Cqe::RQPN, source.qpn)
                 .set(Cqe::SRQN_UIDX, foreign.unwrap_or(completion.user_index))
                 .set(Cqe::IMM_INVAL_PKEY, completion.immediate)
@@ -327,6 +353,18 @@ impl Cq {
                 .set(Cqe::OPCODE, opcode.map_or(completion.opcode.code(), u32::from))
                 .set(Cqe::SE, u32::from(completion.solicited))
                 .set(Cqe::OWNER, (self.producer >> self.log_size & 1) ^ wrong_owner);
+        }
+        if let Some(frame) = &completion.frame
+            && let Some(mut cqe) = ViewMut::<Cqe>::new(&mut entry)
+        {
+            let is_tagged = if frame.tag.is_some() { VLAN_PRESENT } else { 0 };
+            cqe.set(Cqe::RSS_HASH_RESULT, frame.hash.0)
+                .set(Cqe::RSS_HASH_TYPE, frame.hash.1.into())
+                .set(Cqe::CHECK_SUM, frame.sum.into())
+                .set(Cqe::HDS_IP_EXT, frame.right.into())
+                .set(Cqe::L4_HDR_TYPE_ETC, u32::from(frame.kinds) | is_tagged)
+                .set(Cqe::VLAN_INFO, frame.tag.unwrap_or(0).into())
+                .set(Cqe::QPN, foreign.unwrap_or(frame.flow_tag));
         }
         if let Some((syndrome, vendor)) = completion.error
             && let Some(mut cqe) = ViewMut::<ErrCqe>::new(&mut entry)

@@ -13,10 +13,10 @@ use crate::engine::resources::{QpResources, QpStep};
 use crate::engine::ring::{Pages, PagesPlan, Ring};
 use crate::engine::srq::SrqKind;
 use crate::host_memory::read_array;
-use crate::packet::{Bth, GENERAL_QPN, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, SUBNET_QPN, Transport};
+use crate::packet::{Bth, GENERAL_QPN, Link, Opcode, Operation, Packet, SUBNET_QPN, Transport, TransportPart};
 use crate::registry::{ObjectKind, Resource};
 use crate::stats::QueueCounts;
-use crate::wqe_decode::WqeService;
+use crate::wqe_decode::{AddressVector, WqeService};
 
 /// Unit of the local acknowledge timeout.
 const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
@@ -223,7 +223,11 @@ impl QpContext {
     }
 
     pub(in crate::engine) fn path(&self, field: Field<Ads>) -> u32 {
-        View::<Qpc>::of(&self.qpc).sub(Qpc::PRIMARY_ADDRESS_PATH).get(field)
+        self.primary_path().get(field)
+    }
+
+    pub(in crate::engine) fn primary_path(&self) -> View<'_, Ads> {
+        self.qpc().sub(Qpc::PRIMARY_ADDRESS_PATH)
     }
 
     pub(in crate::engine) fn pd(&self) -> u32 {
@@ -284,30 +288,35 @@ impl QpContext {
 
     /// Returns a packet to the connected peer.
     pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet<'static> {
-        let opcode = Opcode { transport: self.service.transport(), operation };
-        let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
-        let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.identity.lid() };
-        let bth = Bth {
-            opcode,
+        Packet { link: self.link_to_peer(shared), transport: self.transport_part(shared, operation, psn) }
+    }
+
+    /// Returns the link part of packets to the connected peer.
+    pub(in crate::engine) fn link_to_peer(&self, shared: &QpResources) -> Link {
+        shared.port.to_peer(self.primary_path(), self.is_subnet_management())
+    }
+
+    /// Returns the link part of a datagram to an address vector. `None` if the port has no such source.
+    pub(in crate::engine) fn link_to_address(&self, shared: &QpResources, address: &AddressVector) -> Option<Link> {
+        shared.port.to_address(address, self.primary_path(), self.is_subnet_management())
+    }
+
+    /// Returns the transport part of a packet to the connected peer.
+    pub(in crate::engine) fn transport_part(
+        &self,
+        shared: &QpResources,
+        operation: Operation,
+        psn: u32,
+    ) -> TransportPart<'static> {
+        TransportPart::new(Bth {
+            opcode: Opcode { transport: self.service.transport(), operation },
             solicited: false,
             migreq: true,
-            pkey: shared.pkey(self.path(Ads::PKEY_INDEX)),
+            pkey: shared.port.pkey(self.path(Ads::PKEY_INDEX)),
             dest_qpn: self.get(Qpc::REMOTE_QPN),
             ack_req: false,
             psn,
-        };
-        let mut packet = Packet::new(lrh, bth);
-        if self.path(Ads::GRH) != 0 {
-            let path = self.qpc().sub(Qpc::PRIMARY_ADDRESS_PATH);
-            packet.grh = Some(Grh {
-                tclass: path.get(Ads::TCLASS) as u8,
-                flow_label: path.get(Ads::FLOW_LABEL),
-                hop_limit: path.get(Ads::HOP_LIMIT) as u8,
-                sgid: shared.identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).unwrap_or_else(|| shared.identity.port_gid()),
-                dgid: path.bytes(Ads::RGID_RIP).try_into().unwrap_or_default(),
-            });
-        }
-        packet
+        })
     }
 
     /// Returns the number that completions carry for this queue pair.

@@ -4,13 +4,11 @@
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
 
 use crate::engine::config::EngineConfig;
+use crate::engine::link::PortLink;
 use crate::engine::qp::Qp;
 use crate::engine::qp::context::Service;
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
-use crate::identity::PortIdentity;
-use crate::limits::PKEYS;
-use crate::packet::{FIRST_MULTICAST_LID, NO_LID};
 
 /// One transition.
 struct Transition {
@@ -122,13 +120,13 @@ fn allowed(step: &Transition, opcode: CmdOpcode, service: Service) -> u32 {
 }
 
 /// Checks the fields of a transition: known optional fields, MTU and depths within those of the device, P_Key index within the
-/// table, source and destination address. Alternate paths are not offered
+/// table, and what the link layer of the port asks of a path. Alternate paths are not offered
 /// ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
 fn check(
     step: &Transition,
     service: Service,
     config: &EngineConfig,
-    identity: &PortIdentity,
+    port: &PortLink,
     opcode: CmdOpcode,
     opt_mask: u32,
     new: View<'_, Qpc>,
@@ -143,18 +141,14 @@ fn check(
     let sends = takes(opt_param::SRA_MAX, opcode == CmdOpcode::Rtr2RtsQp && service.is_reliable());
     let path = new.sub(Qpc::PRIMARY_ADDRESS_PATH);
     let takes_path = takes(opt_param::PRIMARY_ADDR_PATH, step.path);
-    let has_route = takes_path && path.is_set(Ads::GRH);
-    let lid = path.get(Ads::RLID);
-    let is_unicast = lid != u32::from(NO_LID) && lid < u32::from(FIRST_MULTICAST_LID);
     let takes_pkey = takes(opt_param::PKEY_INDEX, opcode == CmdOpcode::Rst2InitQp);
     let refused = opt_mask & !allowed(step, opcode, service) != 0
-        || (takes_pkey && path.get(Ads::PKEY_INDEX) as usize >= PKEYS)
-        || (takes_path && service.is_connected() && !is_unicast)
+        || (takes_pkey && path.get(Ads::PKEY_INDEX) as usize >= port.pkeys())
+        || (takes_path && !port.accepts_path(path, service.is_connected()))
         || (takes(opt_param::PM_STATE, false) && new.get(Qpc::PM_STATE) != MIGRATED)
         || (to_rtr && service.is_connected() && (!(1..=5).contains(&mtu) || 128 << mtu > u32::from(config.max_mtu)))
         || (accepts && new.get(Qpc::LOG_RRA_MAX) > max_reads)
-        || (sends && new.get(Qpc::LOG_SRA_MAX) > max_reads)
-        || (has_route && identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).is_none());
+        || (sends && new.get(Qpc::LOG_SRA_MAX) > max_reads);
     if refused { Err(CmdStatus::BadParam) } else { Ok(()) }
 }
 
@@ -162,7 +156,7 @@ fn check(
 pub(in crate::engine) fn modify(
     qp: &mut Qp,
     config: &EngineConfig,
-    identity: &PortIdentity,
+    port: &PortLink,
     opcode: CmdOpcode,
     opt_mask: u32,
     new: View<'_, Qpc>,
@@ -171,7 +165,7 @@ pub(in crate::engine) fn modify(
     if !step.from.contains(&qp.context.state) {
         return Err(CmdStatus::BadQpState);
     }
-    check(&step, qp.context.service, config, identity, opcode, opt_mask, new)?;
+    check(&step, qp.context.service, config, port, opcode, opt_mask, new)?;
     merge(qp, &step, opcode, opt_mask, new);
     match opcode {
         CmdOpcode::Init2RtrQp => qp.responder.start(qp.context.get(Qpc::NEXT_RCV_PSN)),

@@ -12,8 +12,8 @@ use crate::packet::Packet;
 impl Qp {
     pub(in crate::engine) fn handle_packet(&mut self, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         match self.context.service {
-            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => {
-                self.requester.handle_response(&mut self.context, step, packet)
+            Service::Rc | Service::Xrc if packet.transport.bth.opcode.operation.is_response() => {
+                self.requester.handle_response(&mut self.context, step, &packet.transport)
             }
             Service::Rc => self.responder.handle_request(&mut self.context, step, packet),
             // An initiator takes no requests.

@@ -8,7 +8,7 @@ use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
 use crate::engine::resources::QpStep;
-use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
+use crate::packet::{AtomicEth, Deth, Operation, Packet, Place, Reth};
 use crate::wqe_decode::{AtomicOperation, SendBody, SendWqe};
 
 /// Returns the operation of a packet of `wqe`, with what travels at the end of the message.
@@ -41,61 +41,54 @@ impl Requester {
         let mtu = qp.mtu() as u64;
         let place = Place::of(packet_index, op.packets());
         let (operation, immediate, invalidate) = operation(wqe, place);
-        let mut packet = qp.packet(step.shared, operation, psn::add(op.first_psn, packet_index));
-        packet.immediate = immediate;
-        packet.invalidate = invalidate;
-        packet.xrc_srqn = wqe.xrc_srqn;
-        packet.bth.solicited = wqe.solicited && place.is_end();
+        let link = match &wqe.body {
+            SendBody::Send { address: Some(address), .. } => match qp.link_to_address(step.shared, address) {
+                Some(link) => link,
+                None => return Some(Err(CqeSyndrome::LocalQpOp)),
+            },
+            _ => qp.link_to_peer(step.shared),
+        };
+        let mut transport = qp.transport_part(step.shared, operation, psn::add(op.first_psn, packet_index));
+        transport.immediate = immediate;
+        transport.invalidate = invalidate;
+        transport.xrc_srqn = wqe.xrc_srqn;
+        transport.bth.solicited = wqe.solicited && place.is_end();
         match &wqe.body {
             SendBody::Send { .. } | SendBody::Write { .. } => {
                 if let SendBody::Write { remote, .. } = &wqe.body
                     && place.is_start()
                 {
-                    packet.reth = Some(Reth { addr: remote.addr, rkey: remote.rkey, len: op.len as u32 });
+                    transport.reth = Some(Reth { addr: remote.addr, rkey: remote.rkey, len: op.len as u32 });
                 }
                 if let SendBody::Send { address: Some(address), .. } = &wqe.body {
-                    packet.lrh.dlid = address.rlid;
-                    packet.lrh.sl = address.sl;
-                    packet.bth.dest_qpn = address.dqpn;
+                    transport.bth.dest_qpn = address.dqpn;
                     // A queue key with its highest bit set stands for the queue pair's own.
                     let qkey = if address.qkey >> 31 == 0 { address.qkey } else { qp.get(Qpc::Q_KEY) };
-                    packet.deth = Some(Deth { qkey, source_qpn: qp.wire_qpn() });
-                    if let Some(route) = &address.grh {
-                        let Some(sgid) = step.shared.identity.source_gid(route.sgid_index.into()) else {
-                            return Some(Err(CqeSyndrome::LocalQpOp));
-                        };
-                        packet.grh = Some(Grh {
-                            tclass: route.tclass,
-                            flow_label: route.flow_label,
-                            hop_limit: route.hop_limit,
-                            sgid,
-                            dgid: route.dgid,
-                        });
-                    }
+                    transport.deth = Some(Deth { qkey, source_qpn: qp.wire_qpn() });
                 }
                 let offset = u64::from(packet_index) * mtu;
                 let len = (op.len - offset.min(op.len)).min(mtu) as usize;
                 match gather(step, qp.access(Right::LocalRead), op.data(), offset, len) {
-                    Ok(payload) => packet.payload = payload.into(),
+                    Ok(payload) => transport.payload = payload.into(),
                     Err(_) => return Some(Err(CqeSyndrome::LocalProt)),
                 }
             }
             SendBody::Read { remote, .. } => {
                 // What came already is not asked for again.
                 let offset = u64::from(op.received) * mtu;
-                packet.bth.psn = psn::add(op.first_psn, op.received);
+                transport.bth.psn = psn::add(op.first_psn, op.received);
                 let len = (op.len - offset.min(op.len)) as u32;
-                packet.reth = Some(Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len });
+                transport.reth = Some(Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len });
             }
             SendBody::Atomic { remote, operation, .. } => {
                 let (swap_add, compare) = match *operation {
                     AtomicOperation::CompareSwap { compare, swap } => (swap, compare),
                     AtomicOperation::FetchAdd { add } => (add, 0),
                 };
-                packet.atomic = Some(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_add, compare });
+                transport.atomic = Some(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_add, compare });
             }
             SendBody::Nop | SendBody::Umr(_) => return None,
         }
-        Some(Ok(packet))
+        Some(Ok(Packet { link, transport }))
     }
 }

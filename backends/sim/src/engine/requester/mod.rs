@@ -207,14 +207,14 @@ impl Requester {
         };
         let Some(op) = self.ops.get(at) else { return false };
         let last = packet_index + 1 >= op.packets();
-        let end = if last { op.end_psn() } else { psn::add(packet.bth.psn, 1) };
+        let end = if last { op.end_psn() } else { psn::add(packet.transport.bth.psn, 1) };
         let answered = op.expects_response();
         self.since_ack_req += 1;
         if qp.service.is_reliable()
             && !answered
             && (last || self.since_ack_req >= ACK_EVERY || self.is_limited(op, packet_index))
         {
-            packet.bth.ack_req = true;
+            packet.transport.bth.ack_req = true;
             self.since_ack_req = 0;
         }
         if psn::ahead(end, self.sent_end) > 0 {
@@ -250,6 +250,7 @@ pub(in crate::engine) fn complete_send(qp: &mut QpContext, step: &mut QpStep<'_,
         solicited: false,
         source: Source::default(),
         error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
+        frame: None,
     };
     qp.complete(step, qp.get(Qpc::CQN_SND), &completion);
 }

@@ -8,7 +8,7 @@ use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::{Kind, Requester};
 use crate::engine::resources::QpStep;
-use crate::packet::{Operation, Packet, Place, Syndrome};
+use crate::packet::{Operation, Place, Syndrome, TransportPart};
 
 /// What an acknowledgement completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,12 @@ enum Acknowledged {
 
 impl Requester {
     /// Handles a response of the peer.
-    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
+    pub(in crate::engine) fn handle_response(
+        &mut self,
+        qp: &mut QpContext,
+        step: &mut QpStep<'_, '_>,
+        packet: &TransportPart<'_>,
+    ) {
         let psn = packet.bth.psn;
         if !qp.can_send() || !self.is_outstanding(psn) {
             // Stale or duplicate.
@@ -127,7 +132,13 @@ impl Requester {
         }
     }
 
-    fn handle_read_response(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>, place: Place) {
+    fn handle_read_response(
+        &mut self,
+        qp: &mut QpContext,
+        step: &mut QpStep<'_, '_>,
+        packet: &TransportPart<'_>,
+        place: Place,
+    ) {
         let psn = packet.bth.psn;
         if self.acknowledge(qp, step, psn) == Acknowledged::ResponseMissing {
             qp.counts(step).missing_responses += 1;
@@ -163,7 +174,7 @@ impl Requester {
         self.note_progress(qp, step.ctx.now);
     }
 
-    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
+    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &TransportPart<'_>) {
         if self.acknowledge(qp, step, packet.bth.psn) == Acknowledged::ResponseMissing {
             qp.counts(step).missing_responses += 1;
             self.retransmit_once(qp, step);

@@ -8,7 +8,7 @@ use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
-use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
+use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome, TransportPart};
 
 /// Maximum message length of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -31,8 +31,8 @@ impl Responder {
         };
         let access = receive.access(qpn);
         let list = receive.list.iter().copied();
-        match scatter(step, access, list, *written, &packet.payload) {
-            Ok(()) => *written += packet.payload.len() as u64,
+        match scatter(step, access, list, *written, &packet.transport.payload) {
+            Ok(()) => *written += packet.transport.payload.len() as u64,
             Err(ScatterError::TooLong) => {
                 return Err(Refusal::of_receive(Syndrome::InvalidRequest, CqeSyndrome::LocalLength).into());
             }
@@ -44,7 +44,7 @@ impl Responder {
             return Ok(());
         }
         let (index, byte_cnt) = (receive.index, *written as u32);
-        if let Some(key) = packet.invalidate {
+        if let Some(key) = packet.transport.invalidate {
             match step.shared.keys.invalidate_remotely(&mut step.shared.registry, key, domain, qpn) {
                 Ok(entries) => step.ctx.meter.count_entries(entries),
                 Err(error) => {
@@ -54,7 +54,7 @@ impl Responder {
             }
         }
         self.message = None;
-        let opcode = match (packet.immediate, packet.invalidate) {
+        let opcode = match (packet.transport.immediate, packet.transport.invalidate) {
             (Some(_), _) => CqeOpcode::RespSendImm,
             (None, Some(_)) => CqeOpcode::RespSendInv,
             (None, None) => CqeOpcode::RespSend,
@@ -71,12 +71,12 @@ impl Responder {
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
-            let reth = packet.reth.ok_or(Refusal::INVALID)?;
+            let reth = packet.transport.reth.ok_or(Refusal::INVALID)?;
             if qp.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
                 return Err(Refusal::INVALID.into());
             }
             if let Err(refusal) = self.check_key(qp, step, &reth, Right::RemoteWrite) {
-                return Err(self.refuse_write(qp, step, packet, refusal));
+                return Err(self.refuse_write(qp, step, &packet.transport, refusal));
             }
             let total = u64::from(reth.len);
             self.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
@@ -85,13 +85,13 @@ impl Responder {
         let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
-        let len = packet.payload.len() as u64;
+        let len = packet.transport.payload.len() as u64;
         if (place.is_end() && len != *left) || (!place.is_end() && len >= *left) {
             return Err(Refusal::INVALID.into());
         }
         let (at, key, total) = (*addr, *rkey, *total);
         // The receive that immediate data needs comes first: without one nothing of this packet happens.
-        let receive = match packet.immediate {
+        let receive = match packet.transport.immediate {
             Some(_) => match self.require_receive(qp, step) {
                 Err(Stop::NotReady) => {
                     if place == Place::Only {
@@ -104,7 +104,7 @@ impl Responder {
             None => None,
         };
         if len > 0
-            && let Err(error) = step.shared.keys.write(step.ctx, (key, at), access, &packet.payload)
+            && let Err(error) = step.shared.keys.write(step.ctx, (key, at), access, &packet.transport.payload)
         {
             step.ctx.note(|| format!("rkey {key:#010x} refused: {error:?}"));
             let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
@@ -125,7 +125,13 @@ impl Responder {
 
     /// Answers a write to bytes that no key opens. The receive that the immediate data of the same packet needs reports it to
     /// the host (Local Access Error, InfiniBand Architecture 11.6.2), on services that send a NAK too.
-    fn refuse_write(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Stop {
+    fn refuse_write(
+        &mut self,
+        qp: &QpContext,
+        step: &mut QpStep<'_, '_>,
+        packet: &TransportPart<'_>,
+        refusal: Refusal,
+    ) -> Stop {
         if packet.immediate.is_none() || !qp.service.is_reliable() {
             return refusal.into();
         }
@@ -169,7 +175,7 @@ impl Responder {
         &mut self,
         qp: &QpContext,
         step: &mut QpStep<'_, '_>,
-        packet: &Packet<'_>,
+        packet: &TransportPart<'_>,
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
         if qp.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {

@@ -17,7 +17,7 @@ use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Inbound, Refusal, Reply, Responder, Stop};
-use crate::packet::{Operation, Packet, Place, Syndrome};
+use crate::packet::{Operation, Packet, Place, Syndrome, TransportPart};
 
 impl Responder {
     /// Handles a request packet of a connected peer.
@@ -32,7 +32,7 @@ impl Responder {
                 step.shared.events.push_back(event);
             }
         }
-        let psn = packet.bth.psn;
+        let psn = packet.transport.bth.psn;
         let ahead = psn::ahead(psn, self.expected_psn);
         if ahead > 0 {
             qp.counts(step).out_of_sequence += 1;
@@ -45,11 +45,11 @@ impl Responder {
             return;
         }
         if ahead < 0 {
-            self.handle_duplicate(qp, step, packet);
+            self.handle_duplicate(qp, step, &packet.transport);
             return;
         }
         self.nak_sent = false;
-        let done = match self.resolve_xrc_srq(qp, step, packet) {
+        let done = match self.resolve_xrc_srq(qp, step, &packet.transport) {
             Ok(()) => self.execute_request(qp, step, packet),
             Err(refusal) => Err(refusal.into()),
         };
@@ -81,7 +81,7 @@ impl Responder {
     }
 
     /// A packet that came before: acknowledged, read or answered again, never executed again.
-    fn handle_duplicate(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
+    fn handle_duplicate(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &TransportPart<'_>) {
         step.shared.stats.duplicates += 1;
         qp.counts(step).duplicates += 1;
         let room = self.pending_responses(true) < qp.depth(Qpc::LOG_RRA_MAX);
@@ -113,9 +113,9 @@ impl Responder {
         step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
     ) -> Result<(), Stop> {
-        let operation = packet.bth.opcode.operation;
+        let operation = packet.transport.bth.opcode.operation;
         let place = operation.place();
-        self.check_shape(qp, packet, operation, place)?;
+        self.check_shape(qp, &packet.transport, operation, place)?;
         match operation {
             Operation::ReadRequest => qp.counts(step).reads += 1,
             Operation::CompareSwap | Operation::FetchAdd => qp.counts(step).atomics += 1,
@@ -134,28 +134,28 @@ impl Responder {
                 done?;
             }
             Operation::ReadRequest => {
-                let reth = packet.reth.ok_or(Refusal::INVALID)?;
+                let reth = packet.transport.reth.ok_or(Refusal::INVALID)?;
                 self.check_read(qp, step, &reth)?;
                 self.room_for_response(qp)?;
                 self.msn = psn::add(self.msn, 1);
-                self.queue_read(qp, packet.bth.psn, reth, false);
+                self.queue_read(qp, packet.transport.bth.psn, reth, false);
                 let packets = qp.packets_of(reth.len);
-                self.expected_psn = psn::add(packet.bth.psn, packets);
+                self.expected_psn = psn::add(packet.transport.bth.psn, packets);
                 return Ok(());
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                self.handle_atomic(qp, step, packet)?;
-                self.expected_psn = psn::add(packet.bth.psn, 1);
+                self.handle_atomic(qp, step, &packet.transport)?;
+                self.expected_psn = psn::add(packet.transport.bth.psn, 1);
                 return Ok(());
             }
             Operation::ReadResponse(_) | Operation::Acknowledge | Operation::AtomicAcknowledge => return Ok(()),
         }
-        self.expected_psn = psn::add(packet.bth.psn, 1);
+        self.expected_psn = psn::add(packet.transport.bth.psn, 1);
         if place.is_end() {
             self.msn = psn::add(self.msn, 1);
         }
-        if packet.bth.ack_req && qp.service.is_reliable() {
-            self.acknowledge(&step.shared.registry, packet.bth.psn, ACKNOWLEDGED);
+        if packet.transport.bth.ack_req && qp.service.is_reliable() {
+            self.acknowledge(&step.shared.registry, packet.transport.bth.psn, ACKNOWLEDGED);
         }
         Ok(())
     }
@@ -165,7 +165,13 @@ impl Responder {
     }
 
     /// Returns whether the packet fits the message that is arriving, and its length its place.
-    fn check_shape(&self, qp: &QpContext, packet: &Packet<'_>, operation: Operation, place: Place) -> Result<(), Refusal> {
+    fn check_shape(
+        &self,
+        qp: &QpContext,
+        packet: &TransportPart<'_>,
+        operation: Operation,
+        place: Place,
+    ) -> Result<(), Refusal> {
         let sends = matches!(operation, Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_));
         let fits = match &self.message {
             None => place.is_start(),

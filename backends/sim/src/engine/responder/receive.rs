@@ -8,7 +8,7 @@ use crate::engine::event::EngineEvent;
 use crate::engine::qp::context::{QpContext, vendor};
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Receive, ReceiveDone, Refusal, Reply, Responder, Stop};
-use crate::packet::{Packet, Syndrome};
+use crate::packet::{LinkCompletion, Packet, Syndrome};
 use crate::trace::Record;
 use crate::wqe_decode::decode_receive;
 
@@ -103,8 +103,13 @@ impl Responder {
             index,
             byte_cnt,
             // Without either, a datagram's completion carries its P_Key, by which a host responds.
-            immediate: packet.immediate.or(packet.invalidate).or(packet.deth.map(|_| packet.bth.pkey.into())).unwrap_or(0),
-            solicited: packet.bth.solicited,
+            immediate: packet
+                .transport
+                .immediate
+                .or(packet.transport.invalidate)
+                .or(packet.transport.deth.map(|_| packet.transport.bth.pkey.into()))
+                .unwrap_or(0),
+            solicited: packet.transport.bth.solicited,
             source: source(qp, packet),
             error: None,
         };
@@ -164,6 +169,7 @@ impl Responder {
             solicited: done.solicited,
             source: done.source,
             error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
+            frame: None,
         };
         qp.complete(step, cqn, &completion);
     }
@@ -171,11 +177,13 @@ impl Responder {
 
 /// Returns where a message came from.
 fn source(qp: &QpContext, packet: &Packet<'_>) -> Source {
+    let LinkCompletion { slid, sl, grh, vlan } = packet.link.completion();
     Source {
-        lid: packet.lrh.slid,
-        sl: packet.lrh.sl,
-        qpn: packet.deth.map_or(qp.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
+        slid,
+        sl,
+        qpn: packet.transport.deth.map_or(qp.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
         // Of datagrams alone, as `ibv_poll_cq(3)` has `IBV_WC_GRH`.
-        global: packet.deth.is_some() && packet.grh.is_some(),
+        grh: packet.transport.deth.is_some() && grh,
+        vlan: vlan.filter(|_| packet.transport.deth.is_some()),
     }
 }

@@ -32,8 +32,8 @@ impl Responder {
                 Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(qp, step, psn, syndrome, msn),
                 Reply::Atomic { psn, original, msn, .. } => {
                     let mut packet = qp.packet(step.shared, Operation::AtomicAcknowledge, psn);
-                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(qp, step), msn });
-                    packet.atomic_ack = Some(original);
+                    packet.transport.aeth = Some(Aeth { syndrome: self.acknowledged(qp, step), msn });
+                    packet.transport.atomic_ack = Some(original);
                     step.transmit(packet);
                 }
                 Reply::Read { psn, packets, sent, source, srq, msn, again } => {
@@ -79,7 +79,7 @@ impl Responder {
     ) {
         let mut packet = qp.packet(step.shared, Operation::Acknowledge, psn);
         let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(qp, step) } else { syndrome };
-        packet.aeth = Some(Aeth { syndrome, msn });
+        packet.transport.aeth = Some(Aeth { syndrome, msn });
         step.transmit(packet);
     }
 
@@ -96,14 +96,14 @@ impl Responder {
         let offset = u64::from(sent) * qp.mtu() as u64;
         let len = u64::from(source.len).saturating_sub(offset).min(qp.mtu() as u64) as usize;
         let mut packet = qp.packet(step.shared, Operation::ReadResponse(place), psn::add(psn, sent));
-        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, step), msn });
+        packet.transport.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, step), msn });
         let addr = source.addr.wrapping_add(offset);
         let Some(pd) = domain_of(srq, qp, step) else { return false };
         let access = Access { pd, right: Right::RemoteRead, qpn: qp.qpn };
         let mut payload = step.payload(len);
         let read = step.shared.keys.read(step.ctx, (source.rkey, addr), access, &mut payload);
         if read.is_ok() {
-            packet.payload = payload.into();
+            packet.transport.payload = payload.into();
             step.transmit(packet);
         }
         read.is_ok()

@@ -20,11 +20,11 @@ impl Responder {
         if !qp.can_receive() {
             return;
         }
-        let place = packet.bth.opcode.operation.place();
-        if packet.bth.psn != self.expected_psn || place.is_start() {
+        let place = packet.transport.bth.opcode.operation.place();
+        if packet.transport.bth.psn != self.expected_psn || place.is_start() {
             self.drop_message();
         }
-        self.expected_psn = packet.bth.psn;
+        self.expected_psn = packet.transport.bth.psn;
         if place.is_start() || self.is_amid_message() {
             match self.execute_request(qp, step, packet) {
                 Ok(()) => {}
@@ -48,7 +48,7 @@ impl Responder {
                 }
             }
         }
-        self.expected_psn = psn::add(packet.bth.psn, 1);
+        self.expected_psn = psn::add(packet.transport.bth.psn, 1);
     }
 
     /// The message in progress does not fit its receive. The next message gets that; one of a shared queue has left it and
@@ -73,7 +73,7 @@ impl Responder {
 
     /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
     pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
-        let Some(deth) = packet.deth else { return };
+        let Some(deth) = packet.transport.deth else { return };
         if !qp.can_receive() {
             return;
         }
@@ -93,7 +93,7 @@ impl Responder {
                 return;
             }
         };
-        let len = ROUTE_AREA + packet.payload.len();
+        let len = ROUTE_AREA + packet.transport.payload.len();
         if receive.list.iter().map(|pointer| pointer.len).sum::<u64>() < len as u64 {
             self.message = Some(Inbound::Send { receive, written: 0 });
             return self.too_long(qp, step);
@@ -101,10 +101,11 @@ impl Responder {
         let access = receive.access(qp.qpn);
         let mut place = |at, bytes: &[u8]| scatter(step, access, receive.list.iter().copied(), at, bytes);
         // Without a route its place stays as it is.
-        let route = packet.grh.map_or(Ok(()), |route| place(0, &route.encode(packet.transport_len())));
-        let syndrome = match route.and_then(|()| place(ROUTE_AREA as u64, &packet.payload)) {
+        let before = packet.link.before_datagram(packet.transport.encoded_len());
+        let route = before.map_or(Ok(()), |bytes| place(0, &bytes));
+        let syndrome = match route.and_then(|()| place(ROUTE_AREA as u64, &packet.transport.payload)) {
             Ok(()) => {
-                let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
+                let opcode = if packet.transport.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
                 self.finish_receive(qp, step, packet, opcode, receive.index, len as u32);
                 return;
             }

@@ -9,7 +9,7 @@ use crate::engine::qp::context::{QpContext, Service};
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Refusal, Responder};
 use crate::engine::srq::{SrqKind, SrqName};
-use crate::packet::Packet;
+use crate::packet::TransportPart;
 
 impl Responder {
     /// Looks up the shared receive queue that an XRC request names; nothing to do on other services.
@@ -17,7 +17,7 @@ impl Responder {
         &mut self,
         qp: &QpContext,
         step: &QpStep<'_, '_>,
-        packet: &Packet<'_>,
+        packet: &TransportPart<'_>,
     ) -> Result<(), Refusal> {
         if qp.service != Service::Xrc {
             return Ok(());

@@ -51,14 +51,14 @@ impl Lone {
 
     fn acknowledge(&mut self, offset: u32, syndrome: Syndrome) {
         let mut packet = self.packet(Operation::Acknowledge, FIRST.wrapping_add(offset));
-        packet.aeth = Some(Aeth { syndrome, msn: 0 });
+        packet.transport.aeth = Some(Aeth { syndrome, msn: 0 });
         self.answer(&packet);
     }
 
     fn read_response(&mut self, offset: u32, place: Place, payload: &[u8]) {
         let mut packet = self.packet(Operation::ReadResponse(place), FIRST.wrapping_add(offset));
-        packet.aeth = (place != Place::Middle).then_some(Aeth { syndrome: Syndrome::Ack(31), msn: 0 });
-        packet.payload = payload.to_vec().into();
+        packet.transport.aeth = (place != Place::Middle).then_some(Aeth { syndrome: Syndrome::Ack(31), msn: 0 });
+        packet.transport.payload = payload.to_vec().into();
         self.answer(&packet);
     }
 
@@ -83,7 +83,7 @@ fn one_acknowledgement_for_many_messages() {
     }
     let packets = lone.sent();
     assert_eq!(packets.len(), 10);
-    let asks: Vec<bool> = packets.iter().map(|packet| packet.bth.ack_req).collect();
+    let asks: Vec<bool> = packets.iter().map(|packet| packet.transport.bth.ack_req).collect();
     assert_eq!(asks, [false, true].repeat(5), "on the last packet of each");
     lone.acknowledge(6, ACK);
     assert_eq!(lone.done(), [(0, 0, 0), (0, 0, 1), (0, 0, 2)]);
@@ -103,8 +103,8 @@ fn the_window_is_bounded_and_asks_for_answers() {
     lone.post(0x08, 256 * 1000);
     let packets = lone.sent();
     assert_eq!(packets.len(), 128);
-    assert!(packets.chunks(64).all(|some| some.iter().any(|packet| packet.bth.ack_req)));
-    assert_eq!(packets[0].reth, Some(Reth { addr: 0, rkey: 0, len: 256_000 }));
+    assert!(packets.chunks(64).all(|some| some.iter().any(|packet| packet.transport.bth.ack_req)));
+    assert_eq!(packets[0].transport.reth, Some(Reth { addr: 0, rkey: 0, len: 256_000 }));
     lone.acknowledge(31, ACK);
     assert_eq!(lone.sent().len(), 32);
 }
@@ -119,9 +119,10 @@ fn an_acknowledgement_past_an_unfinished_read() {
     lone.acknowledge(3, ACK);
     // The rest of the read, and the send after it again.
     let again = lone.sent();
-    let reported: Vec<_> = again.iter().map(|packet| (packet.bth.opcode.operation, packet.bth.psn)).collect();
+    let reported: Vec<_> =
+        again.iter().map(|packet| (packet.transport.bth.opcode.operation, packet.transport.bth.psn)).collect();
     assert_eq!(reported, [(Operation::ReadRequest, 0xff_ffff), (Operation::Send(Place::Only), 1)]);
-    assert_eq!(again[0].reth, Some(Reth { addr: 256, rkey: 0, len: 344 }));
+    assert_eq!(again[0].transport.reth, Some(Reth { addr: 256, rkey: 0, len: 344 }));
     lone.acknowledge(3, ACK);
     assert!(lone.sent().is_empty(), "asked once");
     lone.read_response(1, Place::First, &[2; 256]);
@@ -184,13 +185,13 @@ fn requests_out_of_step() {
         lone.host.post_receive(&mut lone.qp, &[(at, 4096, key)]);
         for (number, &(operation, len)) in case.iter().enumerate() {
             let mut packet = lone.packet(operation, FIRST + number as u32);
-            packet.payload = vec![0; len].into();
-            packet.atomic = Some(AtomicEth { addr: at, rkey: key, swap_add: 1, compare: 0 });
-            packet.reth = Some(Reth { addr: at, rkey: key, len: 600 });
-            packet.atomic = packet.atomic.filter(|_| packet.bth.opcode.headers().atomic);
+            packet.transport.payload = vec![0; len].into();
+            packet.transport.atomic = Some(AtomicEth { addr: at, rkey: key, swap_add: 1, compare: 0 });
+            packet.transport.reth = Some(Reth { addr: at, rkey: key, len: 600 });
+            packet.transport.atomic = packet.transport.atomic.filter(|_| packet.transport.bth.opcode.headers().atomic);
             lone.answer(&packet);
         }
-        let said: Vec<_> = lone.sent().iter().filter_map(|packet| packet.aeth).map(|aeth| aeth.syndrome).collect();
+        let said: Vec<_> = lone.sent().iter().filter_map(|packet| packet.transport.aeth).map(|aeth| aeth.syndrome).collect();
         assert_eq!(said, [Syndrome::InvalidRequest], "{case:?}");
         assert_eq!(lone.host.state(lone.qp.qpn), 6);
         // The receive completes with an error, whether or not it was in use.
@@ -202,7 +203,7 @@ fn requests_out_of_step() {
 /// Returns a packet of the peer that asks for an addition of 1 to the first 8 bytes.
 fn addition(lone: &Lone, psn: u32) -> Packet<'static> {
     let mut packet = lone.packet(Operation::FetchAdd, psn);
-    packet.atomic = Some(AtomicEth { addr: lone.at, rkey: lone.key, swap_add: 1, compare: 0 });
+    packet.transport.atomic = Some(AtomicEth { addr: lone.at, rkey: lone.key, swap_add: 1, compare: 0 });
     packet
 }
 
@@ -212,7 +213,7 @@ fn a_repeated_atomic_gets_the_result_of_the_newest_with_its_number() {
     let answered = |lone: &mut Lone| {
         let packet = addition(lone, FIRST);
         lone.answer(&packet);
-        lone.sent().iter().filter_map(|packet| packet.atomic_ack).collect::<Vec<_>>()
+        lone.sent().iter().filter_map(|packet| packet.transport.atomic_ack).collect::<Vec<_>>()
     };
     assert_eq!(answered(&mut lone), [0]);
     // 2^24 packets later the number comes again.
@@ -232,7 +233,7 @@ fn repeated_reads_and_atomics_are_answered_up_to_the_depth_of_the_responder() {
             Operation::FetchAdd => addition(&lone, FIRST),
             _ => {
                 let mut packet = lone.packet(operation, FIRST);
-                packet.reth = Some(Reth { addr: lone.at, rkey: lone.key, len: 8 });
+                packet.transport.reth = Some(Reth { addr: lone.at, rkey: lone.key, len: 8 });
                 packet
             }
         };

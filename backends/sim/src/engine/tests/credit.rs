@@ -56,7 +56,7 @@ impl Lone {
         let frames = std::iter::from_fn(|| self.host.engine.transmit());
         frames
             .map(|frame| {
-                let bth = Packet::decode(&frame).unwrap().bth;
+                let bth = Packet::decode(&frame).unwrap().transport.bth;
                 (bth.opcode.operation, bth.ack_req)
             })
             .collect()
@@ -76,7 +76,7 @@ impl Lone {
         let psn = (FIRST + packet) & 0xff_ffff;
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: self.qp.qpn, ack_req: false, psn };
         let mut packet = Packet::new(lrh, bth);
-        packet.aeth = Some(Aeth { syndrome, msn: self.messages });
+        packet.transport.aeth = Some(Aeth { syndrome, msn: self.messages });
         let frame = packet.encode();
         self.host.with(|engine, ctx| engine.receive(ctx, &frame));
     }
@@ -227,8 +227,10 @@ fn the_receive_of_a_message_counts_until_it_is_done() {
     while let Some(frame) = pair.a.engine.transmit() {
         pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
         pair.b.with(|engine, ctx| engine.advance(ctx));
-        reported
-            .extend(std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().aeth.unwrap()));
+        reported.extend(
+            std::iter::from_fn(|| pair.b.engine.transmit())
+                .map(|frame| Packet::decode(&frame).unwrap().transport.aeth.unwrap()),
+        );
     }
     let expected = [(3, 0), (2, 1)].map(|(count, msn)| Aeth { syndrome: Syndrome::Ack(count), msn });
     assert_eq!(reported, expected);

@@ -33,7 +33,7 @@ impl Flooded {
         let dest_qpn = target.qpn;
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 0 };
         let mut packet = Packet::new(lrh, bth);
-        packet.deth = Some(Deth { qkey: QKEY, source_qpn: 2 });
+        packet.transport.deth = Some(Deth { qkey: QKEY, source_qpn: 2 });
         let frame = packet.encode();
         Self { host, frame }
     }

@@ -21,8 +21,8 @@ fn packet(transport: Transport, operation: Operation, dest_qpn: u32, route: Opti
     let opcode = Opcode { transport, operation };
     let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn, ack_req: true, psn: 0xff_fffe };
     let mut packet = Packet::new(Lrh { dlid: 1, slid: 2, ..Lrh::default() }, bth);
-    packet.grh = route.map(|(sgid, dgid)| Grh { hop_limit: 64, sgid, dgid, ..Grh::default() });
-    packet.payload = vec![1, 2, 3, 4].into();
+    packet.link.infiniband_mut().unwrap().grh = route.map(|(sgid, dgid)| Grh { hop_limit: 64, sgid, dgid, ..Grh::default() });
+    packet.transport.payload = vec![1, 2, 3, 4].into();
     packet
 }
 
@@ -43,7 +43,7 @@ fn a_datagram_for_another_gid_is_dropped() {
         let key = host.mkey(at, 4096, 0x1f);
         host.post_receive(&mut qp, &[(at, 4096, key)]);
         let mut packet = packet(Transport::Ud, Operation::Send(Place::Only), qp.qpn, route);
-        packet.deth = Some(Deth { qkey: 7, source_qpn: 9 });
+        packet.transport.deth = Some(Deth { qkey: 7, source_qpn: 9 });
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         let got = host.poll(&mut qp.receive);
         assert_eq!(got.is_some(), taken, "{route:?}");
@@ -79,7 +79,7 @@ fn a_connection_takes_no_packet_of_another_route() {
         let at = host.alloc(4096);
         let key = host.mkey(at, 4096, 0x1f);
         let mut packet = packet(Transport::Rc, Operation::Write(Place::Only), qpn, route);
-        packet.reth = Some(Reth { addr: at, rkey: key, len: 4 });
+        packet.transport.reth = Some(Reth { addr: at, rkey: key, len: 4 });
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.read(at, 4) == [1, 2, 3, 4], taken, "has a route: {has_route}, packet: {route:?}");
     }

@@ -193,13 +193,23 @@ impl Host {
 
     pub(super) fn with_config(lid: u16, engine: EngineConfig) -> Self {
         // Its GID ends in its LID.
-        let config = DeviceConfig { lid, port_guid: lid.into(), ..DeviceConfig::default() };
-        let mut engine = Engine::new(engine, Arc::new(PortIdentity::new(&config)));
-        // What commands of the other half would have made.
-        let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
-        numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));
+        Self::on_port(engine, &DeviceConfig { lid, port_guid: lid.into(), ..DeviceConfig::default() })
+    }
+
+    /// A host whose device has the port of this configuration.
+    pub(super) fn on_port(engine: EngineConfig, config: &DeviceConfig) -> Self {
+        let engine = Engine::new(engine, Arc::new(PortIdentity::new(config)));
         let memory = Metered { memory: TestMemory::new(BASE, 16 << 20), meter: Meter::default() };
-        Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE }
+        let mut host =
+            Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE };
+        host.insert_named();
+        host
+    }
+
+    /// Inserts what commands of the other half would have made.
+    pub(super) fn insert_named(&mut self) {
+        let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
+        numbers.into_iter().for_each(|id| self.engine.registry_mut().insert_named(id));
     }
 
     /// Each call is a turn.
@@ -398,6 +408,20 @@ impl Host {
 
     /// [`Host::connect`] with a set of counters.
     pub(super) fn connect_counting(&mut self, qpn: u32, lid: u16, peer: u32, link: Link, set: u32) {
+        self.connect_along(qpn, peer, link, set, |path| {
+            path.set(Ads::RLID, u32::from(lid));
+        });
+    }
+
+    /// [`Host::connect_counting`] along a path.
+    pub(super) fn connect_along(
+        &mut self,
+        qpn: u32,
+        peer: u32,
+        link: Link,
+        set: u32,
+        path: impl FnOnce(&mut ViewMut<'_, Ads>),
+    ) {
         self.modify(qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
             qpc.set(Qpc::COUNTER_SET_ID, set).set(Qpc::RRE, 1).set(Qpc::RWE, 1).set(Qpc::RAE, 1);
         })
@@ -409,7 +433,7 @@ impl Host {
                 .set(Qpc::NEXT_RCV_PSN, link.their_psn)
                 .set(Qpc::LOG_RRA_MAX, link.log_depth)
                 .set(Qpc::MIN_RNR_NAK, 1);
-            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, u32::from(lid));
+            path(&mut qpc.sub(Qpc::PRIMARY_ADDRESS_PATH));
         })
         .unwrap();
         let reliable = self.query(qpn, Qpc::ST) == QpcSt::Rc.code();
@@ -504,7 +528,7 @@ impl Engine {
 
     /// Who the port is.
     pub(super) fn identity(&self) -> &PortIdentity {
-        &self.shared.identity
+        self.shared.port.identity()
     }
 
     /// Returns the host memory of `len` bytes at `addr` of a key, as (address, length), for a local read.

@@ -2,8 +2,13 @@
 
 use super::harness::*;
 use crate::identity::PortIdentity;
-use crate::packet::{Bth, Deth, Grh, Lrh, MULTICAST_QPN, Opcode, Operation, Packet, Place, Transport};
+use crate::packet::{Bth, Deth, Grh, InfiniBandLink, Lrh, MULTICAST_QPN, Opcode, Operation, Packet, Place, Transport};
 use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
+
+/// Returns the link part of a packet, to be changed.
+fn infiniband<'a>(packet: &'a mut Packet<'_>) -> &'a mut InfiniBandLink {
+    packet.link.infiniband_mut().unwrap()
+}
 
 /// Returns a request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
 fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet<'static> {
@@ -12,10 +17,10 @@ fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet<'static> {
     // Subnet management has a virtual lane and a queue pair of its own, at both ends (IBTA 7.6, 14.2.1).
     let (vl, source_qpn) = if dest_qpn == 0 { (15, 0) } else { (0, 0x77) };
     let mut packet = Packet::new(Lrh { vl, sl: 3, dlid: 2, slid: 9 }, bth);
-    packet.deth = Some(Deth { qkey, source_qpn });
-    packet.payload = vec![0; 256].into();
+    packet.transport.deth = Some(Deth { qkey, source_qpn });
+    packet.transport.payload = vec![0; 256].into();
     // Version, class, class version, Get.
-    packet.payload.to_mut()[..4].copy_from_slice(&[1, class, 1, 1]);
+    packet.transport.payload.to_mut()[..4].copy_from_slice(&[1, class, 1, 1]);
     packet
 }
 
@@ -40,12 +45,12 @@ fn requests_to_an_agent_reach_no_queue_pair() {
     }
     for wrong in [3, 0xc001] {
         let mut packet = request(4, 1, 0x8001_0000);
-        packet.lrh.dlid = wrong;
+        infiniband(&mut packet).lrh.dlid = wrong;
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.engine.next_management_request(), None, "for LID {wrong:#x}");
     }
     let mut short = request(4, 1, 0x8001_0000);
-    short.payload.to_mut().pop();
+    short.transport.payload.to_mut().pop();
     host.with(|engine, ctx| engine.receive(ctx, &short.encode()));
     assert_eq!(host.engine.next_management_request(), None);
 }
@@ -81,8 +86,8 @@ fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
         (7, 15, 0x77, false),
     ] {
         let mut packet = request(class, 0, 0);
-        packet.lrh.vl = vl;
-        packet.deth = Some(Deth { qkey: 0, source_qpn });
+        infiniband(&mut packet).lrh.vl = vl;
+        packet.transport.deth = Some(Deth { qkey: 0, source_qpn });
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         let by_agent = host.engine.next_management_request().is_some();
         let by_host = host.poll(&mut manager.receive).is_some();
@@ -92,7 +97,7 @@ fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
     // Nothing else comes on that lane, by which it would pass a port that is not active.
     for (vl, taken) in [(15, false), (0, true)] {
         let mut packet = request(7, ordinary.qpn, 7);
-        packet.lrh.vl = vl;
+        infiniband(&mut packet).lrh.vl = vl;
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.poll(&mut ordinary.receive).is_some(), taken, "lane {vl}");
     }
@@ -124,13 +129,14 @@ fn queue_pair_0_is_addressed_by_queue_pair_0_alone() {
 fn a_port_without_an_identifier_is_answered_too() {
     let mut host = Host::new(0);
     let mut request = request(0x81, 0, 0);
-    (request.lrh.slid, request.lrh.dlid) = (0, 0xffff);
+    (infiniband(&mut request).lrh.slid, infiniband(&mut request).lrh.dlid) = (0, 0xffff);
     host.with(|engine, ctx| engine.receive(ctx, &request.encode()));
     assert!(host.engine.next_management_request().is_some());
     host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
     let answer = host.engine.transmit().expect("for the wire, not for itself");
     let answer = Packet::decode(&answer).unwrap();
-    assert_eq!((answer.lrh.dlid, answer.lrh.slid), (0xffff, 0));
+    let lrh = answer.link.infiniband().unwrap().lrh;
+    assert_eq!((lrh.dlid, lrh.slid), (0xffff, 0));
 }
 
 #[test]
@@ -141,11 +147,14 @@ fn answers_go_to_the_sender() {
         host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
         let answer = host.engine.transmit().unwrap();
         let answer = Packet::decode(&answer).unwrap();
-        assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });
+        assert_eq!(answer.link, Lrh { vl, sl: 3, dlid: 9, slid: 2 }.into());
         let asked_by = if qpn == 0 { 0 } else { 0x77 };
-        assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (asked_by, 0xffff, false));
-        assert_eq!(answer.deth, Some(Deth { qkey, source_qpn: qpn }));
-        assert_eq!(*answer.payload, [7; 256]);
+        assert_eq!(
+            (answer.transport.bth.dest_qpn, answer.transport.bth.pkey, answer.transport.bth.solicited),
+            (asked_by, 0xffff, false)
+        );
+        assert_eq!(answer.transport.deth, Some(Deth { qkey, source_qpn: qpn }));
+        assert_eq!(*answer.transport.payload, [7; 256]);
     }
 }
 
@@ -155,10 +164,10 @@ fn a_full_member_answers_a_limited_one() {
     let limited = PortIdentity::with_lid(9);
     limited.set_pkeys(0, &[0x7fff]);
     let mut request = request(4, 1, 0x8001_0000);
-    request.bth.pkey = 0x7fff;
+    request.transport.bth.pkey = 0x7fff;
     host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
     let frame = host.engine.transmit().unwrap();
-    assert_eq!(Packet::decode(&frame).unwrap().bth.pkey, 0xffff);
+    assert_eq!(Packet::decode(&frame).unwrap().transport.bth.pkey, 0xffff);
     assert!(limited.admits(&frame), "the switch delivers it");
 }
 
@@ -176,7 +185,7 @@ fn frames_come_from_a_unicast_lid() {
         (0, 0, 0xc001, false),
     ] {
         let mut packet = request(if qpn == 0 { 1 } else { 4 }, qpn, qkey);
-        packet.lrh.slid = slid;
+        infiniband(&mut packet).lrh.slid = slid;
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.engine.next_management_request().is_some(), taken, "from {slid:#x} to QP {qpn}");
     }
@@ -187,14 +196,14 @@ fn the_permissive_lid_is_for_subnet_management_alone() {
     let mut host = Host::new(2);
     for (class, qpn, qkey, taken) in [(1, 0, 0, true), (4, 1, 0x8001_0000, false)] {
         let mut packet = request(class, qpn, qkey);
-        packet.lrh.dlid = 0xffff;
+        infiniband(&mut packet).lrh.dlid = 0xffff;
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.engine.next_management_request().is_some(), taken, "to QP {qpn}");
     }
     let mut ordinary = management_qp(&mut host, QpcSt::Ud, 7);
     for (dlid, taken) in [(0xffff, false), (2, true)] {
         let mut packet = request(7, ordinary.qpn, 7);
-        packet.lrh.dlid = dlid;
+        infiniband(&mut packet).lrh.dlid = dlid;
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.poll(&mut ordinary.receive).is_some(), taken, "to LID {dlid:#x}");
     }
@@ -209,8 +218,8 @@ fn frames_for_a_group_do_not_come_on_lane_15() {
     host.engine.attach_multicast(member.qpn, gid).unwrap();
     for (vl, taken) in [(15, false), (0, true)] {
         let mut packet = request(7, MULTICAST_QPN, 7);
-        (packet.lrh.vl, packet.lrh.dlid) = (vl, 0xc001);
-        packet.grh = Some(Grh { hop_limit: 1, dgid: gid, ..Grh::default() });
+        (infiniband(&mut packet).lrh.vl, infiniband(&mut packet).lrh.dlid) = (vl, 0xc001);
+        infiniband(&mut packet).grh = Some(Grh { hop_limit: 1, dgid: gid, ..Grh::default() });
         host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.poll(&mut member.receive).is_some(), taken, "lane {vl}");
     }
@@ -222,7 +231,7 @@ fn a_frame_that_nothing_takes_is_dropped_before_its_icrc() {
     let mut host = Host::new(2);
     for (dlid, qpn) in [(2, 0xab_cdef), (0xc001, 0xab_cdef), (0xc001, 1)] {
         let mut packet = request(7, qpn, 7);
-        packet.lrh.dlid = dlid;
+        infiniband(&mut packet).lrh.dlid = dlid;
         let mut frame = packet.encode();
         *frame.last_mut().unwrap() ^= 1;
         host.with(|engine, ctx| engine.receive(ctx, &frame));
@@ -249,8 +258,8 @@ fn a_host_does_not_learn_the_key_that_a_manager_sends_to_another() {
     for (class, method, expected) in [(0x81, 1, 0), (1, 1, 0), (1, 2, 0), (1, 0x81, KEY)] {
         host.post_receive(&mut qp, &[(at, 4096, lkey)]);
         let mut request = request(class, 0, 0);
-        request.lrh.vl = 15;
-        let mad = request.payload.to_mut();
+        infiniband(&mut request).lrh.vl = 15;
+        let mad = request.transport.payload.to_mut();
         mad[3] = method;
         mad[16..18].copy_from_slice(&0x20_u16.to_be_bytes());
         mad[24..32].copy_from_slice(&KEY.to_be_bytes());

@@ -31,7 +31,7 @@ fn queue_responses(host: &mut Host, qpns: &[u32]) -> u64 {
             // A write of no bytes in order, then one with a gap before it: an acknowledgement, a negative one.
             for (psn, ack_req) in [(psn, true), (psn + 5, false)] {
                 let mut write = packet(qpn, Operation::Write(Place::Only), psn, ack_req);
-                write.reth = Some(Reth { addr: 0, rkey: 0, len: 0 });
+                write.transport.reth = Some(Reth { addr: 0, rkey: 0, len: 0 });
                 give(host, &write);
             }
         }
@@ -98,7 +98,7 @@ fn requests_in_progress_stay_within_the_limit() {
         assert!(used <= before + room, "{} of {room}", used - before);
         assert!(used > before || room == 0);
         let mut acknowledge = packet(qp.qpn, Operation::Acknowledge, host.engine.qps[&qp.qpn].requester.window_start, false);
-        acknowledge.aeth = Some(Aeth { syndrome: Syndrome::Ack(31), msn: 1 });
+        acknowledge.transport.aeth = Some(Aeth { syndrome: Syndrome::Ack(31), msn: 1 });
         give(&mut host, &acknowledge);
         for _ in 0..200 {
             host.with(|engine, ctx| engine.advance(ctx));
@@ -122,7 +122,7 @@ fn responses_to_as_many_reads_as_a_device_may_take_need_no_room() {
     for _ in 0..2 {
         for number in 0..128 {
             let mut read = packet(qp.qpn, Operation::ReadRequest, 0xff_fffe + number, false);
-            read.reth = Some(Reth { addr: at, rkey: key, len: 8 });
+            read.transport.reth = Some(Reth { addr: at, rkey: key, len: 8 });
             give(&mut host, &read);
         }
     }

@@ -18,6 +18,7 @@ mod moderation;
 mod partition;
 mod recovery;
 mod resize;
+mod roce;
 mod shared_receive;
 mod state;
 mod transfer;

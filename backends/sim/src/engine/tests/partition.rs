@@ -70,8 +70,8 @@ fn queue_pair_1_is_in_every_partition_of_its_port() {
         let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
         let bth = Bth { opcode, solicited: false, migreq: true, pkey, dest_qpn: 1, ack_req: false, psn: 0 };
         let mut packet = Packet::new(lrh, bth);
-        packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: 1 });
-        packet.payload = vec![0; 256].into();
+        packet.transport.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: 1 });
+        packet.transport.payload = vec![0; 256].into();
         let frame = packet.encode();
         host.with(|engine, ctx| engine.receive(ctx, &frame));
         let got = host.poll(&mut qp.receive).map(|cqe| cqe.immediate());

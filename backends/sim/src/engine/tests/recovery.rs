@@ -126,7 +126,7 @@ struct Picky<F> {
 impl<F: FnMut(&Packet<'_>, usize) -> bool> Wire for Picky<F> {
     fn send(&mut self, now: Instant, from: crate::wire::PortId, frame: Vec<u8>) {
         let packet = Packet::decode(&frame).unwrap();
-        self.seen.push((packet.bth.opcode.operation, packet.bth.psn));
+        self.seen.push((packet.transport.bth.opcode.operation, packet.transport.bth.psn));
         if !(self.lose)(&packet, self.seen.len() - 1) {
             self.inner.send(now, from, frame);
         }
@@ -150,7 +150,7 @@ impl<F: FnMut(&Packet<'_>, usize) -> bool> Wire for Picky<F> {
 
 #[test]
 fn one_sequence_nak_for_a_gap_and_back_to_it() {
-    let lose = |packet: &Packet<'_>, count: usize| packet.bth.psn == 0 && count < 4;
+    let lose = |packet: &Packet<'_>, count: usize| packet.transport.bth.psn == 0 && count < 4;
     let wire = Picky { inner: perfect(), lose, seen: Vec::new() };
     let mut pair = Pair::on(wire, Link::default(), 6);
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
@@ -171,7 +171,9 @@ fn one_sequence_nak_for_a_gap_and_back_to_it() {
 #[test]
 fn a_lost_read_answer_is_asked_for_from_where_it_stopped() {
     let lose = |packet: &Packet<'_>, count: usize| {
-        matches!(packet.bth.opcode.operation, Operation::ReadResponse(_)) && packet.bth.psn == 1 && count < 7
+        matches!(packet.transport.bth.opcode.operation, Operation::ReadResponse(_))
+            && packet.transport.bth.psn == 1
+            && count < 7
     };
     let wire = Picky { inner: perfect(), lose, seen: Vec::new() };
     let mut pair = Pair::on(wire, Link::default(), 6);

@@ -97,7 +97,8 @@ impl Target {
         let psn = self.psn;
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: self.qpn, ack_req: true, psn };
         let mut packet = Packet::new(lrh, bth);
-        (packet.xrc_srqn, packet.reth, packet.payload) = (Some(srqn), reth, vec![0xab; len].into());
+        (packet.transport.xrc_srqn, packet.transport.reth, packet.transport.payload) =
+            (Some(srqn), reth, vec![0xab; len].into());
         let frame = packet.encode();
         self.host.with(|engine, ctx| engine.receive(ctx, &frame));
         self.psn = (self.psn + 1) & 0xff_ffff;

@@ -1,0 +1,145 @@
+//! Flow tables, their groups and their rules as firmware commands create, change and destroy them.
+
+use std::collections::BTreeMap;
+
+use bareverbs_mlx5_spec::CmdStatus;
+
+use super::Engine;
+use super::nic::flow_table::{FlowTable, Group, RULE_MEMORY};
+use super::nic::{Destination, FlowTableSpec, LOG_MAX_TABLE_SIZE, MAX_LEVEL, MatchCriteria, Rule};
+use crate::registry::{ObjectKind, Resource};
+
+impl Engine {
+    /// Returns the table with this number, if there is room for one rule or group more.
+    fn flow_table(&mut self, table: u32) -> Result<&mut FlowTable, CmdStatus> {
+        if !self.shared.registry.has_memory(RULE_MEMORY) {
+            return Err(CmdStatus::NoResources);
+        }
+        self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)
+    }
+
+    fn count_flow_table(&mut self, table: u32) {
+        let memory = self.nic.flow_tables.tables.get(&table).map_or(0, FlowTable::memory);
+        self.shared.registry.set_memory(Resource::new(ObjectKind::FlowTable, table), memory);
+    }
+
+    /// Creates a table; its number.
+    pub(crate) fn create_flow_table(&mut self, spec: FlowTableSpec) -> Result<u32, CmdStatus> {
+        if spec.level > MAX_LEVEL || spec.log_size > LOG_MAX_TABLE_SIZE {
+            return Err(CmdStatus::BadParam);
+        }
+        let uses = spec.miss.map(|miss| Destination::Table(miss).resource()).into_iter().collect();
+        let number = self.shared.registry.create(ObjectKind::FlowTable, 0, uses)?;
+        let table = FlowTable { spec, groups: BTreeMap::new(), next_group: 1, rules: BTreeMap::new() };
+        self.nic.flow_tables.tables.insert(number, table);
+        Ok(number)
+    }
+
+    /// Changes where frames go that no rule of a table matches.
+    pub(crate) fn set_flow_table_miss(&mut self, table: u32, miss: Option<u32>) -> Result<(), CmdStatus> {
+        let Self { shared, nic, .. } = self;
+        let place = nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
+        let resource = |table: Option<u32>| table.map(|table| Destination::Table(table).resource());
+        let id = Resource::new(ObjectKind::FlowTable, table);
+        shared.registry.change_use(id, resource(place.spec.miss), resource(miss))?;
+        place.spec.miss = miss;
+        Ok(())
+    }
+
+    /// Ends a table without groups to which nothing leads. The last one is ended without another root (Linux
+    /// `update_root_ft_destroy`).
+    pub(crate) fn destroy_flow_table(&mut self, table: u32) -> Result<(), CmdStatus> {
+        let has_groups = self.nic.flow_tables.tables.get(&table).is_some_and(|table| !table.groups.is_empty());
+        if has_groups {
+            return Err(CmdStatus::ResBusy);
+        }
+        self.shared.registry.destroy(Resource::new(ObjectKind::FlowTable, table))?;
+        self.nic.flow_tables.tables.remove(&table);
+        if self.nic.flow_tables.root == Some(table) {
+            self.nic.flow_tables.root = None;
+        }
+        Ok(())
+    }
+
+    /// Lets frames begin at a table.
+    pub(crate) fn set_flow_table_root(&mut self, table: u32) -> Result<(), CmdStatus> {
+        if !self.nic.flow_tables.tables.contains_key(&table) {
+            return Err(CmdStatus::BadRes);
+        }
+        self.nic.flow_tables.root = Some(table);
+        Ok(())
+    }
+
+    /// Creates a group for the rules from `first` to `last`; its number. Refused with [`CmdStatus::BadParam`] beyond the table
+    /// and if another group has one of them.
+    pub(crate) fn create_flow_group(
+        &mut self,
+        table: u32,
+        (first, last): (u32, u32),
+        criteria: MatchCriteria,
+    ) -> Result<u32, CmdStatus> {
+        let place = self.flow_table(table)?;
+        let is_free = place.groups.values().all(|other| last < other.first || other.last < first);
+        if first > last || last >> place.spec.log_size != 0 || !is_free {
+            return Err(CmdStatus::BadParam);
+        }
+        let number = place.next_group;
+        place.next_group = number.checked_add(1).ok_or(CmdStatus::LimErr)?;
+        place.groups.insert(number, Group { first, last, criteria });
+        self.count_flow_table(table);
+        Ok(number)
+    }
+
+    /// Ends a group without rules.
+    pub(crate) fn destroy_flow_group(&mut self, table: u32, group: u32) -> Result<(), CmdStatus> {
+        let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
+        let Some(range) = place.groups.get(&group) else { return Err(CmdStatus::BadRes) };
+        if place.rules.range(range.first..=range.last).next().is_some() {
+            return Err(CmdStatus::ResBusy);
+        }
+        place.groups.remove(&group);
+        self.count_flow_table(table);
+        Ok(())
+    }
+
+    /// Returns a rule.
+    pub(crate) fn flow_rule(&self, table: u32, index: u32) -> Option<&Rule> {
+        self.nic.flow_tables.tables.get(&table)?.rules.get(&index)
+    }
+
+    /// Sets a rule of a group, or replaces it, all at once. What it leads to must exist.
+    pub(crate) fn set_flow_rule(&mut self, table: u32, index: u32, rule: Rule) -> Result<(), CmdStatus> {
+        let place = self.flow_table(table)?;
+        if !place.groups.get(&rule.group).is_some_and(|group| (group.first..=group.last).contains(&index)) {
+            return Err(CmdStatus::BadParam);
+        }
+        let id = Resource::new(ObjectKind::FlowTable, table);
+        if rule.destinations.iter().any(|to| !self.shared.registry.contains(to.resource())) {
+            return Err(CmdStatus::BadRes);
+        }
+        // The new ones first: what stays is never without a reference.
+        for to in &rule.destinations {
+            self.shared.registry.change_use(id, None, Some(to.resource()))?;
+        }
+        let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
+        if let Some(old) = place.rules.insert(index, rule) {
+            self.forget_destinations(table, &old)?;
+        }
+        self.count_flow_table(table);
+        Ok(())
+    }
+
+    /// Deletes a rule.
+    pub(crate) fn delete_flow_rule(&mut self, table: u32, index: u32) -> Result<(), CmdStatus> {
+        let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
+        let old = place.rules.remove(&index).ok_or(CmdStatus::BadParam)?;
+        self.forget_destinations(table, &old)?;
+        self.count_flow_table(table);
+        Ok(())
+    }
+
+    fn forget_destinations(&mut self, table: u32, rule: &Rule) -> Result<(), CmdStatus> {
+        let id = Resource::new(ObjectKind::FlowTable, table);
+        rule.destinations.iter().try_for_each(|to| self.shared.registry.change_use(id, Some(to.resource()), None))
+    }
+}

@@ -1,0 +1,152 @@
+//! Flow tables: groups of rules with one mask, and what becomes of a frame that a rule matches.
+
+use std::collections::BTreeMap;
+
+use crate::registry::{ObjectKind, Resource};
+
+/// Rules of a table at most, as a power of two.
+pub(crate) const LOG_MAX_TABLE_SIZE: u32 = 16;
+/// Destinations of a rule at most, as a power of two (`log_max_destination`).
+pub(crate) const LOG_MAX_DESTINATIONS: u32 = 8;
+/// Level of a table at most (`max_ft_level`). Levels only order the tables.
+pub(crate) const MAX_LEVEL: u32 = 96;
+/// Bytes of this process that a rule or a group takes.
+pub(in crate::engine) const RULE_MEMORY: u64 = 512;
+
+/// What of `fte_match_param` can be matched: the outer headers, and the first block of others.
+pub(crate) type MatchParam = [u8; 128];
+
+/// The fields of a frame that a group's rules look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MatchCriteria {
+    /// Bits of `match_criteria_enable`: outer headers, others.
+    pub(crate) enable: u32,
+    pub(crate) mask: MatchParam,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To another table.
+    Table(u32),
+    /// To a TIR.
+    Tir(u32),
+}
+
+impl Destination {
+    pub(in crate::engine) const fn resource(self) -> Resource {
+        match self {
+            Self::Table(table) => Resource::new(ObjectKind::FlowTable, table),
+            Self::Tir(tirn) => Resource::new(ObjectKind::Tir, tirn),
+        }
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) group: u32,
+    pub(crate) tag: u32,
+    /// Bits of [`flow_action`](bareverbs_mlx5_spec::flow_action).
+    pub(crate) action: u32,
+    pub(crate) value: MatchParam,
+    pub(crate) destinations: Vec<Destination>,
+}
+
+/// What a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowTableSpec {
+    pub(crate) level: u32,
+    pub(crate) log_size: u32,
+    /// Where frames go that no rule matches; `None`: they are dropped.
+    pub(crate) miss: Option<u32>,
+}
+
+/// Rules from the first index to the last, with one mask.
+#[derive(Debug)]
+pub(in crate::engine) struct Group {
+    pub(in crate::engine) first: u32,
+    pub(in crate::engine) last: u32,
+    pub(in crate::engine) criteria: MatchCriteria,
+}
+
+/// A table.
+#[derive(Debug)]
+pub(in crate::engine) struct FlowTable {
+    pub(in crate::engine) spec: FlowTableSpec,
+    pub(in crate::engine) groups: BTreeMap<u32, Group>,
+    pub(in crate::engine) next_group: u32,
+    /// By their index: the lowest one that matches counts.
+    pub(in crate::engine) rules: BTreeMap<u32, Rule>,
+}
+
+impl FlowTable {
+    /// Returns the bytes of this process that its rules and groups take.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        RULE_MEMORY * (self.groups.len() + self.rules.len()) as u64
+    }
+}
+
+/// All flow tables of the port.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct FlowTables {
+    pub(in crate::engine) tables: BTreeMap<u32, FlowTable>,
+    /// Where frames begin.
+    pub(in crate::engine) root: Option<u32>,
+}
+
+/// Tables that a frame passes at most, and queues that get it, on all its ways together.
+const MAX_COPIES: usize = 256;
+/// Rules that are looked at for a frame at most: what comes behind them gets nothing.
+const MAX_RULES: usize = 1 << 17;
+/// Rules that are looked at in one step of work.
+const RULES_PER_STEP: usize = 64;
+
+impl Group {
+    /// Returns whether the fields of a frame are those of a rule.
+    fn matches(&self, value: &MatchParam, frame: &MatchParam) -> bool {
+        let is_enabled = |at: usize| self.criteria.enable >> (at / 64) & 1 != 0;
+        let bytes = self.criteria.mask.iter().zip(value).zip(frame).enumerate();
+        bytes.filter(|(at, _)| is_enabled(*at)).all(|(_, ((mask, value), frame))| (value ^ frame) & mask == 0)
+    }
+}
+
+impl FlowTable {
+    /// Returns the rule that a frame matches: that with the lowest index.
+    fn rule(&self, frame: &MatchParam) -> Option<&Rule> {
+        let is_match = |rule: &&Rule| self.groups.get(&rule.group).is_some_and(|group| group.matches(&rule.value, frame));
+        self.rules.values().find(is_match)
+    }
+}
+
+impl FlowTables {
+    /// Returns the TIRs to which a frame goes, each with the tag of the rule that leads there, and the steps of work that it took
+    /// to find them.
+    pub(in crate::engine) fn steer(&self, frame: &MatchParam) -> (Vec<(u32, u32)>, u64) {
+        let mut tables: Vec<u32> = self.root.into_iter().collect();
+        let mut tirs = Vec::new();
+        let mut looked_at = 0;
+        for _ in 0..MAX_COPIES {
+            let Some(table) = tables.pop().and_then(|table| self.tables.get(&table)) else { break };
+            looked_at += table.rules.len();
+            if looked_at > MAX_RULES {
+                break;
+            }
+            let Some(rule) = table.rule(frame) else {
+                tables.extend(table.spec.miss);
+                continue;
+            };
+            if rule.action & bareverbs_mlx5_spec::flow_action::FORWARD == 0 {
+                continue;
+            }
+            for to in &rule.destinations {
+                match to {
+                    Destination::Table(table) if tables.len() < MAX_COPIES => tables.push(*table),
+                    Destination::Tir(tirn) if tirs.len() < MAX_COPIES => tirs.push((*tirn, rule.tag)),
+                    _ => {}
+                }
+            }
+        }
+        (tirs, (looked_at / RULES_PER_STEP) as u64)
+    }
+}

@@ -1,0 +1,95 @@
+//! Notifications of congestion: what the receiver of a marked RoCEv2 packet sends to its sender (IBTA volume 1, annex A17).
+
+use bareverbs_mlx5_spec::{BaseTransportHeader, ViewMut};
+
+use super::error::PacketError;
+use super::header::{ICRC, Reader};
+use super::icrc::{base_header, icrc};
+use super::link::Link;
+use super::link::infiniband::read;
+use super::link::roce_v2::{self, IpRoute, RoceV2Link};
+use super::transport::BTH;
+
+/// Opcode of a notification.
+const OPCODE: u32 = 0x81;
+/// BECN among the bits that may change on the way.
+const BECN: u32 = 1 << 6;
+/// Bytes of zeros behind the base header.
+const RESERVED: usize = 16;
+/// The partition of all Ethernet ports.
+const PKEY: u32 = 0xffff;
+/// The traffic class that a ConnectX-4 Lx gives its notifications: DSCP 48, and a transport that knows of marks.
+const TRAFFIC_CLASS: u8 = 48 << 2 | 2;
+/// What switches with long queues set in a traffic class (RFC 3168, CE).
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// A notification of congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CongestionNotification {
+    /// Link part, which leads to the sender of the marked packet.
+    pub link: RoceV2Link,
+    /// The sender's queue pair.
+    pub dest_qpn: u32,
+}
+
+impl CongestionNotification {
+    /// Creates the one that goes along a link part, of whose traffic class it makes that of notifications.
+    pub const fn new(mut link: RoceV2Link, dest_qpn: u32) -> Self {
+        match &mut link.route {
+            IpRoute::V4(route) => route.tos = TRAFFIC_CLASS,
+            IpRoute::V6(route) => route.tclass = TRAFFIC_CLASS,
+        }
+        Self { link, dest_qpn }
+    }
+
+    /// Returns whether a RoCEv2 frame has the opcode of a notification. Nothing else of it is verified.
+    pub fn is_in(frame: &[u8]) -> bool {
+        roce_v2::address(frame).is_some_and(|(_, bth)| read(bth, BaseTransportHeader::OPCODE) == Some(OPCODE))
+    }
+
+    /// Returns the frame from the Ethernet header to the ICRC.
+    pub fn encode(&self) -> Vec<u8> {
+        let link = Link::from(self.link);
+        let mut out = Vec::new();
+        link.encode(BTH + RESERVED + ICRC, &mut out);
+        let mut base = [0; BTH];
+        ViewMut::<BaseTransportHeader>::of(&mut base)
+            .set(BaseTransportHeader::OPCODE, OPCODE)
+            .set(BaseTransportHeader::P_KEY, PKEY)
+            .set(BaseTransportHeader::VARIANT, BECN)
+            .set(BaseTransportHeader::DESTINATION_QPN, self.dest_qpn);
+        out.extend(base);
+        out.extend([0; RESERVED]);
+        let crc = icrc(&link, &out);
+        out.extend(crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes a frame from the Ethernet header to the ICRC or padding behind it.
+    ///
+    /// # Errors
+    /// What of it is not as in a notification.
+    pub fn decode(frame: &[u8]) -> Result<Self, PacketError> {
+        let (link, mut reader, frame): (_, Reader<'_>, _) = RoceV2Link::decode(frame)?;
+        let base = base_header(&link.into(), &mut reader, frame)?;
+        let opcode = base.get(BaseTransportHeader::OPCODE);
+        if opcode != OPCODE {
+            return Err(PacketError::Opcode { opcode: opcode as u8 });
+        }
+        let len = reader.rest().len();
+        if len != RESERVED {
+            return Err(PacketError::Payload { len });
+        }
+        Ok(Self { link, dest_qpn: base.get(BaseTransportHeader::DESTINATION_QPN) })
+    }
+}
+
+/// Returns whether a switch on the way has marked a packet, because its queue was long.
+pub(crate) fn is_marked(link: &Link) -> bool {
+    let Link::RoceV2(link) = link else { return false };
+    let class = match link.route {
+        IpRoute::V4(route) => route.tos,
+        IpRoute::V6(route) => route.tclass,
+    };
+    class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+}
