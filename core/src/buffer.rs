@@ -3,6 +3,7 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use crate::shared::RegionSlot;
 use crate::{Access, Lkey, MrHandle, MrInfo, OutOfRange, Remote, Rkey, Sge};
 
 /// Where some bytes lie for the device.
@@ -44,7 +45,15 @@ impl AddressMap for OffsetMap {
 /// - The bytes stay where they are, and allocated, as long as the value is not dropped: also when it is moved or forgotten.
 /// - As long as the value exists, no reference to the bytes does, neither shared nor unique: the device may write them at any
 ///   time. They are read and written by copies, through the value.
-/// - [`AddressMap::extent`] says of each of the bytes where it lies for the device.
+/// - [`AddressMap::extent`] says of each of the bytes where it lies for the device. To any other device whose verbs may be given
+///   the value these addresses are either the same bytes, or nothing that it reaches: without an IOMMU bus addresses are so, and
+///   with IOMMUs those that one allocator gives out for all.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no memory that a device may write",
+    note = "slices and `Vec` are not: references to their bytes may exist while the device writes",
+    note = "buffers are `bareverbs_vfio::DmaAllocation` on Linux, `bareverbs_mmio::IdentityBuffer` where addresses are the CPU's, and \
+            `bareverbs_sim::in_process::SimBuffer` in tests"
+)]
 #[expect(unsafe_code, reason = "a wrong implementation would let the device write memory that is somebody else's")]
 pub unsafe trait DmaBuffer: AddressMap {
     /// Returns the address of the first byte in the caller's address space.
@@ -75,14 +84,14 @@ pub unsafe trait DmaBuffer: AddressMap {
 ///
 /// ```compile_fail,E0507
 /// # use bareverbs::{DmaBuffer, Region};
-/// fn take<B: DmaBuffer>(region: &Region<B>) -> B {
+/// fn take<B: DmaBuffer>(region: &Region<'_, B>) -> B {
 ///     **region
 /// }
 /// ```
 ///
 /// ```compile_fail,E0596
 /// # use bareverbs::{DmaBuffer, Region};
-/// fn borrow<B: DmaBuffer>(mut region: Region<B>) {
+/// fn borrow<B: DmaBuffer>(mut region: Region<'_, B>) {
 ///     let buffer: &mut B = &mut region;
 /// }
 /// ```
@@ -110,30 +119,47 @@ pub unsafe trait DmaBuffer: AddressMap {
 ///
 /// ```compile_fail,E0382
 /// # use bareverbs::{DmaBuffer, Provider, Region, Verbs};
-/// fn use_after<P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'_, P>, region: Region<B>) {
+/// fn use_after<'s, P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'s, P>, region: Region<'s, B>) {
 ///     let _ = verbs.dereg_mr(region);
 ///     let _ = region.sge(0, 8);
 /// }
 /// ```
+///
+/// A region names its place in the tables of its verbs, so that other verbs do not take it for theirs. The tables serve no other
+/// verbs, and so no other device, as long as there is a region:
+///
+/// ```compile_fail,E0499
+/// # use bareverbs::{Access, DmaBuffer, Provider, Storage, Verbs};
+/// fn again<P: Provider, B: DmaBuffer + 'static>(first: P, second: P, buffer: B, tables: &mut Storage<'_, P, 1, 1, 1, 1, 1>) {
+///     let mut verbs = Verbs::new(first, tables);
+///     let Ok(pd) = verbs.alloc_pd() else { return };
+///     let region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE);
+///     let _ = verbs.into_provider();
+///     let mut other = Verbs::new(second, tables);
+///     if let Ok(region) = region {
+///         let _ = other.dereg_mr(region);
+///     }
+/// }
+/// ```
 #[must_use = "a region that is dropped stays registered, and its buffer is lost"]
-pub struct Region<B> {
+pub struct Region<'s, B> {
     buffer: ManuallyDrop<B>,
     handle: MrHandle,
     lkey: Lkey,
     rkey: Rkey,
     base: u64,
-    /// Which verbs it belongs to.
-    owner: usize,
+    /// Its place in the tables of its verbs.
+    slot: &'s RegionSlot,
 }
 
-impl<B: DmaBuffer> Region<B> {
-    pub(crate) fn new(buffer: B, handle: MrHandle, info: &MrInfo, owner: usize) -> Self {
+impl<'s, B: DmaBuffer> Region<'s, B> {
+    pub(crate) fn new(buffer: B, handle: MrHandle, info: &MrInfo, slot: &'s RegionSlot) -> Self {
         let base = if info.access.contains(Access::ZERO_BASED) { 0 } else { info.addr };
-        Self { buffer: ManuallyDrop::new(buffer), handle, lkey: info.lkey, rkey: info.rkey, base, owner }
+        Self { buffer: ManuallyDrop::new(buffer), handle, lkey: info.lkey, rkey: info.rkey, base, slot }
     }
 
-    pub(crate) const fn owner(&self) -> usize {
-        self.owner
+    pub(crate) const fn slot(&self) -> &'s RegionSlot {
+        self.slot
     }
 
     pub(crate) fn into_buffer(self) -> B {
@@ -174,7 +200,7 @@ impl<B: DmaBuffer> Region<B> {
     }
 }
 
-impl<B: DmaBuffer> Deref for Region<B> {
+impl<B: DmaBuffer> Deref for Region<'_, B> {
     type Target = B;
 
     fn deref(&self) -> &B {
@@ -182,14 +208,14 @@ impl<B: DmaBuffer> Deref for Region<B> {
     }
 }
 
-impl<B> core::fmt::Debug for Region<B> {
+impl<B> core::fmt::Debug for Region<'_, B> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Region").field("handle", &self.handle).field("lkey", &self.lkey).finish_non_exhaustive()
     }
 }
 
 #[cfg(feature = "defmt")]
-impl<B> defmt::Format for Region<B> {
+impl<B> defmt::Format for Region<'_, B> {
     fn format(&self, f: defmt::Formatter<'_>) {
         defmt::write!(f, "Region({}, {})", self.handle, self.lkey);
     }
@@ -201,6 +227,22 @@ pub struct Refused<T, E> {
     pub error: E,
     /// What was handed in; `None` if the device may still use it: then it is never freed.
     pub returned: Option<T>,
+}
+
+impl<T, E> Refused<T, E> {
+    /// Returns why, and drops what was handed in. An error for `?`: [`Refused`] itself borrows what the value borrows.
+    ///
+    /// ```
+    /// # use std::error::Error;
+    /// # use bareverbs::{Provider, QueuePair, Refused, Verbs};
+    /// # fn end<'s, P: Provider<Error: Error + 'static>>(verbs: &mut Verbs<'s, P>, qp: QueuePair<'s, P>) -> Result<(), Box<dyn Error>> {
+    /// verbs.destroy_qp(qp).map_err(Refused::into_error)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_error(self) -> E {
+        self.error
+    }
 }
 
 impl<T, E: core::fmt::Debug> core::fmt::Debug for Refused<T, E> {

@@ -5,13 +5,13 @@ use core::cell::Cell;
 use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
 use crate::ring::{locate, place as ring_place};
-use crate::shared::{CqSlot, NO_NUMBER, NO_QP, QpSlot, Shared};
+use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped};
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss, Handle,
-    NotifyCqError, Peek, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData,
+    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss,
+    NotifyCqError, Peek, PollCqError, Provider, QpHandle, Qpn, RawCompletion, RawKind, Refused, Source, StaleHandle, WcData,
     WcOpcode, WcStatus,
 };
 
@@ -33,25 +33,27 @@ pub(crate) struct Cq<P: Provider> {
     info: CqInfo,
     /// Work queues that complete into it.
     pub(crate) users: u32,
-    pub(crate) queue: Option<CqState<P>>,
 }
 
-/// The state of a completion queue: all of it that only one may have at a time.
-pub(crate) struct CqState<P: Provider> {
+/// A completion queue: whoever has it polls, on any core. It names its slot directly, so that no poll searches.
+///
+/// A value that is dropped leaves a queue that nobody polls. [`Verbs::destroy_dropped_cq`] destroys that.
+#[must_use = "nobody polls a completion queue whose value is dropped"]
+pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) ring: P::CqRing,
-    pub(crate) handle: CqHandle,
+    pub(crate) slot: &'s CqSlot,
+    shared: Shared<'s>,
+    handle: CqHandle,
     cqn: Cqn,
+    /// Entries of the ring.
+    entries: u32,
     /// Entries that are still taken from the ring once the device is lost: what had come by then, and no more than the ring has,
     /// since the device may write on. 0: it is not read any more.
     readable: Cell<u32>,
     /// The queue pair whose request was flushed last.
     flushing: Cell<u16>,
-}
-
-/// A completion queue split off from [`Verbs`], for use on any core: see [`Verbs::take_cq`].
-pub struct CompletionQueue<'s, P: Provider> {
-    pub(crate) state: CqState<P>,
-    pub(crate) shared: Shared<'s>,
+    /// Last, so that the ring is dropped before the control path may destroy it.
+    _owner: Owner<'s>,
 }
 
 format_as!([P: Provider] CompletionQueue<'_, P>, "CompletionQueue({:?})", |this| this.handle());
@@ -60,32 +62,106 @@ impl<P: Provider> Cq<P> {
     pub(crate) const fn info(&self) -> CqInfo {
         self.info
     }
+
+    pub(crate) const fn inner(&self) -> &P::Cq {
+        &self.inner
+    }
 }
 
 impl<P: Provider> CompletionQueue<'_, P> {
     /// Names the queue in its table.
     pub const fn handle(&self) -> CqHandle {
-        self.state.handle
+        self.handle
     }
 
-    /// Takes completions into `out`, as [`Verbs::poll_cq`] does.
+    /// Takes completions into `out`, as many as there are and fit. An invalid completion is an error at its place in the order:
+    /// completions before it are returned first. The call that returns the error takes it from the queue, this one or
+    /// [`Self::completions`]. Later completions stay for the next call.
+    ///
+    /// A broken queue returns the completions from before, and then [`PollCqError::Broken`] at each call. The device reports
+    /// the break by an event, for example after an overrun ([`Verbs::create_cq`]). Until [`Verbs::poll_event`] has taken the
+    /// event, the queue is just empty. Where interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is
+    /// waiting.
+    ///
+    /// When the device is lost ([`DeviceLoss`]), a queue returns the completions that had come. Then it returns each request
+    /// that completes into it and is not done, signaled or not, exactly once with [`WcStatus::WrFlushErr`] and
+    /// [`WcData::Lost`]. Whether the device has executed such a request is not known. After that it returns
+    /// [`PollCqError::DeviceLost`] at each call. A call of the control path that fails finds the loss, and [`Verbs::maintain`]
+    /// looks for it; until then the queue is just empty. What another core posts at the time of the loss may be flushed by a
+    /// poll after that error, and what it posts in a batch when the batch has ended.
+    ///
+    /// A completion of a bind or an invalidation takes the lock of the windows, which posting one holds for a moment. So a queue
+    /// that may have such completions is not polled by an interrupt handler of the core that posts them: it would wait for itself.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, Completion, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// # qa.qp.send.post(&SendWr::write(target.remote(0), b"x").id(7))?;
+    /// let mut done = [Completion::EMPTY; 16];
+    /// let count = loop {
+    ///     match qa.cq.poll(&mut done)? {
+    ///         0 => std::hint::spin_loop(),
+    ///         count => break count,
+    ///     }
+    /// };
+    /// for completion in &done[..count] {
+    ///     completion.result()?;
+    ///     println!("request {} is done", completion.wr_id);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As there.
+    /// A completion is invalid, the queue is broken, or the device is lost.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        poll(&mut self.state, &self.shared, out)
+        poll(self, out)
     }
 
-    /// Iterates over completions, as [`Verbs::completions`] does.
+    /// Iterates over completions, without an array. An error of [`Self::poll`] is an item at its place in the order, and the
+    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call, and a queue of a
+    /// lost device [`PollCqError::DeviceLost`].
+    ///
+    /// ```
+    /// # use bareverbs::{Access, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// # for id in 0..2 { qa.qp.send.post(&SendWr::write(target.remote(0), b"x").id(id))?; }
+    /// let mut next = 0;
+    /// while next < 2 {
+    ///     for completion in qa.cq.completions() {
+    ///         assert_eq!(completion?.wr_id, next);
+    ///         next += 1;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_, P> {
-        Completions::open(&mut self.state, &self.shared)
+        Completions { open: PollCursor::new(self), taken: false }
     }
 
-    /// Arms the queue, as [`Verbs::req_notify_cq`] does.
-    pub fn req_notify(&mut self, solicited_only: bool) {
-        arm(&mut self.state, &self.shared, solicited_only);
+    /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
+    ///
+    /// # Errors
+    /// The device is lost: no event would come.
+    pub fn req_notify(&mut self, solicited_only: bool) -> Result<(), NotifyCqError> {
+        match self.slot.loss() {
+            Some(loss) => Err(NotifyCqError::DeviceLost { loss }),
+            None => {
+                self.arm(solicited_only);
+                Ok(())
+            }
+        }
+    }
+
+    fn arm(&mut self, solicited_only: bool) {
+        self.ring.arm(self.slot.events.load(Ordering::Acquire), solicited_only);
     }
 
     /// Returns whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked
@@ -95,8 +171,8 @@ impl<P: Provider> CompletionQueue<'_, P> {
     #[cfg(feature = "multicore")]
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;
-        let slot = slot_of(&self.shared, self.state.handle);
-        if self.state.ring.reader().peek() != Peek::Empty {
+        let slot = self.slot;
+        if self.ring.reader().peek() != Peek::Empty {
             return Poll::Ready(());
         }
         slot.waker.register(cx.waker());
@@ -105,9 +181,9 @@ impl<P: Provider> CompletionQueue<'_, P> {
         if draining || slot.broken.load(Ordering::Relaxed) != 0 {
             return Poll::Ready(());
         }
-        arm(&mut self.state, &self.shared, false);
+        self.arm(false);
         // What came before the queue was armed gives no event.
-        if self.state.ring.reader().peek() != Peek::Empty { Poll::Ready(()) } else { Poll::Pending }
+        if self.ring.reader().peek() != Peek::Empty { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Waits until there is something to poll: [`Self::poll_ready`].
@@ -117,48 +193,28 @@ impl<P: Provider> CompletionQueue<'_, P> {
     }
 }
 
-/// The slot of a queue that does not exist.
-static NO_SLOT: CqSlot = CqSlot::new();
-
-#[inline(always)]
-fn slot_of<'a>(shared: &Shared<'a>, handle: CqHandle) -> &'a CqSlot {
-    match shared.cqs.get(usize::from(handle.index())) {
-        Some(slot) => slot,
-        None => &NO_SLOT,
-    }
-}
-
-fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only: bool) {
-    let events = slot_of(shared, state.handle).events.load(Ordering::Acquire);
-    state.ring.arm(events, solicited_only);
-}
-
 /// Implements [`CompletionQueue::poll`].
 #[cfg_attr(not(feature = "small"), inline(always))]
-pub(crate) fn poll<P: Provider>(
-    state: &mut CqState<P>,
-    shared: &Shared<'_>,
-    out: &mut [Completion],
-) -> Result<usize, PollCqError> {
+fn poll<P: Provider>(queue: &CompletionQueue<'_, P>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // One alone, without what a loop wants.
     if cfg!(not(feature = "small"))
         && let [place] = out
     {
-        let mut open = PollCursor::new(state, shared);
+        let mut open = PollCursor::new(queue);
         if let Some(completion) = open.poll_first_fast() {
             *place = completion;
             open.reader.publish_consumer_index();
             return Ok(1);
         }
-        return poll_other(state, shared, place);
+        return poll_other(queue, place);
     }
-    poll_all(state, shared, out)
+    poll_all(queue, out)
 }
 
 /// Polls for one completion where [`PollCursor::poll_first_fast`] has found none.
 #[inline(never)]
-fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut Completion) -> Result<usize, PollCqError> {
-    match PollCursor::new(state, shared).poll_slow(false) {
+fn poll_other<P: Provider>(queue: &CompletionQueue<'_, P>, place: &mut Completion) -> Result<usize, PollCqError> {
+    match PollCursor::new(queue).poll_slow(false) {
         Some(Ok(completion)) => {
             *place = completion;
             Ok(1)
@@ -170,9 +226,9 @@ fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut 
 
 /// Polls in a loop.
 #[inline(never)]
-fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
+fn poll_all<P: Provider>(queue: &CompletionQueue<'_, P>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // On the fast path a completion goes from registers to its place: no `Result` between.
-    let mut open = PollCursor::new(state, shared);
+    let mut open = PollCursor::new(queue);
     let mut count = 0_usize;
     for place in out {
         if let Some(completion) = open.poll_fast() {
@@ -202,14 +258,13 @@ pub struct Completions<'a, P: Provider> {
     taken: bool,
 }
 
-format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.open.state.handle);
+format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.open.queue.handle);
 
 /// The working state of [`Completions`]. It lives in registers, so nothing that is called and not inlined gets a reference to
-/// it: calls work on what is kept in `state`. What is read once for a completion stays where it lies.
+/// it: calls work on what is kept in `queue`. What is read once for a completion stays where it lies.
 struct PollCursor<'a, P: Provider> {
     reader: <P::CqRing as CqRing>::Reader<'a>,
-    state: &'a CqState<P>,
-    shared: &'a Shared<'a>,
+    queue: &'a CompletionQueue<'a, P>,
     /// The queue pair of the last send that completed: its sends complete here.
     sender: &'a QpSlot<'a>,
     /// Head of its send ring, as it was read when no bind was in flight: what was posted later is looked up again.
@@ -218,17 +273,10 @@ struct PollCursor<'a, P: Provider> {
     receiver: &'a QpSlot<'a>,
 }
 
-impl<'a, P: Provider> Completions<'a, P> {
-    #[inline(always)]
-    pub(crate) fn open(state: &'a mut CqState<P>, shared: &'a Shared<'a>) -> Self {
-        Self { open: PollCursor::new(state, shared), taken: false }
-    }
-}
-
 impl<'a, P: Provider> PollCursor<'a, P> {
     #[inline(always)]
-    fn new(state: &'a CqState<P>, shared: &'a Shared<'a>) -> Self {
-        Self { reader: state.ring.reader(), state, shared, sender: &NO_QP, head: 0, receiver: &NO_QP }
+    fn new(queue: &'a CompletionQueue<'a, P>) -> Self {
+        Self { reader: queue.ring.reader(), queue, sender: &NO_QP, head: 0, receiver: &NO_QP }
     }
 
     /// Forgets what was found of queue pairs.
@@ -243,12 +291,12 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     fn poll_first_fast(&mut self) -> Option<Completion> {
         let Peek::Success { qpn, recv, index } = self.reader.peek() else { return None };
         let cookie = self.reader.cookie()?;
-        let slot = look_up(self.shared, qpn, cookie)?;
+        let slot = look_up(&self.queue.shared, qpn, cookie)?;
         if recv {
-            self.receiver = receiver(slot, self.state.handle)?;
+            self.receiver = receiver(slot, self.queue.handle)?;
             return self.complete_recv(qpn, index);
         }
-        (self.sender, self.head) = sender(slot, self.state.handle)?;
+        (self.sender, self.head) = sender(slot, self.queue.handle)?;
         self.complete_send(qpn, index)
     }
 
@@ -263,12 +311,12 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         // Two ways to the end, so that what was found of one kind is not moved about for the other.
         if recv {
             if !is_of(self.receiver, qpn) {
-                self.receiver = find_receiver(self.shared, self.state.handle, qpn, self.reader.cookie()?)?;
+                self.receiver = find_receiver(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
             }
             return self.complete_recv(qpn, index);
         }
         if !is_of(self.sender, qpn) {
-            (self.sender, self.head) = find_sender(self.shared, self.state.handle, qpn, self.reader.cookie()?)?;
+            (self.sender, self.head) = find_sender(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
         }
         self.complete_send(qpn, index)
     }
@@ -310,29 +358,29 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         }
         // From here on a queue pair may be in another state.
         self.forget();
-        let found = next_slow(self.state, self.shared, pending_output);
-        self.reader = self.state.ring.reader();
+        let found = next_slow(self.queue, pending_output);
+        self.reader = self.queue.ring.reader();
         found
     }
 
     /// Takes the next completion, whatever it is.
     #[cfg_attr(feature = "small", inline(never))]
     fn next_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
-        // Bounded by the entries of the ring: each turn takes one.
-        loop {
-            if self.state.readable.get() == 0 || self.reader.peek() == Peek::Empty {
+        // A device that keeps to the consumer index, which is published later, writes no more than the ring has.
+        for _ in 0..self.queue.entries {
+            if self.queue.readable.get() == 0 || self.reader.peek() == Peek::Empty {
                 return self.found_empty(pending_output);
             }
             let found = match self.reader.parse() {
                 Ok(raw) => self.complete(&raw, self.reader.cookie()),
-                Err(opcode) => Err(PollCqError::BadCompletion { cqn: self.state.cqn, opcode }),
+                Err(opcode) => Err(PollCqError::BadCompletion { cqn: self.queue.cqn, opcode }),
             };
             if found.is_err() && pending_output {
                 return None;
             }
             self.reader.advance();
-            if loss_of(self.shared, self.state).is_some() {
-                self.state.readable.set(self.state.readable.get().saturating_sub(1));
+            if self.queue.slot.loss().is_some() {
+                self.queue.readable.set(self.queue.readable.get().saturating_sub(1));
             }
             if !FAST_PATH && !matches!(found, Ok(Some(_))) {
                 // The caller counts what it is given and publishes that alone.
@@ -345,17 +393,18 @@ impl<'a, P: Provider> PollCursor<'a, P> {
                 Err(error) => return Some(Err(error)),
             }
         }
+        None
     }
 
     /// Returns the result of an empty queue: nothing, or that no more completions will come, or what is flushed.
     #[inline(always)]
     fn found_empty(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
-        let slot = slot_of(self.shared, self.state.handle);
+        let slot = self.queue.slot;
         let wanted = slot.clean_wanted.load(Ordering::Acquire);
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
             // From here on the slot of a queue pair that was drained may be another's.
             self.forget();
-            return end_drain_or_report(self.state, self.shared, slot, wanted, pending_output);
+            return end_drain_or_report(self.queue, wanted, pending_output);
         }
         None
     }
@@ -363,7 +412,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     /// Finds the request that a completion completes and retires it; `None` if its queue pair is gone or was reset. An error
     /// changes nothing.
     fn complete(&mut self, raw: &RawCompletion, cookie: Option<u32>) -> Result<Option<Completion>, PollCqError> {
-        let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.state.cqn };
+        let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.queue.cqn };
         if raw.qpn.get() == NO_NUMBER {
             // A slot without a queue pair is none of this number.
             return Err(unknown);
@@ -371,43 +420,46 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         let send = raw.kind == RawKind::Send;
         let is_it = |slot: &QpSlot<'_>| {
             let cq = if send { slot.send_cq() } else { slot.recv_cq() };
-            is_of(slot, raw.qpn) && cq == self.state.handle.index()
+            is_of(slot, raw.qpn) && cq == self.queue.handle.index()
         };
-        let mut all = (0..u16::MAX).zip(self.shared.qps).filter(|(_, slot)| is_it(slot));
-        let named = cookie.map(|cookie| cookie as u16);
-        let named = named.and_then(|index| Some((index, self.shared.qps.get(usize::from(index)).filter(|slot| is_it(slot))?)));
+        let mut all = self.queue.shared.qps.iter().filter(|slot| is_it(slot));
+        let named = cookie.and_then(|cookie| self.queue.shared.qps.get(usize::from(cookie as u16)).filter(|slot| is_it(slot)));
         // While a queue pair that had the number is draining, the next one with it is in RESET.
-        let draining = || all.clone().find(|(_, slot)| slot.is_draining());
-        let (index, slot) = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
+        let draining = || all.clone().find(|slot| slot.is_draining());
+        let slot = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
         if slot.is_draining() {
             return Ok(None);
         }
-        let qp = Handle::new(index, slot.generation.load(Ordering::Relaxed));
+        let qp = slot.handle();
         let lost = PollCqError::UnknownRequest { qp, kind: raw.kind, index: raw.index };
         let (wr_id, opcode, byte_len) = if send {
             let at = slot.send.locate(raw.index).ok_or(lost)?;
+            // Before anything changes: if the logger unwinds, the next poll gives the completion.
+            if !matches!(raw.status, WcStatus::Success | WcStatus::WrFlushErr) {
+                log_event!(warn, "a send of queue pair {:?} failed: {:?}", raw.qpn, raw.status);
+            }
             let tail = slot.send.tail.load(Ordering::Relaxed);
             let facts = retire_send(slot, at).ok_or(lost)?;
             let failed = raw.status != WcStatus::Success;
             if failed {
-                fail_send(slot, raw.status);
+                self.queue.shared.fail(slot, Some(at), raw.status == WcStatus::WrFlushErr);
             }
             if slot.binds.load(Ordering::Acquire) != 0 {
-                end_binds(self.shared, slot, qp, tail, at, failed);
+                end_binds(&self.queue.shared, slot, qp, tail, at, failed);
             }
             (facts.wr_id, facts.opcode, facts.bytes)
         } else {
             let at = slot.recv.locate(raw.index).ok_or(lost)?;
+            if !matches!(raw.status, WcStatus::Success | WcStatus::WrFlushErr) {
+                log_event!(warn, "a receive of queue pair {:?} failed: {:?}", raw.qpn, raw.status);
+            }
             let wr_id = retire_recv(slot, at).ok_or(lost)?;
             if raw.status != WcStatus::Success {
-                if raw.status != WcStatus::WrFlushErr {
-                    log_event!(warn, "a receive of queue pair {:?} failed: {:?}", raw.qpn, raw.status);
-                }
-                slot.set_state(QpState::Err);
+                self.queue.shared.fail(slot, None, raw.status == WcStatus::WrFlushErr);
             }
             if let WcData::Invalidated(rkey) = raw.data {
-                let pd = slot.pd.load(Ordering::Relaxed) as u16;
-                self.shared.windows.with(|windows| windows.invalidated(pd, rkey));
+                let pd = slot.pd();
+                self.queue.shared.windows.with(|windows| windows.invalidated(pd, rkey));
             }
             let opcode = if raw.kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
             (wr_id, opcode, raw.byte_len)
@@ -423,11 +475,6 @@ fn end_binds(shared: &Shared<'_>, slot: &QpSlot<'_>, qp: QpHandle, tail: u32, at
         let ended = windows.complete(qp, tail, at, failed);
         slot.binds.store(slot.binds.load(Ordering::Relaxed).wrapping_sub(ended), Ordering::Relaxed);
     });
-}
-
-/// Returns why the device of a queue is lost, if it is.
-fn loss_of<P: Provider>(shared: &Shared<'_>, state: &CqState<P>) -> Option<DeviceLoss> {
-    DeviceLoss::of_word(slot_of(shared, state.handle).broken.load(Ordering::Acquire))
 }
 
 /// Returns whether a slot is that of the queue pair with this number.
@@ -475,7 +522,7 @@ fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -
 /// Returns the successful completion of a common request.
 #[inline(always)]
 fn success(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> Completion {
-    let qp = Handle::new(slot.cookie.load(Ordering::Relaxed) as u16, slot.generation.load(Ordering::Relaxed));
+    let qp = slot.handle();
     let (status, data) = (WcStatus::Success, WcData::None);
     Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
 }
@@ -483,16 +530,12 @@ fn success(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: 
 /// Runs [`PollCursor::next_slow`] on the saved state, and publishes the consumer index.
 #[cold]
 #[inline(never)]
-fn next_slow<P: Provider>(
-    state: &CqState<P>,
-    shared: &Shared<'_>,
-    pending_output: bool,
-) -> Option<Result<Completion, PollCqError>> {
-    let mut open = PollCursor::new(state, shared);
+fn next_slow<P: Provider>(queue: &CompletionQueue<'_, P>, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
+    let mut open = PollCursor::new(queue);
     let found = open.next_slow(pending_output);
     open.reader.publish_consumer_index();
     if let Some(Err(error)) = &found {
-        log_event!(error, "completion queue {:?}: {:?}", state.handle, error);
+        log_event!(error, "completion queue {:?}: {:?}", queue.handle, error);
     }
     found
 }
@@ -500,16 +543,15 @@ fn next_slow<P: Provider>(
 #[cold]
 #[inline(never)]
 fn end_drain_or_report<P: Provider>(
-    state: &CqState<P>,
-    shared: &Shared<'_>,
-    slot: &CqSlot,
+    queue: &CompletionQueue<'_, P>,
     wanted: u32,
     pending_output: bool,
 ) -> Option<Result<Completion, PollCqError>> {
+    let slot = queue.slot;
     let broken = slot.broken.load(Ordering::Acquire);
     // The queue may have been filled between the peek and the load of `wanted`. And what was taken before it was drained must
     // not reach the caller after.
-    let is_empty = state.readable.get() == 0 || state.ring.reader().peek() == Peek::Empty;
+    let is_empty = queue.readable.get() == 0 || queue.ring.reader().peek() == Peek::Empty;
     if !pending_output && is_empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }
@@ -517,31 +559,32 @@ fn end_drain_or_report<P: Provider>(
         // It had come before the device was lost.
         Some(_) if !is_empty => None,
         Some(loss) => {
-            state.readable.set(0);
-            Some(flush_next(state, shared).ok_or(PollCqError::DeviceLost { loss }))
+            queue.readable.set(0);
+            Some(flush_next(queue).ok_or(PollCqError::DeviceLost { loss }))
         }
         None if broken == 0 => None,
-        None => Some(Err(PollCqError::Broken { cqn: state.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
+        None => Some(Err(PollCqError::Broken { cqn: queue.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
     }
 }
 
 /// Flushes the next request that completes into this queue and that a lost device has left.
-fn flush_next<P: Provider>(state: &CqState<P>, shared: &Shared<'_>) -> Option<Completion> {
+fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion> {
+    let shared = &queue.shared;
     // Round all queue pairs from the last one that had something: one that is posting meanwhile may have something again.
-    let (first, count) = (usize::from(state.flushing.get()), shared.qps.len());
+    let (first, count) = (usize::from(queue.flushing.get()), shared.qps.len());
     (0..count).find_map(|step| {
         let index = first.wrapping_add(step);
         let index = if index < count { index } else { index.wrapping_sub(count) };
-        let done = flush(shared, shared.qps.get(index)?, index as u16, state.handle.index())?;
-        state.flushing.set(index as u16);
+        let done = flush(shared, shared.qps.get(index)?, queue.handle.index())?;
+        queue.flushing.set(index as u16);
         Some(done)
     })
 }
 
 /// Flushes the oldest request of a queue pair that completes into the queue in slot `cq`.
-fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, index: u16, cq: u16) -> Option<Completion> {
+fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, cq: u16) -> Option<Completion> {
     let loss = slot.loss()?;
-    let qp = Handle::new(index, slot.generation.load(Ordering::Relaxed));
+    let qp = slot.handle();
     let done = |wr_id, opcode| Completion {
         wr_id,
         qp,
@@ -589,6 +632,45 @@ impl<P: Provider> Iterator for Completions<'_, P> {
     }
 }
 
+impl<'a, P: Provider> Completions<'a, P> {
+    /// Iterates over the same completions, each with where it came from if it is the receive of a datagram.
+    pub fn with_source(self) -> WithSource<'a, P> {
+        WithSource { completions: self }
+    }
+}
+
+/// [`Completions`] with the source of each received datagram.
+#[must_use]
+pub struct WithSource<'a, P: Provider> {
+    completions: Completions<'a, P>,
+}
+
+format_as!([P: Provider] WithSource<'_, P>, "WithSource({:?})", |this| this.completions.open.queue.handle);
+
+impl<P: Provider> Iterator for WithSource<'_, P> {
+    type Item = Result<(Completion, Option<Source>), PollCqError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Completions { open, taken } = &mut self.completions;
+        let found = match open.poll_fast() {
+            Some(completion) => Ok(completion),
+            None => {
+                // Not `poll_slow`: it gives the place of the completion back to the device, and the source is still in it.
+                open.forget();
+                open.next_slow(false)?
+            }
+        };
+        *taken = true;
+        Some(found.map(|completion| {
+            let slot = open.queue.shared.qps.get(usize::from(completion.qp.index()));
+            let is_datagram = completion.opcode == WcOpcode::Recv
+                && completion.status == WcStatus::Success
+                && slot.is_some_and(QpSlot::is_datagram);
+            (completion, if is_datagram { Some(open.reader.source()) } else { None })
+        }))
+    }
+}
+
 impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -621,38 +703,35 @@ fn retire_recv(slot: &QpSlot<'_>, at: u32) -> Option<u64> {
     Some(wr_id)
 }
 
-/// Sets the state that the device has moved a queue pair to when a send failed: unreliable ones keep receiving (IBTA 10.3.1).
-fn fail_send(slot: &QpSlot<'_>, status: WcStatus) {
-    if status != WcStatus::WrFlushErr {
-        log_event!(warn, "a send of queue pair {:?} failed: {:?}", slot.qpn(), status);
-    }
-    let unreliable = slot.unreliable.load(Ordering::Relaxed) != 0;
-    slot.set_state(match (status, slot.state()) {
-        (WcStatus::WrFlushErr, QpState::Sqe) => QpState::Sqe,
-        (WcStatus::WrFlushErr, _) => QpState::Err,
-        (_, QpState::Rts | QpState::Sqd) if unreliable => QpState::Sqe,
-        (_, QpState::Sqe) if unreliable => QpState::Sqe,
-        _ => QpState::Err,
-    });
-}
-
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates a completion queue of at least `entries`.
     ///
     /// A queue that is full when a completion comes is broken for ever, and so is the queue pair of that completion. So it
     /// needs an entry for each completion that can wait. Its queue pairs admit as many as their rings, which is more than was
-    /// requested ([`Self::ring_sizes`]), unless the program keeps fewer signaled requests in flight. While a queue is split
-    /// off, stale completions of a queue pair that was reset or destroyed take entries until they are polled.
+    /// requested ([`Self::ring_sizes`]), unless the program keeps fewer signaled requests in flight. Stale completions of a queue
+    /// pair that was reset or destroyed take entries until they are polled.
+    ///
+    /// ```
+    /// # use bareverbs::{QpCap, QpType};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    /// let sizes = a.verbs.ring_sizes(QpType::Rc, &cap)?;
+    /// let cq = a.verbs.create_cq(sizes.send_blocks + sizes.recv_entries)?;
+    /// assert!(a.verbs.cq(cq.handle())?.entries >= 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The device has none of that size, the table is full, or the device refuses; nothing is created.
-    pub fn create_cq(&mut self, entries: u32) -> Result<CqHandle, CreateCqError<P::Error>> {
+    pub fn create_cq(&mut self, entries: u32) -> Result<CompletionQueue<'s, P>, CreateCqError<P::Error>> {
         let max = self.provider.device_attr().max_cqe;
         if entries == 0 || entries > max {
             return Err(CreateCqError::Entries { entries, max });
         }
         let handle = self.cqs.vacancy(self.first_generation).ok_or(CreateCqError::Full)?;
-        let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
+        let cqs: &'s [CqSlot] = self.shared.cqs;
+        let slot = cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
         let created = self.provider.create_cq(CoreToken::NEW, entries);
         let created = created.map_err(|error| CreateCqError::Device(self.failed(error)))?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
@@ -661,10 +740,21 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
         slot.cqn.store(cqn.get(), Ordering::Release);
-        let queue = Some(CqState { ring, handle, cqn, readable: Cell::new(entries.max(1)), flushing: Cell::new(0) });
-        self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0, queue });
+        self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0 });
+        let queue = CompletionQueue {
+            ring,
+            slot,
+            shared: self.shared,
+            handle,
+            cqn,
+            entries: entries.max(1),
+            readable: Cell::new(entries.max(1)),
+            flushing: Cell::new(0),
+            _owner: Owner::new(&slot.owner),
+        };
+        // Last, since a logger may do anything: the queue is dropped, and not lost, if it unwinds.
         log_event!(debug, "completion queue {:?}: number {:?}, {} entries", handle, cqn, entries);
-        Ok(handle)
+        Ok(queue)
     }
 
     /// Returns the attributes of a completion queue.
@@ -678,113 +768,55 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards.
     ///
     /// # Errors
-    /// The handle is stale, queue pairs complete into the queue, it is taken by [`Self::take_cq`], or the device refuses. The
-    /// queue is as before.
-    pub fn destroy_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
-        let cq = self.cqs.get_mut(handle).ok_or(DestroyCqError::Stale)?;
+    /// The queue is of other verbs, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
+    /// queue comes back and is as before.
+    pub fn destroy_cq(
+        &mut self,
+        cq: CompletionQueue<'s, P>,
+    ) -> Result<(), Refused<CompletionQueue<'s, P>, DestroyCqError<P::Error>>> {
+        let ours = self.shared.cqs.get(usize::from(cq.handle.index())).is_some_and(|slot| core::ptr::eq(slot, cq.slot));
+        let destroyed = if ours { self.end_cq(cq.handle) } else { Err(DestroyCqError::Stale) };
+        destroyed.map_err(|error| Refused { error, returned: Some(cq) })
+    }
+
+    /// Destroys a completion queue whose value was dropped, as [`Self::destroy_cq`] does.
+    ///
+    /// # Errors
+    /// As there; also if somebody may still have the value.
+    pub fn destroy_dropped_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
+        self.cqs.get(handle).ok_or(DestroyCqError::Stale)?;
+        if !self.is_cq_dropped(handle) {
+            return Err(DestroyCqError::Owned);
+        }
+        self.end_cq(handle)
+    }
+
+    pub(crate) fn is_cq_dropped(&self, handle: CqHandle) -> bool {
+        self.shared.cqs.get(usize::from(handle.index())).is_none_or(|slot| is_dropped(&slot.owner))
+    }
+
+    /// Destroys a completion queue that nobody else has.
+    fn end_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
+        let cq = self.cqs.get(handle).ok_or(DestroyCqError::Stale)?;
         if cq.users != 0 {
             return Err(DestroyCqError::Busy { users: cq.users });
         }
-        if cq.queue.is_none() {
-            return Err(DestroyCqError::Taken);
-        }
         // Its events are taken by the interrupt handler: they must be gone before the number may come again.
-        let Some(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
+        if self.has_events && self.events.with(|events| events.is_none()) {
+            return Err(DestroyCqError::EventsTaken);
+        }
+        // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
+        let mut cq = self.cqs.remove(handle).ok_or(DestroyCqError::Stale)?;
         if let Err(error) = self.provider.destroy_cq(CoreToken::NEW, &mut cq.inner) {
+            self.cqs.occupy(handle, cq);
             return Err(DestroyCqError::Device(self.failed(error)));
         }
-        crate::interrupt::drain(events, self.shared, None);
         if let Some(slot) = self.shared.cqs.get(usize::from(handle.index())) {
             slot.cqn.store(NO_NUMBER, Ordering::Release);
         }
-        self.cqs.remove(handle);
+        // Last, since a task may do anything when it is woken.
+        self.drain_events();
+        log_event!(debug, "completion queue {:?} is gone", handle);
         Ok(())
-    }
-
-    /// Takes completions into `out`, as many as there are and fit. An invalid completion is an error at its place in the order:
-    /// completions before it are returned first. The call that returns the error takes it from the queue, this one or
-    /// [`Self::completions`]. Later completions stay for the next call.
-    ///
-    /// A broken queue returns the completions from before, and then [`PollCqError::Broken`] at each call. The device reports
-    /// the break by an event, for example after an overrun ([`Self::create_cq`]). Until [`Self::poll_event`] has taken the
-    /// event, the queue is just empty. Where interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is
-    /// waiting.
-    ///
-    /// When the device is lost ([`DeviceLoss`]), a queue returns the completions that had come. Then it returns each request
-    /// that completes into it and is not done, signaled or not, exactly once with [`WcStatus::WrFlushErr`] and
-    /// [`WcData::Lost`]. Whether the device has executed such a request is not known. After that it returns
-    /// [`PollCqError::DeviceLost`] at each call. A call of the control path that fails finds the loss, and [`Self::maintain`]
-    /// looks for it; until then the queue is just empty. What another core posts at the time of the loss may be flushed by a
-    /// poll after that error, and what it posts in a batch when the batch has ended.
-    ///
-    /// # Errors
-    /// The handle is stale, the queue is taken by [`Self::take_cq`], a completion is invalid, the queue is broken, or the device
-    /// is lost.
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Some(queue), .. }) => poll(queue, &self.shared, out),
-            Some(_) => Err(PollCqError::Taken),
-            None => Err(PollCqError::Stale),
-        }
-    }
-
-    /// Iterates over completions, without an array. An error of [`Self::poll_cq`] is an item at its place in the order, and the
-    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call, and a queue of a
-    /// lost device [`PollCqError::DeviceLost`].
-    ///
-    /// # Errors
-    /// The handle is stale, or the queue is taken by [`Self::take_cq`].
-    #[inline(always)]
-    pub fn completions(&mut self, cq: CqHandle) -> Result<Completions<'_, P>, TakeError> {
-        match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Some(queue), .. }) => Ok(Completions::open(queue, &self.shared)),
-            Some(_) => Err(TakeError::Taken),
-            None => Err(TakeError::Stale),
-        }
-    }
-
-    /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
-    ///
-    /// # Errors
-    /// The handle is stale, the queue is taken by [`Self::take_cq`], or the device is lost: no event would come.
-    pub fn req_notify_cq(&mut self, cq: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError> {
-        match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Some(queue), .. }) => {
-                if let Some(loss) = loss_of(&self.shared, queue) {
-                    return Err(NotifyCqError::DeviceLost { loss });
-                }
-                arm(queue, &self.shared, solicited_only);
-                Ok(())
-            }
-            Some(_) => Err(NotifyCqError::Taken),
-            None => Err(NotifyCqError::Stale),
-        }
-    }
-
-    /// Splits a completion queue off, to be polled independently on any core. [`Self::return_cq`] puts it back; until then it
-    /// cannot be destroyed.
-    ///
-    /// # Errors
-    /// The handle is stale, or the queue is taken already.
-    pub fn take_cq(&mut self, cq: CqHandle) -> Result<CompletionQueue<'s, P>, TakeError> {
-        let cq = self.cqs.get_mut(cq).ok_or(TakeError::Stale)?;
-        let state = cq.queue.take().ok_or(TakeError::Taken)?;
-        Ok(CompletionQueue { state, shared: self.shared })
-    }
-
-    /// Puts a completion queue back; one of other verbs is given back.
-    ///
-    /// # Errors
-    /// The queue was not taken from these verbs.
-    pub fn return_cq(&mut self, queue: CompletionQueue<'s, P>) -> Result<(), CompletionQueue<'s, P>> {
-        let ours = self.is_ours(queue.shared);
-        match self.cqs.get_mut(queue.state.handle) {
-            Some(cq) if ours && cq.queue.is_none() => {
-                cq.queue = Some(queue.state);
-                Ok(())
-            }
-            _ => Err(queue),
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::completion::Cq;
 use crate::log::log_event;
-use crate::shared::NO_NUMBER;
+use crate::shared::{NO_NUMBER, wake_all};
 use crate::sync::{Ordering, fence};
 use crate::verbs::Verbs;
 use crate::{AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
@@ -33,7 +33,8 @@ pub enum Event {
     PortDown(u8),
     /// LID, P_Key table, GID table or SM of a port changed.
     PortChanged(u8),
-    /// The device is lost: health syndrome, and extended one. Polling any completion queue says so too ([`Verbs::poll_cq`]).
+    /// The device is lost: health syndrome, and extended one. Polling any completion queue says so too
+    /// ([`CompletionQueue::poll`](crate::CompletionQueue::poll)).
     DeviceFatal(u8, u16),
     /// A queue of events was full, and some may be lost. Of completion queues none is: each counts as having had an event. The
     /// states of queue pairs and ports are to be queried.
@@ -54,6 +55,16 @@ impl<P: Provider> Verbs<'_, P> {
     /// A loop until `None` ends, however many events the device writes: `None` also comes after as many as its queues hold. The
     /// device raises an interrupt for the others, and the next call takes them.
     ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// a.set_link(false);
+    /// while let Some(event) = a.verbs.poll_event()? {
+    ///     println!("{event:?}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The device is lost, or gave something that is no event.
     pub fn poll_event(&mut self) -> Result<Option<Event>, PollEventError<P::Error>> {
@@ -63,10 +74,7 @@ impl<P: Provider> Verbs<'_, P> {
         }
         // The queue whose turn it is at the end of a long row: no more events are taken, so that none is left behind unseen.
         let last_turn = self.completions_in_a_row.checked_sub(COMPLETIONS_IN_A_ROW);
-        if last_turn.is_none()
-            && let Some(events) = &mut self.events
-            && crate::interrupt::drain(events, self.shared, None).overflow
-        {
+        if last_turn.is_none() && self.drain_events().is_some_and(|taken| taken.overflow) {
             self.completions_in_a_row += 1;
             return Ok(Some(Event::EventsLost));
         }
@@ -88,7 +96,6 @@ impl<P: Provider> Verbs<'_, P> {
     }
 
     fn translate(&mut self, event: AsyncEvent) -> Event {
-        log_event!(debug, "event: {:?}", event);
         let translated = match event {
             AsyncEvent::CqError(cqn, syndrome) => self.broken_cq(cqn, syndrome).map(|cq| Event::CqError(cq, syndrome)),
             AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
@@ -107,6 +114,8 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::Overflow => Some(Event::EventsLost),
             AsyncEvent::Unknown(kind, subtype) => Some(Event::Unknown(kind, subtype)),
         };
+        // Last, since a logger may unwind, and the event was taken.
+        log_event!(debug, "event: {:?}", event);
         translated.unwrap_or_else(|| {
             log_event!(debug, "event {:?} is of no queue that there is, or of its past", event);
             Event::Stray(event)
@@ -116,8 +125,19 @@ impl<P: Provider> Verbs<'_, P> {
     /// Does what is due for the device: gives it the memory that it requests, and checks its health. Returns when to call it
     /// again at the latest. Takes no asynchronous events: [`Verbs::poll_event`].
     ///
+    /// ```
+    /// # use bareverbs::Clock;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let clock = a.host.clock();
+    /// let due = a.verbs.maintain()?;
+    /// assert!(due > clock.now());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// The device is lost: from here on its completion queues flush what was posted ([`Self::poll_cq`]).
+    /// The device is lost: from here on its completion queues flush what was posted
+    /// ([`CompletionQueue::poll`](crate::CompletionQueue::poll)).
     pub fn maintain(&mut self) -> Result<Instant, P::Error> {
         self.provider.maintain().map_err(|error| self.failed(error))
     }
@@ -134,48 +154,52 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Marks everything as that of a lost device. The reason that was found first stays.
     pub(crate) fn lose(&self, loss: DeviceLoss) {
-        for (handle, qp) in self.qps.iter() {
+        for (handle, _) in self.qps.iter() {
             let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { continue };
             // The requests of one that is draining were dropped before.
             if slot.is_draining() {
                 continue;
-            }
-            if let Some(send) = &qp.send {
-                // With those of a batch that was forgotten: they wait for a doorbell, which is of no use now.
-                slot.send.head.store(send.head.get(), Ordering::Release);
             }
             if slot.loss().is_none() {
                 slot.draining.store(loss.word(), Ordering::Release);
             }
             // Whoever is refused because of the state finds the reason.
             fence(Ordering::Release);
-            slot.set_state(QpState::Err);
+            self.shared.move_state(slot, None, QpState::Err);
         }
+        let mut lost = 0_u32;
         for slot in self.shared.cqs {
             if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
-                if slot.cqn.load(Ordering::Relaxed) != NO_NUMBER {
-                    log_event!(
-                        error,
-                        "completion queue {:x} is lost with its device: {:?}",
-                        slot.cqn.load(Ordering::Relaxed),
-                        loss
-                    );
-                }
+                lost += u32::from(slot.cqn.load(Ordering::Relaxed) != NO_NUMBER);
                 // After the marks of the queue pairs, which its poller looks for.
                 slot.broken.store(loss.word(), Ordering::Release);
             }
-            slot.wake();
+        }
+        // Last, since a task may do anything when it is woken, and so may a logger.
+        wake_all(self.shared.cqs);
+        if lost != 0 {
+            log_event!(error, "{} completion queues are lost with their device: {:?}", lost, loss);
         }
     }
 
+    /// Returns the completion queue of this number, if the device says that it is broken now. The event may be of an earlier one
+    /// with the number.
     fn broken_cq(&mut self, cqn: Cqn, syndrome: u8) -> Option<CqHandle> {
         let named = |(_, cq): &(CqHandle, &Cq<P>)| cq.info().cqn == cqn;
-        let handle = self.cqs.iter().find(named).map(|(handle, _)| handle)?;
+        let (handle, cq) = self.cqs.iter().find(named)?;
+        match self.provider.query_cq(cq.inner()) {
+            Ok(true) => return None,
+            Ok(false) => {}
+            // A device that does not answer is believed in this.
+            Err(error) => {
+                self.failed(error);
+            }
+        }
         let slot = self.shared.cqs.get(usize::from(handle.index()))?;
-        log_event!(error, "completion queue {:?} is broken, syndrome {:x}", handle, syndrome);
         if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
             slot.broken.store(u32::from(syndrome).wrapping_add(1), Ordering::Relaxed);
         }
+        log_event!(error, "completion queue {:?} is broken, syndrome {:x}", handle, syndrome);
         slot.wake();
         Some(handle)
     }
@@ -189,6 +213,8 @@ impl<P: Provider> Verbs<'_, P> {
     fn broken_qp(&mut self, qpn: Qpn) -> Option<QpHandle> {
         let handle = self.qp_named(qpn)?;
         let qp = self.qps.get(handle)?;
+        let slot = self.shared.qps.get(usize::from(handle.index()))?;
+        let before = slot.state();
         let state = match self.provider.query_qp(qp.inner()) {
             Ok((state, ..)) => state,
             // A device that does not answer is believed in this.
@@ -200,11 +226,10 @@ impl<P: Provider> Verbs<'_, P> {
         if !matches!(state, QpState::Err | QpState::Sqe) {
             return None;
         }
-        log_event!(warn, "the device has moved queue pair {:?} to {:?}", handle, state);
-        let slot = self.shared.qps.get(usize::from(handle.index()))?;
         if !slot.is_draining() {
-            slot.set_state(state);
+            self.shared.move_state(slot, Some(before), state);
         }
+        log_event!(warn, "the device has moved queue pair {:?} to {:?}", handle, state);
         Some(handle)
     }
 }

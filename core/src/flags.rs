@@ -45,6 +45,8 @@ bitflags! {
         const SOLICITED = 1 << 2;
         /// The payload is copied into the request.
         const INLINE = 1 << 3;
+        /// Not for programs, who are refused it: the request before is a bind or an invalidation. The verbs tell the backend.
+        const AFTER_BIND = 1 << 4;
         const _ = !0;
     }
 

@@ -6,10 +6,10 @@ use core::marker::PhantomData;
 
 /// Names an object of kind `K` in its table.
 ///
-/// The generation of a slot starts at a number of the device's own, so the handle of another device is stale here too.
+/// The generation of a slot starts at a number of the verbs' own, so a handle of other verbs, also of earlier ones, is stale here.
 pub struct Handle<K> {
-    index: u16,
-    generation: u32,
+    /// Generation in the lower half, index in the upper: one word, which a completion copies whole.
+    word: u64,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -18,15 +18,24 @@ impl<K> Handle<K> {
     pub const NONE: Self = Self::new(u16::MAX, 0);
 
     pub(crate) const fn new(index: u16, generation: u32) -> Self {
-        Self { index, generation, kind: PhantomData }
+        Self::of_word((index as u64) << 32 | generation as u64)
+    }
+
+    /// Returns the handle that [`Self::word`] gave.
+    pub(crate) const fn of_word(word: u64) -> Self {
+        Self { word, kind: PhantomData }
+    }
+
+    pub(crate) const fn word(self) -> u64 {
+        self.word
     }
 
     pub(crate) const fn index(self) -> u16 {
-        self.index
+        (self.word >> 32) as u16
     }
 
     pub(crate) const fn generation(self) -> u32 {
-        self.generation
+        self.word as u32
     }
 }
 
@@ -40,7 +49,7 @@ impl<K> Copy for Handle<K> {}
 
 impl<K> PartialEq for Handle<K> {
     fn eq(&self, other: &Self) -> bool {
-        self.index == other.index && self.generation == other.generation
+        self.word == other.word
     }
 }
 
@@ -48,21 +57,20 @@ impl<K> Eq for Handle<K> {}
 
 impl<K> Hash for Handle<K> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.index.hash(state);
-        self.generation.hash(state);
+        self.word.hash(state);
     }
 }
 
 impl<K> fmt::Debug for Handle<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{}.{}", self.index, self.generation)
+        write!(f, "#{}.{}", self.index(), self.generation())
     }
 }
 
 #[cfg(feature = "defmt")]
 impl<K> defmt::Format for Handle<K> {
     fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "#{=u16}.{=u32}", self.index, self.generation);
+        defmt::write!(f, "#{=u16}.{=u32}", self.index(), self.generation());
     }
 }
 

@@ -1,21 +1,23 @@
 //! Completion events: what an interrupt handler does without the verbs.
 
 use crate::log::{format_as, log_event};
-use crate::shared::Shared;
-use crate::sync::Ordering;
+use crate::shared::{CqSlot, Shared, wake_all};
+use crate::sync::{Lock, Ordering};
 use crate::verbs::Verbs;
 use crate::{CompletionEvent, CompletionEvents, CoreToken, Provider, TakeError};
 
 /// Maximum events of one call, so that a device that floods its queues does not keep the handler. More than any queue has.
 const MAX_EVENTS: usize = 1 << 17;
 
-/// What an interrupt handler calls: needs neither the verbs nor any queue, never waits, and takes no lock.
+/// What an interrupt handler calls: needs neither the verbs nor any queue, never waits, and takes no lock. When it is dropped, the
+/// verbs take completion events again; that is not for an interrupt handler to do.
+#[must_use = "the handler is back when it is dropped"]
 pub struct InterruptHandler<'s, P: Provider> {
-    events: P::CompletionEvents,
+    /// Always there until the drop.
+    events: Option<P::CompletionEvents>,
     shared: Shared<'s>,
+    left: &'s Lock<Option<P::CompletionEvents>>,
 }
-
-format_as!([P: Provider] InterruptHandler<'_, P>, "InterruptHandler({} completion queues)", |this| this.shared.cqs.len());
 
 /// What an interrupt was about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,73 +31,101 @@ pub struct Interrupted {
     pub asynchronous: bool,
 }
 
+format_as!([P: Provider] InterruptHandler<'_, P>, "InterruptHandler({} completion queues)", |this| this.shared.cqs.len());
+
 impl<P: Provider> InterruptHandler<'_, P> {
     /// Handles the interrupt `vector` (MSI-X) of the device. Takes its completion events, wakes the tasks that wait for them,
     /// and lets the device interrupt again.
     pub fn on_interrupt(&mut self, vector: u16) -> Interrupted {
-        let asynchronous = self.events.is_control(vector);
-        Interrupted { asynchronous, ..drain(&mut self.events, self.shared, Some(vector)) }
+        let asynchronous = self.events.as_ref().is_some_and(|events| events.is_control(vector));
+        let taken = self.events.as_mut().map(|events| drain(events, self.shared, Some(vector)));
+        Interrupted { asynchronous, ..taken.unwrap_or_default() }
+    }
+}
+
+impl<P: Provider> Drop for InterruptHandler<'_, P> {
+    fn drop(&mut self) {
+        let events = self.events.take();
+        self.left.with(|left| *left = events);
     }
 }
 
 /// Takes every event of the queues that interrupt with `vector`, of all queues for `None`.
-pub(crate) fn drain<E: CompletionEvents>(events: &mut E, shared: Shared<'_>, vector: Option<u16>) -> Interrupted {
-    let mut taken = Interrupted::default();
-    for _ in 0..MAX_EVENTS {
-        match events.next(vector) {
-            CompletionEvent::Empty => break,
-            CompletionEvent::Completion(cqn) => {
-                // An event of a queue that is gone is of no use to anybody.
-                if let Some(slot) = shared.cqs.iter().find(|slot| slot.cqn.load(Ordering::Acquire) == cqn.get()) {
-                    slot.event();
-                    taken.completions = taken.completions.wrapping_add(1);
+fn drain<E: CompletionEvents>(events: &mut E, shared: Shared<'_>, vector: Option<u16>) -> Interrupted {
+    let mut drain = Drain { events, shared, vector, left: MAX_EVENTS, taken: Interrupted::default() };
+    drain.run();
+    drain.taken
+}
+
+/// [`drain`], which a task or a logger that unwinds does not end: the device would not interrupt again, and others wait for the
+/// events behind.
+struct Drain<'a, 's, E: CompletionEvents> {
+    events: &'a mut E,
+    shared: Shared<'s>,
+    vector: Option<u16>,
+    /// Events that may still be taken.
+    left: usize,
+    taken: Interrupted,
+}
+
+impl<E: CompletionEvents> Drain<'_, '_, E> {
+    fn run(&mut self) {
+        let (cqs, taken) = (self.shared.cqs, &mut self.taken);
+        while let Some(left) = self.left.checked_sub(1) {
+            self.left = left;
+            match self.events.next(self.vector) {
+                CompletionEvent::Empty => self.left = 0,
+                CompletionEvent::Completion(cqn) => {
+                    // An event of a queue that is gone is of no use to anybody.
+                    if let Some(slot) = cqs.iter().find(|slot| slot.cqn.load(Ordering::Acquire) == cqn.get()) {
+                        slot.event();
+                        taken.completions = taken.completions.wrapping_add(1);
+                    }
                 }
-            }
-            CompletionEvent::Overflow => {
-                log_event!(warn, "a queue of completion events was full: every completion queue is to be looked at");
-                taken.overflow = true;
-                for slot in shared.cqs {
-                    slot.event();
+                CompletionEvent::Overflow => {
+                    taken.overflow = true;
+                    // All before the first waker or the log, which may unwind.
+                    cqs.iter().for_each(CqSlot::count_event);
+                    wake_all(cqs);
+                    log_event!(warn, "a queue of completion events was full: every completion queue is to be looked at");
                 }
             }
         }
     }
-    taken
+}
+
+impl<E: CompletionEvents> Drop for Drain<'_, '_, E> {
+    fn drop(&mut self) {
+        self.run();
+    }
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// Splits the interrupt handler off, to be called on any core and from any context. While it is not split off,
-    /// [`Self::poll_event`] takes completion events too. [`Self::return_interrupt_handler`] puts it back; until then no
-    /// completion queue can be destroyed.
+    /// Splits the interrupt handler off, to be called on any core and from any context. While it is split off,
+    /// [`Self::poll_event`] takes no completion events, and no completion queue can be destroyed.
     ///
     /// # Errors
-    /// It is taken already.
+    /// It is split off already, or earlier verbs on the same backend were dropped without [`Self::into_provider`].
     pub fn take_interrupt_handler(&mut self) -> Result<InterruptHandler<'s, P>, TakeError> {
-        let events = self.events.take().ok_or(TakeError::Taken)?;
-        Ok(InterruptHandler { events, shared: self.shared })
+        let (shared, left) = (self.shared, self.events);
+        let events = left.with(Option::take).ok_or(TakeError::Taken)?;
+        Ok(InterruptHandler { events: Some(events), shared, left })
     }
 
-    /// Puts it back; one of other verbs is given back.
-    ///
-    /// # Errors
-    /// It was not taken from these verbs.
-    pub fn return_interrupt_handler(&mut self, handler: InterruptHandler<'s, P>) -> Result<(), InterruptHandler<'s, P>> {
-        if self.is_ours(handler.shared) && self.events.is_none() {
-            self.events = Some(handler.events);
-            Ok(())
-        } else {
-            Err(handler)
-        }
+    /// Takes every completion event, unless the interrupt handler is split off. Nobody waits for the lock meanwhile: only who
+    /// splits it off or drops it wants it.
+    pub(crate) fn drain_events(&self) -> Option<Interrupted> {
+        self.events.with(|events| events.as_mut().map(|events| drain(events, self.shared, None)))
     }
 
     /// Gives the queues of completion events back to the backend; `false` if they are taken.
     pub(crate) fn release_events(&mut self) -> bool {
-        match self.events.take() {
+        match self.events.with(Option::take) {
             Some(events) => {
                 self.provider.return_completion_events(CoreToken::NEW, events);
                 true
             }
-            None => false,
+            None => !self.has_events,
         }
     }
 }

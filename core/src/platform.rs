@@ -200,6 +200,14 @@ pub trait RingView {
     fn put_word(self, word: u32, value: u64);
     /// Reads one word.
     fn word(self, word: u32) -> u64;
+    /// Reads one of the eight words of a block.
+    #[inline(always)]
+    fn block_word(self, block: u32, word: usize) -> u64
+    where
+        Self: Sized,
+    {
+        self.word(block.wrapping_mul(8).wrapping_add(word as u32 & 7))
+    }
     /// Writes four bytes of the record, from byte 0 or, `second`, from byte 4.
     fn record(self, second: bool, value: u32);
 }
@@ -250,6 +258,10 @@ impl core::error::Error for TooFewPages {}
 pub trait DmaFence {
     /// Orders earlier writes to [`DmaMemory`] before later writes to registers and memory, as the device sees them.
     fn release(&self);
+    /// Does the same as [`Self::release`], if the registers are mapped uncached: for a driver that writes no others.
+    fn release_uncached(&self) {
+        self.release();
+    }
     /// Orders earlier writes to [`DmaMemory`] before later writes to it, as the device sees them.
     fn publish(&self) {
         self.release();
@@ -309,7 +321,15 @@ pub trait Clock {
 }
 
 /// The five traits of one machine, composed.
-pub trait Platform {
+///
+/// # Safety
+/// The driver directs the device's DMA through these types, and relies on their duties:
+/// - [`Registers`], with its doorbells and words, accesses the register that an offset names, with the value given, and no other.
+///   All belong to one device.
+/// - [`DmaFence`] orders accesses as its methods say: with one that does not, the device reads addresses that are not written yet.
+/// - The rest is promised by [`DmaMemory`] and [`PageSource`]; a [`Clock`] promises nothing that memory depends on.
+#[expect(unsafe_code, reason = "wrong registers or fences would let the device write anywhere")]
+pub unsafe trait Platform {
     /// Device registers.
     type Registers: Registers;
     /// Memory for queues and commands.

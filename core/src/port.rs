@@ -26,6 +26,15 @@ impl<P: Provider> Verbs<'_, P> {
     /// The port is queried ten times a second, and [`Self::maintain`] is called meanwhile. No event is taken: those that come
     /// during the wait, of ports too, are for [`Self::poll_event`] afterwards.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let port = a.verbs.wait_active(1, Duration::from_secs(60))?;
+    /// assert_eq!(port.lid.get(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There is no such port, the device does not answer or is broken, or the port is not usable after `timeout`: the variant
     /// says what is missing.

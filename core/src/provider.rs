@@ -5,8 +5,9 @@
 
 use crate::log::format_as;
 use crate::{
-    Access, AddressMap, Cqn, DeviceAttr, DeviceLoss, Gid, Instant, Lkey, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState,
-    QpType, Qpn, Remote, Rkey, SendFlags, Sge, WcData, WcStatus, errno::Errno,
+    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, Instant, Lkey, Payload, PortAttr, Psn,
+    Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source, WcData, WcStatus,
+    errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -121,7 +122,14 @@ pub struct CreatedQp<P: Provider + ?Sized> {
 format_as!([P: Provider + ?Sized] CreatedQp<P>, "CreatedQp({:?})", |this| this.qpn);
 
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
-pub trait Provider {
+///
+/// # Safety
+/// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It uses
+///   none before it is told of it, and none after the core was told that what named it is destroyed.
+/// - A ring is handed out once for each queue that is made. It is used by no other queue until that is destroyed.
+/// - A [`CoreToken`] goes on to other backends only with the request that it came with, and their answer is given back.
+#[expect(unsafe_code, reason = "a wrong implementation would let the device use memory that is somebody else's")]
+pub unsafe trait Provider {
     /// Error of every operation.
     type Error: DeviceError;
     /// Protection domain.
@@ -142,9 +150,16 @@ pub trait Provider {
     type CqRing: CqRing + 'static;
     /// Queues of completion events.
     type CompletionEvents: CompletionEvents + 'static;
+    /// The backend's own functions outside of the verbs, such as its health (`mlx5dv` and its like call them direct verbs). Not the
+    /// backend itself: two of that could be exchanged, and the objects of one destroyed on the other.
+    type Direct<'a>
+    where
+        Self: 'a;
 
     /// Returns the attributes of the device, read at bring-up.
     fn device_attr(&self) -> &DeviceAttr;
+    /// Returns the backend's own functions.
+    fn direct(&mut self) -> Self::Direct<'_>;
     /// Returns the state of a port, from 1.
     ///
     /// # Errors
@@ -160,6 +175,12 @@ pub trait Provider {
     /// # Errors
     /// Same as [`Self::query_port`].
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error>;
+
+    /// Returns what each datagram to this address carries; the core has checked the ranges.
+    ///
+    /// # Errors
+    /// The device has no such address.
+    fn encode_address(&mut self, av: &AddressVector) -> Result<EncodedAddress, Self::Error>;
 
     /// Makes a domain.
     ///
@@ -193,11 +214,11 @@ pub trait Provider {
     /// # Errors
     /// Same as [`Self::alloc_pd`].
     fn create_mw(&mut self, _: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
-    /// Returns the key that a window has in the device now.
+    /// Returns the key that a window has in the device now, and whether it may be bound.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
-    fn query_mw(&mut self, _: CoreToken, mw: &Self::Mw) -> Result<Rkey, Self::Error>;
+    fn query_mw(&mut self, _: CoreToken, mw: &Self::Mw) -> Result<(Rkey, bool), Self::Error>;
     /// Destroys a window, bound or not.
     ///
     /// # Errors
@@ -209,6 +230,11 @@ pub trait Provider {
     /// # Errors
     /// Same as [`Self::alloc_pd`].
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
+    /// Returns whether a completion queue works: it has not overrun, and the device could write its completions.
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
+    fn query_cq(&mut self, cq: &Self::Cq) -> Result<bool, Self::Error>;
     /// Destroys a completion queue.
     ///
     /// # Errors
@@ -248,6 +274,16 @@ pub trait Provider {
     /// # Errors
     /// Same as [`Self::dealloc_pd`].
     fn destroy_qp(&mut self, _: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
+    /// Gives a queue pair for datagrams a copy of what is sent to a multicast group.
+    ///
+    /// # Errors
+    /// Same as [`Self::dealloc_pd`].
+    fn attach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
+    /// Ends [`Self::attach_mcast`].
+    ///
+    /// # Errors
+    /// Same as [`Self::dealloc_pd`].
+    fn detach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
 
     /// Returns the present moment of the backend's clock.
     fn now(&self) -> Instant;
@@ -275,7 +311,9 @@ pub trait Provider {
 }
 
 /// A backend that lies elsewhere, in a static for instance.
-impl<P: Provider + ?Sized> Provider for &mut P {
+// SAFETY: each call goes on as it came.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl<P: Provider + ?Sized> Provider for &mut P {
     type Error = P::Error;
     type Pd = P::Pd;
     type Mr = P::Mr;
@@ -286,9 +324,17 @@ impl<P: Provider + ?Sized> Provider for &mut P {
     type RecvRing = P::RecvRing;
     type CqRing = P::CqRing;
     type CompletionEvents = P::CompletionEvents;
+    type Direct<'a>
+        = P::Direct<'a>
+    where
+        Self: 'a;
 
     fn device_attr(&self) -> &DeviceAttr {
         (**self).device_attr()
+    }
+
+    fn direct(&mut self) -> Self::Direct<'_> {
+        (**self).direct()
     }
 
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error> {
@@ -301,6 +347,10 @@ impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error> {
         (**self).query_pkey(port, index)
+    }
+
+    fn encode_address(&mut self, av: &AddressVector) -> Result<EncodedAddress, Self::Error> {
+        (**self).encode_address(av)
     }
 
     fn alloc_pd(&mut self, call: CoreToken) -> Result<Self::Pd, Self::Error> {
@@ -328,7 +378,7 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).create_mw(call, pd, kind)
     }
 
-    fn query_mw(&mut self, call: CoreToken, mw: &Self::Mw) -> Result<Rkey, Self::Error> {
+    fn query_mw(&mut self, call: CoreToken, mw: &Self::Mw) -> Result<(Rkey, bool), Self::Error> {
         (**self).query_mw(call, mw)
     }
 
@@ -339,6 +389,10 @@ impl<P: Provider + ?Sized> Provider for &mut P {
     fn create_cq(&mut self, call: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
         let CreatedCq { cq, ring, cqn, entries, vector } = (**self).create_cq(call, entries)?;
         Ok(CreatedCq { cq, ring, cqn, entries, vector })
+    }
+
+    fn query_cq(&mut self, cq: &Self::Cq) -> Result<bool, Self::Error> {
+        (**self).query_cq(cq)
     }
 
     fn destroy_cq(&mut self, call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error> {
@@ -373,6 +427,14 @@ impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn destroy_qp(&mut self, call: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error> {
         (**self).destroy_qp(call, qp)
+    }
+
+    fn attach_mcast(&mut self, call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
+        (**self).attach_mcast(call, qp, gid)
+    }
+
+    fn detach_mcast(&mut self, call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
+        (**self).detach_mcast(call, qp, gid)
     }
 
     fn now(&self) -> Instant {
@@ -508,6 +570,20 @@ pub struct DataOp {
     pub immediate: u32,
 }
 
+/// A datagram, without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DatagramOp<'a> {
+    /// The port that it goes to.
+    pub address: &'a EncodedAddress,
+    /// The queue pair that it goes to.
+    pub remote_qpn: Qpn,
+    /// Its Q_Key.
+    pub remote_qkey: Qkey,
+    /// Immediate data in network byte order.
+    pub imm: Option<[u8; 4]>,
+}
+
 /// Which atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -561,14 +637,20 @@ pub trait SendWriter {
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags);
     /// Writes a request with bytes inline. Never an RDMA_READ.
     fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags);
+    /// Returns the blocks of a datagram with `count` SGEs.
+    fn datagram_sge_blocks(count: usize) -> u32;
+    /// Returns the blocks of a datagram with `len` bytes inline.
+    fn datagram_inline_blocks(len: usize) -> u32;
+    /// Writes a datagram. SGEs without bytes are left out, and are not counted in its blocks.
+    fn put_datagram(&mut self, at: u32, op: &DatagramOp<'_>, payload: Payload<'_>, flags: SendFlags);
     /// Writes an atomic.
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags);
     /// Writes a LOCAL_INV.
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
-    /// Notifies the device of every request from block `from`, the first that it does not know, to block `end`.
-    fn ring(&mut self, from: u32, end: u32);
+    /// Notifies the device of every request before block `end`.
+    fn ring(&mut self, end: u32);
     /// Writes the working state back. Not called after [`Self::ring`] if nothing was written since.
     fn close(&mut self);
 }
@@ -594,8 +676,6 @@ pub trait CqRing {
     /// Asks for an event at the next completion, or at the next solicited or failed one. `events` counts those that the queue
     /// has given.
     fn arm(&mut self, events: u32, solicited_only: bool);
-    /// Takes every completion of a queue pair out; the others stay in their order.
-    fn clean(&mut self, qpn: Qpn);
 }
 
 /// Takes completions one after the other. What was taken stays taken even if the reader is forgotten.
@@ -611,6 +691,9 @@ pub trait CqReader {
     /// # Errors
     /// A queue pair gives no completions with this opcode.
     fn parse(&self) -> Result<RawCompletion, u8>;
+    /// Returns where the completion came from that was taken last: a successful receive of a queue pair for datagrams. Called
+    /// before its place is given back by [`Self::publish_consumer_index`].
+    fn source(&self) -> Source;
     /// Takes the peeked completion.
     fn advance(&mut self);
     /// Publishes the consumer index, so that the device may write those entries again.

@@ -4,17 +4,17 @@ use core::cell::Cell;
 
 use crate::completion::Cq;
 use crate::log::log_event;
-use crate::recv_queue::{RecvQueue, RecvState};
-use crate::send_queue::{SendLimits, SendQueue, SendState, ring_unannounced};
-use crate::shared::{GONE, NO_NUMBER, QpSlot, RESET, RingCounters, Shared};
+use crate::recv_queue::RecvQueue;
+use crate::send_queue::{PostDatagram, SendLimits, SendQueue};
+use crate::shared::{GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
 use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressVector, CoreToken, CqHandle, CqRing, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError, DeviceAttr,
-    ModifyQpError, PdHandle, Provider, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, RecvRing,
-    RingSizes, SendRing, StaleHandle, TakeError, kind,
+    Access, AddressVector, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError,
+    DetachMcastError, DeviceAttr, Gid, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider, QpAttr, QpAttrMask, QpCap,
+    QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, StaleHandle, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -74,8 +74,30 @@ pub(crate) struct Qp<P: Provider> {
     cap: QpCap,
     sq_sig_all: bool,
     attr: QpAttr,
-    pub(crate) send: Option<SendState<P>>,
-    pub(crate) recv: Option<RecvState<P>>,
+    /// Multicast groups that it is in.
+    groups: u16,
+}
+
+/// A queue pair: whoever has its send queue posts sends, and whoever has its receive queue posts receives, on any core. The two
+/// are taken apart and put together as any value. [`Verbs::reset_qp`] and [`Verbs::destroy_qp`] want both of the same queue
+/// pair, so that nobody posts meanwhile.
+///
+/// A queue that is dropped leaves a queue pair that nobody posts to. [`Verbs::destroy_dropped_qp`] destroys that.
+#[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[must_use = "nobody posts to a queue pair whose value is dropped"]
+pub struct QueuePair<'s, P: Provider> {
+    /// Posts sends.
+    pub send: SendQueue<'s, P>,
+    /// Posts receives.
+    pub recv: RecvQueue<'s, P>,
+}
+
+impl<P: Provider> QueuePair<'_, P> {
+    /// Names the queue pair in its table, for all of the control path that needs nobody to stop posting.
+    pub const fn handle(&self) -> QpHandle {
+        self.send.qp()
+    }
 }
 
 impl<P: Provider> Qp<P> {
@@ -88,7 +110,7 @@ impl<P: Provider> Qp<P> {
     }
 
     fn info(&self, slot: &QpSlot<'_>) -> QpInfo {
-        let state = slot.control_state();
+        let state = slot.state();
         // What is left in rings that are draining was dropped.
         let in_flight = |ring: &RingCounters| if slot.is_draining() { 0 } else { ring.in_flight() };
         QpInfo {
@@ -118,13 +140,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
         ring_sizes(&self.provider, qp_type, cap)
     }
 
-    /// Creates a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues
-    /// must have room for what these rings admit ([`Self::ring_sizes`]), or the program for less in flight.
-    ///
-    /// # Errors
-    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, or the device refuses.
-    /// Or stale completions of an earlier queue pair in the slot are not polled yet. Nothing is created.
-    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
+    /// Implements [`Self::create_qp`]; `datagrams` posts them, if the queue pair is one for them.
+    #[inline(never)]
+    pub(crate) fn create_qp_with(
+        &mut self,
+        init: &QpInit,
+        datagrams: Option<PostDatagram<P>>,
+    ) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
+        if [init.send_cq, init.recv_cq].into_iter().any(|cq| self.is_cq_dropped(cq)) {
+            return Err(CreateQpError::StaleCq);
+        }
         let pd = self.pds.get_mut(init.pd).ok_or(CreateQpError::StalePd)?;
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
         let recv_cq = self.cqs.get(init.recv_cq).ok_or(CreateQpError::StaleCq)?;
@@ -138,13 +163,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
             return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
         }
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
-        let mut chosen: Option<(QpHandle, &QpSlot<'_>)> = None;
+        let slots: &'s [QpSlot<'s>] = self.shared.qps;
+        let mut chosen: Option<(QpHandle, &'s QpSlot<'s>)> = None;
         let mut none = CreateQpError::Full;
-        for (index, slot) in self.shared.qps.iter().enumerate().filter(|(_, slot)| fits(slot)) {
+        for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| size(slot) < size(other))
                 && let Some(handle) = self.qps.vacancy_at(index, self.first_generation)
             {
-                if is_gone(slot) && !is_drained(self.shared, slot) {
+                if !end_draining(self.shared, slot) {
                     none = CreateQpError::Draining;
                 } else {
                     chosen = Some((handle, slot));
@@ -174,12 +200,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         slot.recv.start_at(0);
         slot.binds.store(0, Ordering::Relaxed);
         slot.set_state(QpState::Reset);
-        slot.unreliable.store(u32::from(matches!(init.qp_type, QpType::Uc | QpType::Ud)), Ordering::Relaxed);
-        slot.pd.store(u32::from(init.pd.index()), Ordering::Relaxed);
+        slot.set_service(init.qp_type, init.pd.index());
         let cqs = u32::from(init.send_cq.index()) << 16 | u32::from(init.recv_cq.index());
         slot.cqs.store(cqs, Ordering::Relaxed);
-        slot.cookie.store(cookie, Ordering::Relaxed);
-        slot.generation.store(handle.generation(), Ordering::Relaxed);
+        slot.set_handle(handle);
         slot.draining.store(0, Ordering::Relaxed);
         slot.qpn.store(qpn.get(), Ordering::Release);
         let limits = SendLimits::new(handle, init.qp_type, init.pd, &sizes, init.sq_sig_all, &device);
@@ -193,34 +217,105 @@ impl<'s, P: Provider> Verbs<'s, P> {
             cap: sizes.cap,
             sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
-            send: Some(SendState { ring: send, limits, head: Cell::new(0), doorbell_head: Cell::new(0) }),
-            recv: Some(RecvState {
+            groups: 0,
+        };
+        self.qps.occupy(handle, qp);
+        let (shared, pd) = (self.shared, init.pd);
+        let (head, uncommon, left) = (Cell::new(0), Cell::new(limits.disallowed_mask), Cell::new(false));
+        let queues = QueuePair {
+            send: SendQueue {
+                ring: send,
+                slot,
+                shared,
+                limits,
+                datagrams,
+                head,
+                uncommon,
+                left,
+                _owner: Owner::new(&slot.send_owner),
+            },
+            recv: RecvQueue {
                 ring: recv,
+                slot,
+                shared,
                 handle,
-                pd: init.pd,
+                pd,
                 max_sge: sizes.cap.max_recv_sge,
                 entries: sizes.recv_entries,
                 head: 0,
-            }),
+                _owner: Owner::new(&slot.recv_owner),
+            },
         };
-        self.qps.occupy(handle, qp);
+        // Last, since a logger may do anything: the queues are dropped, and not lost, if it unwinds.
         log_event!(debug, "queue pair {:?}: number {:?}, {:?}", handle, qpn, init.qp_type);
-        Ok(handle)
+        Ok(queues)
     }
 
-    /// Changes those attributes of a queue pair that `mask` names, its state among them. In RESET nothing that was posted is
-    /// left, and no completion of it. In ERR everything that was posted completes.
-    ///
-    /// A queue pair whose queues are taken ([`Self::take_send_queue`]) can be moved to every state but RESET.
+    /// Changes those attributes of a queue pair that `mask` names, its state among them. In ERR everything that was posted
+    /// completes. To RESET leads [`Self::reset_qp`] alone.
     ///
     /// # Errors
     /// The handle is stale, attributes or transition are invalid, or the device refuses. Or stale completions are not polled
     /// yet, from before the last RESET or of an earlier queue pair with the number. The queue pair is as before.
     pub fn modify_qp(&mut self, handle: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
+        let [from, to] = self.modify(handle, attr, mask, false)?;
+        log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
+        Ok(())
+    }
+
+    /// Moves a queue pair to RESET. Nothing that was posted is left, and none of its completions is given after this. Those that
+    /// wait are dropped when their completion queues are polled, wherever that is: the queue pair leaves RESET when both were
+    /// found empty.
+    ///
+    /// ```
+    /// # use bareverbs::QpState;
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// a.verbs.reset_qp(&mut qa.qp)?;
+    /// assert_eq!(a.verbs.qp(qa.qp.handle())?.state, QpState::Reset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The queues are not those of one queue pair of these verbs, or the device refuses. The queue pair is as before.
+    pub fn reset_qp(&mut self, qp: &mut QueuePair<'s, P>) -> Result<(), ModifyQpError<P::Error>> {
+        if !self.is_whole(qp) {
+            return Err(ModifyQpError::Stale);
+        }
+        let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        let [from, to] = self.modify(qp.handle(), &attr, QpAttrMask::STATE, true)?;
+        // Before anything that may unwind: a ring that kept its requests would show them to the device again.
+        qp.send.reset();
+        qp.recv.reset();
+        if let Some(kept) = self.qps.get_mut(qp.handle()) {
+            kept.attr = QpAttr::default();
+        }
+        self.drop_requests(qp.handle(), RESET);
+        log_event!(debug, "queue pair {:?}: {:?} to {:?}", qp.handle(), from, to);
+        Ok(())
+    }
+
+    /// Returns whether the two queues are those of one queue pair of these verbs. Their slot is in the table of these verbs
+    /// only, and is that of no other queue pair as long as they live.
+    fn is_whole(&self, qp: &QueuePair<'s, P>) -> bool {
+        let slot = self.shared.qps.get(usize::from(qp.handle().index()));
+        slot.is_some_and(|slot| core::ptr::eq(slot, qp.send.slot) && core::ptr::eq(slot, qp.recv.slot))
+    }
+
+    /// Implements [`Self::modify_qp`] and [`Self::reset_qp`]; gives the states before and after. The caller logs them when all is
+    /// done: a logger may unwind. `has_queues`: the caller has both queues, so that nobody posts.
+    fn modify(
+        &mut self,
+        handle: QpHandle,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        has_queues: bool,
+    ) -> Result<[QpState; 2], ModifyQpError<P::Error>> {
         let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(ModifyQpError::Stale)?;
-        let actual = slot.control_state();
+        let actual = slot.state();
         let from =
             assumed_state(qp.qp_type, actual, attr, mask).ok_or(ModifyQpError::CurState { assumed: attr.cur_state, actual })?;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
@@ -233,20 +328,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, attr, mask) {
             return Err(ModifyQpError::Value { attribute, value, min, max });
         }
-        let here = qp.send.is_some() && qp.recv.is_some();
-        if to == QpState::Reset && !here {
-            return Err(ModifyQpError::Taken);
+        if to == QpState::Reset && !has_queues {
+            return Err(ModifyQpError::Owned);
         }
-        if slot.is_draining() && to != QpState::Reset {
-            if !is_drained(self.shared, slot) {
+        if to != QpState::Reset && slot.is_draining() {
+            if !end_draining(self.shared, slot) {
                 log_event!(debug, "queue pair {:?} is still draining", handle);
                 return Err(ModifyQpError::Draining);
             }
-            slot.send.start_at(0);
-            slot.recv.start_at(0);
-            // A poller at the time of the RESET may have written ERR after it.
-            slot.set_state(QpState::Reset);
-            slot.draining.store(0, Ordering::Relaxed);
             log_event!(debug, "queue pair {:?} is drained", handle);
         }
         if from == QpState::Reset && to != QpState::Reset && !free_number(self.shared, qp.qpn) {
@@ -254,41 +343,52 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let mut all = qp.attr;
         merge(&mut all, attr, mask, from, to);
+        let mtu = if qp.qp_type == QpType::Ud && to == QpState::Rtr {
+            match self.provider.query_port(all.port_num) {
+                Ok(port) => Some(datagram_mtu(&port)),
+                Err(error) => return Err(ModifyQpError::Device(self.failed(error))),
+            }
+        } else {
+            None
+        };
         if let Err(error) = self.provider.modify_qp(CoreToken::NEW, &mut qp.inner, from, &all, mask) {
             return Err(ModifyQpError::Device(self.failed(error)));
         }
-        log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
         // Again, since that is less code than a copy that may overlap.
         merge(&mut qp.attr, attr, mask, from, to);
-        if to != actual {
-            slot.set_state(to);
+        if let Some(mtu) = mtu {
+            slot.set_max_datagram(mtu);
         }
-        if to == QpState::Err
-            && let Some(send) = &mut qp.send
-        {
-            // The device flushes only what it knows of.
-            ring_unannounced(send, &self.shared);
+        let recovers = from == QpState::Sqe && to == QpState::Rts;
+        if recovers {
+            slot.note_recovery();
+        } else if to == QpState::Reset {
+            slot.forget_recovery();
         }
-        if to == QpState::Reset {
-            qp.attr = QpAttr::default();
-            self.drop_requests(handle, RESET);
-            if let Some(Qp { send: Some(send), recv: Some(recv), .. }) = self.qps.get_mut(handle) {
-                send.ring.reset();
-                recv.ring.reset();
-                send.head.set(0);
-                send.doorbell_head.set(0);
-                recv.head = 0;
-            }
-            // A window whose bind was pending was queried, and the device was found lost: the mark of that is gone with the requests.
-            if let Some((loss, _)) = self.provider.lost() {
-                self.lose(loss);
-            }
-        }
-        Ok(())
+        let is_certain = recovers || matches!(to, QpState::Reset | QpState::Err);
+        self.shared.move_state(slot, if is_certain { None } else { Some(actual) }, to);
+        Ok([from, to])
     }
 
     /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for
     /// its transport (IBTA table 91); `attr.state` is ignored.
+    ///
+    /// ```
+    /// # use bareverbs::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// # let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    /// # let cq = a.verbs.create_cq(256)?;
+    /// # let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    /// # let qp = a.verbs.create_qp(&QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
+    /// # let (lid_of_peer, qpn_of_peer) = (bareverbs::Lid::new(2), bareverbs::Qpn::new(0x48));
+    /// // The peer's LID and queue pair number have come by some other connection.
+    /// let av = AddressVector { dlid: lid_of_peer, port_num: 1, ..AddressVector::default() };
+    /// let attr = QpAttr { port_num: 1, av, dest_qpn: qpn_of_peer, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..QpAttr::default() };
+    /// a.verbs.connect(qp.handle(), &attr)?;
+    /// assert_eq!(a.verbs.qp(qp.handle())?.state, QpState::Rts);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// A transition was refused: the queue pair is in the state before it.
@@ -318,131 +418,141 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn query_qp(&mut self, handle: QpHandle) -> Result<QpInfo, QueryQpError<P::Error>> {
         let qp = self.qps.get(handle).ok_or(QueryQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
+        let before = slot.state();
         let answer = self.provider.query_qp(&qp.inner);
         let (state, rq_psn, sq_psn) = answer.map_err(|error| QueryQpError::Device(self.failed(error)))?;
-        // One that is draining stays in RESET, whatever the device says: until the end of it nothing may be posted.
+        // Only `reset_qp` empties the rings: one that the device alone has reset would do its old requests again.
+        let unasked = state == QpState::Reset && before != QpState::Reset;
+        let state = if unasked { QpState::Err } else { state };
+        // One that is draining stays in RESET, whatever the device says: until the end of it nothing may be posted. And what a
+        // poller has seen since is newer than the answer.
         if !slot.is_draining() {
-            slot.set_state(state);
+            self.shared.move_state(slot, Some(before), state);
         }
         let mut info = qp.info(slot);
         (info.attr.rq_psn, info.attr.sq_psn) = (rq_psn, sq_psn);
         Ok(info)
     }
 
-    /// Destroys a queue pair with all that is posted. No completion of it is returned afterwards.
+    /// Destroys a queue pair with all that is posted. No completion of it is given afterwards: those that wait are dropped when
+    /// their completion queues are polled, wherever that is. Its rings serve another queue pair when both were found empty.
+    ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let (qp, cq) = qa.into_parts();
+    /// a.verbs.destroy_qp(qp)?;
+    /// a.verbs.destroy_cq(cq)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// The handle is stale, a queue of the queue pair is taken ([`Self::take_send_queue`]), or the device refuses. The queue
-    /// pair is as before.
-    pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
-        let qp = self.qps.get_mut(handle).ok_or(DestroyQpError::Stale)?;
-        if qp.send.is_none() || qp.recv.is_none() {
-            return Err(DestroyQpError::Taken);
+    /// The queues are not those of one queue pair of these verbs, or the device refuses. They come back and are as before.
+    #[expect(clippy::result_large_err, reason = "the queue pair itself is given back")]
+    pub fn destroy_qp(&mut self, qp: QueuePair<'s, P>) -> Result<(), Refused<QueuePair<'s, P>, DestroyQpError<P::Error>>> {
+        let destroyed = if self.is_whole(&qp) { self.end_qp(qp.handle()) } else { Err(DestroyQpError::Stale) };
+        destroyed.map_err(|error| Refused { error, returned: Some(qp) })
+    }
+
+    /// Destroys a queue pair whose send queue and receive queue were dropped, as [`Self::destroy_qp`] does.
+    ///
+    /// # Errors
+    /// As there; also if somebody may still have one of the queues.
+    pub fn destroy_dropped_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
+        self.qps.get(handle).ok_or(DestroyQpError::Stale)?;
+        if !self.is_qp_dropped(handle) {
+            return Err(DestroyQpError::Owned);
         }
+        self.end_qp(handle)
+    }
+
+    pub(crate) fn is_qp_dropped(&self, handle: QpHandle) -> bool {
+        let slot = self.shared.qps.get(usize::from(handle.index()));
+        slot.is_none_or(|slot| is_dropped(&slot.send_owner) && is_dropped(&slot.recv_owner))
+    }
+
+    /// Destroys a queue pair to which nobody posts.
+    fn end_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
+        let groups = self.qps.get(handle).map_or(0, |qp| qp.groups);
+        if groups != 0 {
+            return Err(DestroyQpError::Attached { groups: groups.into() });
+        }
+        // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
+        let mut qp = self.qps.remove(handle).ok_or(DestroyQpError::Stale)?;
         if let Err(error) = self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner) {
+            self.qps.occupy(handle, qp);
             return Err(DestroyQpError::Device(self.failed(error)));
         }
-        let (pd, send_cq, recv_cq) = (qp.pd, qp.send_cq, qp.recv_cq);
+        self.leave_pd(qp.pd);
+        use_cq(self.cqs, qp.send_cq, -1);
+        use_cq(self.cqs, qp.recv_cq, -1);
         self.drop_requests(handle, GONE);
-        self.qps.remove(handle);
-        self.leave_pd(pd);
-        use_cq(self.cqs, send_cq, -1);
-        use_cq(self.cqs, recv_cq, -1);
+        log_event!(debug, "queue pair {:?} is gone", handle);
         Ok(())
     }
 
-    /// Drops what was posted and its completions, after the device did. Completion queues that are split off drop them when
-    /// they are polled, and report it: until then the slot is draining.
+    /// Gives a queue pair for datagrams a copy of what is sent to a multicast group (`ibv_attach_mcast`). Each copy takes a
+    /// receive. The port gets the packets of the group only if it has joined the group at the subnet manager.
+    ///
+    /// A queue pair is attached to a group once, and detached from all before it is destroyed.
+    ///
+    /// # Errors
+    /// The handle is stale, the queue pair is none for datagrams, the GID is none of a group, or the device refuses.
+    pub fn attach_mcast(&mut self, handle: QpHandle, gid: &Gid) -> Result<(), AttachMcastError<P::Error>> {
+        let qp = self.qps.get_mut(handle).ok_or(AttachMcastError::Stale)?;
+        if qp.qp_type != QpType::Ud {
+            return Err(AttachMcastError::Transport { qp_type: qp.qp_type });
+        }
+        if gid.0.first() != Some(&0xff) {
+            return Err(AttachMcastError::NoGroup);
+        }
+        if let Err(error) = self.provider.attach_mcast(CoreToken::NEW, &mut qp.inner, gid) {
+            return Err(AttachMcastError::Device(self.failed(error)));
+        }
+        qp.groups = qp.groups.saturating_add(1);
+        Ok(())
+    }
+
+    /// Ends [`Self::attach_mcast`] (`ibv_detach_mcast`).
+    ///
+    /// # Errors
+    /// The handle is stale, the queue pair is in no group, or the device refuses: it is in others.
+    pub fn detach_mcast(&mut self, handle: QpHandle, gid: &Gid) -> Result<(), DetachMcastError<P::Error>> {
+        let qp = self.qps.get_mut(handle).ok_or(DetachMcastError::Stale)?;
+        if qp.groups == 0 {
+            return Err(DetachMcastError::NotAttached);
+        }
+        if let Err(error) = self.provider.detach_mcast(CoreToken::NEW, &mut qp.inner, gid) {
+            return Err(DetachMcastError::Device(self.failed(error)));
+        }
+        qp.groups = qp.groups.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Drops what was posted and its completions, after the device did. Its completion queues drop them when they are polled,
+    /// and report it: until then the slot is draining.
     fn drop_requests(&mut self, handle: QpHandle, why: u32) {
-        let Some(Qp { send: Some(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
-        let (doorbell_head, send_cq, recv_cq, qpn) = (send.doorbell_head.get(), *send_cq, *recv_cq, *qpn);
-        self.end_binds(handle, doorbell_head);
+        // Those that are drained by now need not wait for what follows.
+        for slot in self.shared.qps {
+            end_draining(self.shared, slot);
+        }
         let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { return };
         // Before the queues are asked to drop its completions, so that they know whose.
         slot.draining.store(why, Ordering::Release);
-        let mut all_here = true;
-        for (cq, again) in [(send_cq, false), (recv_cq, recv_cq == send_cq)] {
-            let Some(queue) = self.cqs.get_mut(cq).filter(|_| !again) else { continue };
-            match &mut queue.queue {
-                Some(state) => state.ring.clean(qpn),
-                None => {
-                    all_here = false;
-                    if let Some(cq) = self.shared.cqs.get(usize::from(cq.index())) {
-                        let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
-                        cq.clean_wanted.store(wanted, Ordering::Release);
-                        // A sleeping poller would not poll, and the slot would drain for ever.
-                        cq.wake();
-                    }
-                }
-            }
+        let (send_cq, recv_cq) = (slot.send_cq(), slot.recv_cq());
+        let cqs = || {
+            let indices = [Some(send_cq), Some(recv_cq).filter(|recv| *recv != send_cq)].into_iter().flatten();
+            indices.filter_map(|index| self.shared.cqs.get(usize::from(index)))
+        };
+        for cq in cqs() {
+            let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
+            cq.clean_wanted.store(wanted, Ordering::Release);
         }
-        // A poller on another core goes on with the counters until it has seen that the slot is draining.
-        if all_here {
-            slot.send.start_at(0);
-            slot.recv.start_at(0);
-            slot.draining.store(0, Ordering::Relaxed);
-            if why == GONE {
-                slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
-            }
-        } else {
-            log_event!(debug, "queue pair {:?} is draining: a completion queue of it is taken", handle);
-        }
-    }
-
-    /// Splits the send queue of a queue pair off, to be used independently on any core. [`Self::return_send_queue`] puts it
-    /// back; until then the queue pair can neither be reset nor destroyed.
-    ///
-    /// # Errors
-    /// The handle is stale, or the queue is taken already.
-    pub fn take_send_queue(&mut self, qp: QpHandle) -> Result<SendQueue<'s, P>, TakeError> {
-        let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
-        let state = qp.send.take().ok_or(TakeError::Taken)?;
-        Ok(SendQueue { state, shared: self.shared })
-    }
-
-    /// Puts a send queue back; one of other verbs is given back.
-    ///
-    /// # Errors
-    /// The queue was not taken from these verbs.
-    #[expect(clippy::result_large_err, reason = "the queue itself is given back")]
-    pub fn return_send_queue(&mut self, queue: SendQueue<'s, P>) -> Result<(), SendQueue<'s, P>> {
-        let ours = self.is_ours(queue.shared);
-        match self.qps.get_mut(queue.qp()) {
-            Some(qp) if ours && qp.send.is_none() => {
-                let slot = self.shared.qps.get(usize::from(queue.qp().index()));
-                if let Some(slot) = slot.filter(|slot| slot.loss().is_some()) {
-                    // With those of a batch that was forgotten, as in `lose`.
-                    slot.send.head.store(queue.state.head.get(), Ordering::Release);
-                }
-                qp.send = Some(queue.state);
-                Ok(())
-            }
-            _ => Err(queue),
-        }
-    }
-
-    /// Splits the receive queue of a queue pair off, as [`Self::take_send_queue`] does the send queue.
-    ///
-    /// # Errors
-    /// The handle is stale, or the queue is taken already.
-    pub fn take_recv_queue(&mut self, qp: QpHandle) -> Result<RecvQueue<'s, P>, TakeError> {
-        let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
-        let state = qp.recv.take().ok_or(TakeError::Taken)?;
-        Ok(RecvQueue { state, shared: self.shared })
-    }
-
-    /// Puts a receive queue back; one of other verbs is given back.
-    ///
-    /// # Errors
-    /// The queue was not taken from these verbs.
-    pub fn return_recv_queue(&mut self, queue: RecvQueue<'s, P>) -> Result<(), RecvQueue<'s, P>> {
-        let ours = self.is_ours(queue.shared);
-        match self.qps.get_mut(queue.qp()) {
-            Some(qp) if ours && qp.recv.is_none() => {
-                qp.recv = Some(queue.state);
-                Ok(())
-            }
-            _ => Err(queue),
+        self.end_binds(handle);
+        // A sleeping poller would not poll, and the slot would drain for ever. Last, since a task may do anything when it is woken.
+        for cq in cqs() {
+            cq.wake();
         }
     }
 }
@@ -472,6 +582,8 @@ fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
         shared.cqs.get(usize::from(index)).is_none_or(|cq| {
             cq.clean_done.load(Ordering::Acquire) == cq.clean_wanted.load(Ordering::Relaxed)
                 || cq.cqn.load(Ordering::Relaxed) == NO_NUMBER
+                // Nobody polls it, so nobody is given a stale completion.
+                || is_dropped(&cq.owner)
         })
     })
 }
@@ -480,14 +592,24 @@ fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
 /// A queue pair in RESET gives no completions: until it leaves that, all with its number are of those before it.
 fn free_number(shared: Shared<'_>, qpn: Qpn) -> bool {
     let mut gone = shared.qps.iter().filter(|slot| is_gone(slot) && slot.qpn() == qpn);
-    gone.all(|slot| {
-        let free = is_drained(shared, slot);
-        if free {
-            slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
-            slot.draining.store(0, Ordering::Relaxed);
-        }
-        free
-    })
+    gone.all(|slot| end_draining(shared, slot))
+}
+
+/// Lets a slot that is draining begin anew, if its completion queues were found empty; `false` if they were not.
+fn end_draining(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
+    if !slot.is_draining() {
+        return true;
+    }
+    if !is_drained(shared, slot) {
+        return false;
+    }
+    slot.send.start_at(0);
+    slot.recv.start_at(0);
+    if is_gone(slot) {
+        slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
+    }
+    slot.draining.store(0, Ordering::Relaxed);
+    true
 }
 
 /// Counts one work queue more or fewer that completes into a queue.
@@ -572,6 +694,11 @@ fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<
         DEST_QPN: attr.dest_qpn.get(), 0, NUMBER;
     };
     values.into_iter().find(|one| mask.contains(one.attribute) && !(one.min..=one.max).contains(&one.value))
+}
+
+/// Returns the longest datagram that a port sends: the MTU in use, or its greatest while it has none.
+fn datagram_mtu(port: &PortAttr) -> Mtu {
+    if port.state == PortState::Active { port.active_mtu } else { port.max_mtu }
 }
 
 /// Puts those attributes of `new` into `all` that `mask` names, and the states.

@@ -3,7 +3,8 @@
 use core::mem::ManuallyDrop;
 
 use crate::log::log_event;
-use crate::shared::RegionFacts;
+use crate::send_queue::max_message_of;
+use crate::shared::{RegionFacts, RegionSlot};
 use crate::verbs::Verbs;
 use crate::{
     Access, AddressMap, AllocPdError, CoreToken, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle,
@@ -54,8 +55,16 @@ impl<E> From<RegMrError<E>> for Unregistered<E> {
     }
 }
 
-impl<P: Provider> Verbs<'_, P> {
+impl<'s, P: Provider> Verbs<'s, P> {
     /// Makes a protection domain.
+    ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let pd = a.verbs.alloc_pd()?;
+    /// a.verbs.dealloc_pd(pd)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The table is full, or the device refuses.
@@ -72,14 +81,16 @@ impl<P: Provider> Verbs<'_, P> {
     /// # Errors
     /// The handle is stale, something belongs to the domain, or the device refuses; the domain is as before.
     pub fn dealloc_pd(&mut self, handle: PdHandle) -> Result<(), DeallocPdError<P::Error>> {
-        let pd = self.pds.get_mut(handle).ok_or(DeallocPdError::Stale)?;
-        if pd.users != 0 {
-            return Err(DeallocPdError::Busy { users: pd.users });
+        let users = self.pds.get(handle).ok_or(DeallocPdError::Stale)?.users;
+        if users != 0 {
+            return Err(DeallocPdError::Busy { users });
         }
+        // Nothing names it while it ends, also not after a panic in the middle.
+        let mut pd = self.pds.remove(handle).ok_or(DeallocPdError::Stale)?;
         if let Err(error) = self.provider.dealloc_pd(CoreToken::NEW, &mut pd.inner) {
+            self.pds.occupy(handle, pd);
             return Err(DeallocPdError::Device(self.failed(error)));
         }
-        self.pds.remove(handle);
         Ok(())
     }
 
@@ -92,6 +103,17 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Registers a buffer, which the region owns until [`Self::dereg_mr`] gives it back.
     ///
+    /// ```
+    /// # use bareverbs::Access;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// // Any `DmaBuffer`: here memory of a simulated host, on Linux a `DmaAllocation` of `bareverbs-vfio`.
+    /// let buffer = a.host.memory(4096).whole();
+    /// let mut region = a.verbs.reg_mr(a.pd, buffer, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+    /// region.write(0, b"for the peer to read")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Rights, range or domain are invalid, the table is full, or the device refuses. The buffer is returned, unless the device
     /// may use it: it did not answer, or keeps a key that it should have destroyed. A device that is known to be lost gets no
@@ -101,11 +123,11 @@ impl<P: Provider> Verbs<'_, P> {
         pd: PdHandle,
         buffer: B,
         access: Access,
-    ) -> Result<Region<B>, Refused<B, RegMrError<P::Error>>> {
+    ) -> Result<Region<'s, B>, Refused<B, RegMrError<P::Error>>> {
         // Not dropped by unwinding: the device may have executed the command by then.
         let buffer = ManuallyDrop::new(buffer);
         match self.register(pd, buffer.addr(), buffer.len(), access, &*buffer) {
-            Ok((handle, info)) => Ok(Region::new(ManuallyDrop::into_inner(buffer), handle, &info, self.owner())),
+            Ok((handle, info, slot)) => Ok(Region::new(ManuallyDrop::into_inner(buffer), handle, &info, slot)),
             Err(Unregistered { error, in_use }) => {
                 let returned = if in_use { None } else { Some(ManuallyDrop::into_inner(buffer)) };
                 Err(Refused { error, returned })
@@ -130,12 +152,7 @@ impl<P: Provider> Verbs<'_, P> {
         access: Access,
         map: &dyn AddressMap,
     ) -> Result<MrHandle, RegMrError<P::Error>> {
-        self.register(pd, addr, length, access, map).map(|(handle, _)| handle).map_err(|refused| refused.error)
-    }
-
-    /// Distinguishes the regions of these verbs from those of others.
-    fn owner(&self) -> usize {
-        self.shared.regions.slots().as_ptr().addr()
+        self.register(pd, addr, length, access, map).map(|(handle, ..)| handle).map_err(|refused| refused.error)
     }
 
     fn register(
@@ -145,7 +162,7 @@ impl<P: Provider> Verbs<'_, P> {
         length: u64,
         access: Access,
         map: &dyn AddressMap,
-    ) -> Result<(MrHandle, MrInfo), Unregistered<P::Error>> {
+    ) -> Result<(MrHandle, MrInfo, &'s RegionSlot), Unregistered<P::Error>> {
         self.check_region(pd, addr, length, access)?;
         // Its error would say that it may use the memory, which it was never told of.
         if let Some((_, error)) = self.provider.lost() {
@@ -168,9 +185,9 @@ impl<P: Provider> Verbs<'_, P> {
             .regions
             .in_order(lkey)
             .filter(|(_, slot)| slot.is_vacant())
-            .find_map(|(index, _)| self.mrs.vacancy_at(index, self.first_generation));
-        let handle = match vacant {
-            Some(handle) if lkey.get() != 0 && !known => handle,
+            .find_map(|(index, slot)| Some((self.mrs.vacancy_at(index, self.first_generation)?, slot)));
+        let (handle, slot) = match vacant {
+            Some(vacant) if lkey.get() != 0 && !known => vacant,
             _ => {
                 if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut inner) {
                     return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use: true });
@@ -183,7 +200,7 @@ impl<P: Provider> Verbs<'_, P> {
         self.mrs.occupy(handle, Mr { info, inner });
         self.publish(handle, Some(&info));
         log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
-        Ok((handle, info))
+        Ok((handle, info, slot))
     }
 
     /// Checks what is to be registered.
@@ -226,6 +243,7 @@ impl<P: Provider> Verbs<'_, P> {
             access: info.access,
             base: if info.access.contains(Access::ZERO_BASED) { 0 } else { info.addr },
             length: info.length,
+            max_message: max_message_of(self.provider.device_attr()),
         });
         slot.set(facts.as_ref());
     }
@@ -240,16 +258,26 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Deregisters a region to which no window is bound, and gives its buffer back: the device does not use it any more.
     ///
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let region = a.register(4096, Access::LOCAL_WRITE)?;
+    /// let buffer = a.verbs.dereg_mr(region)?;
+    /// assert_eq!(buffer.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The region is not of this device, windows are bound to it, or the device refuses: the region comes back and is as
     /// before.
     pub fn dereg_mr<B: DmaBuffer + 'static>(
         &mut self,
-        region: Region<B>,
-    ) -> Result<B, Refused<Region<B>, DeregMrError<P::Error>>> {
-        // Two devices may have one GUID, and the buffer must not come back from the wrong one.
-        let named =
-            region.owner() == self.owner() && self.mrs.get(region.handle()).is_some_and(|mr| mr.info.lkey == region.lkey());
+        region: Region<'s, B>,
+    ) -> Result<B, Refused<Region<'s, B>, DeregMrError<P::Error>>> {
+        // The slot is in the tables of one device. If it is another region's by now, the handle is stale.
+        let slot = self.shared.regions.slots().get(usize::from(region.handle().index()));
+        let named = slot.is_some_and(|slot| core::ptr::eq(slot, region.slot()));
         let result = if named { self.deregister(region.handle()) } else { Err(DeregMrError::Stale) };
         match result {
             Ok(()) => Ok(region.into_buffer()),
@@ -257,7 +285,8 @@ impl<P: Provider> Verbs<'_, P> {
         }
     }
 
-    /// Deregisters a region that [`Self::reg_mr_raw`] made.
+    /// Deregisters a region that [`Self::reg_mr_raw`] made, or one whose [`Region`] was dropped: its buffer is not freed. A
+    /// [`Region`] that still has it gives its buffer back no more.
     ///
     /// # Errors
     /// Same as [`Self::dereg_mr`].
@@ -266,8 +295,7 @@ impl<P: Provider> Verbs<'_, P> {
     }
 
     fn deregister(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
-        let mr = self.mrs.get_mut(handle).ok_or(DeregMrError::Stale)?;
-        let info = mr.info;
+        let info = self.mrs.get(handle).ok_or(DeregMrError::Stale)?.info;
         // Under the lock, so that no bind comes between the count and the end of the region.
         let bindings = self.shared.windows.with(|windows| {
             let bindings = windows.bindings_of(handle);
@@ -281,11 +309,13 @@ impl<P: Provider> Verbs<'_, P> {
         if bindings != 0 {
             return Err(DeregMrError::Busy { bindings });
         }
+        // Nothing names it while it ends, also not after a panic in the middle: its key may be another's by then.
+        let mut mr = self.mrs.remove(handle).ok_or(DeregMrError::Stale)?;
         if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut mr.inner) {
+            self.mrs.occupy(handle, mr);
             self.publish(handle, Some(&info));
             return Err(DeregMrError::Device(self.failed(error)));
         }
-        self.mrs.remove(handle);
         self.leave_pd(info.pd);
         Ok(())
     }

@@ -1,18 +1,20 @@
 //! Send queues: posting, the checks that the verbs promise, and the record of what is in flight.
 
+pub(crate) mod datagram;
+
 use core::cell::Cell;
 
 use crate::FAST_PATH;
-use crate::log::{format_as, log_event};
+use crate::log::format_as;
 use crate::ring::place;
-use crate::shared::{CachedRegion, NO_QP, QpSlot, Shared, check_sge};
+use crate::shared::{CachedRegion, Owner, QpSlot, Shared, check_sge, domain_word};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
 use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
 use crate::{
-    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindInfo, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, KeyTag,
-    Lkey, MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey,
-    SendBatchError, SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, SgeFault, WcOpcode,
+    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, KeyTag, MwHandle,
+    MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendRing,
+    SendWr, SendWriter, Sge, WcOpcode,
 };
 
 bitflags::bitflags! {
@@ -25,6 +27,8 @@ bitflags::bitflags! {
         const ATOMIC = 1 << 3;
         /// Binds, invalidations, and the send that invalidates.
         const WINDOW = 1 << 4;
+        /// Sends to a destination.
+        const DATAGRAM = 1 << 5;
     }
 }
 
@@ -32,10 +36,9 @@ impl OpSet {
     /// Returns the requests that can be posted on a transport.
     fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
         let all = match qp_type {
-            QpType::Rc | QpType::XrcSend => Self::all(),
+            QpType::Rc | QpType::XrcSend => Self::all() - Self::DATAGRAM,
             QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
-            // It would have SEND, with an address handle.
-            QpType::Ud => Self::empty(),
+            QpType::Ud => Self::DATAGRAM,
         };
         if device.atomics { all } else { all - Self::ATOMIC }
     }
@@ -50,7 +53,7 @@ fn transport_flags(qp_type: QpType) -> SendFlags {
 }
 
 /// Returns the maximum message of a device in bytes: 2^31 (IBTA 9.7.7) where the device reports no limit.
-fn max_message_of(device: &DeviceAttr) -> u32 {
+pub(crate) fn max_message_of(device: &DeviceAttr) -> u32 {
     match device.max_msg_size {
         0 => 1 << 31,
         max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
@@ -77,9 +80,11 @@ pub(crate) struct SendLimits {
     pub(crate) handle: QpHandle,
     pub(crate) qp_type: QpType,
     pub(crate) pd: PdHandle,
+    /// [`domain_word`] of it.
+    domain: u64,
     /// What a request may not have, for one test: [`OpSet`] in bits 0 to 7, send flags in 8 to 15, bit 15 + n: n SGEs,
     /// up to 8.
-    disallowed_mask: u32,
+    pub(crate) disallowed_mask: u32,
     /// SIGNALED, if every request gives a completion.
     always: SendFlags,
     max_message: u32,
@@ -87,7 +92,7 @@ pub(crate) struct SendLimits {
     max_sge: u32,
     max_window: u64,
     /// Blocks of the ring.
-    blocks: u32,
+    pub(crate) blocks: u32,
 }
 
 impl SendLimits {
@@ -104,6 +109,7 @@ impl SendLimits {
             handle,
             qp_type,
             pd,
+            domain: domain_word(pd.index()),
             disallowed_mask: !(u32::from(ops.bits()) | flags.bits() << 8 | ((1_u32 << max_sge.min(8)).wrapping_sub(1)) << 16),
             always: if sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
             max_message: max_message_of(device),
@@ -130,178 +136,264 @@ impl SendLimits {
     }
 }
 
-/// The state of a send queue: all of it that only one may have at a time.
-pub(crate) struct SendState<P: Provider> {
+/// Posts a datagram; rings the doorbell if told so. A queue has this as a function that its queue pair was created with
+/// ([`datagram`]): a program that creates none for datagrams does not contain it.
+pub(crate) type PostDatagram<P> = fn(&SendQueue<'_, P>, &SendWr<'_>, bool) -> Result<(), PostSendError>;
+
+/// The send queue of one queue pair: whoever has it posts, on any core. It names its slot directly, so that no post searches.
+pub struct SendQueue<'s, P: Provider> {
     pub(crate) ring: P::SendRing,
+    pub(crate) slot: &'s QpSlot<'s>,
+    pub(crate) shared: Shared<'s>,
     pub(crate) limits: SendLimits,
+    /// Posts datagrams; `None` for other transports.
+    pub(crate) datagrams: Option<PostDatagram<P>>,
     /// Where the next request goes.
     pub(crate) head: Cell<u32>,
-    /// Head of the last doorbell.
-    pub(crate) doorbell_head: Cell<u32>,
-}
-
-/// The send queue of one queue pair, split off from [`crate::Verbs`], for use on any core: see
-/// [`crate::Verbs::take_send_queue`].
-pub struct SendQueue<'s, P: Provider> {
-    pub(crate) state: SendState<P>,
-    pub(crate) shared: Shared<'s>,
+    /// What a request may not have that is posted as part of the caller: [`SendLimits::disallowed_mask`], or anything if the
+    /// request before was a bind. The request after a bind has a fence, which only [`append`] gives it.
+    pub(crate) uncommon: Cell<u32>,
+    /// Whether there may be requests before `head` that the device was not notified of.
+    pub(crate) left: Cell<bool>,
+    /// Last, so that the ring is dropped before the control path may destroy it.
+    pub(crate) _owner: Owner<'s>,
 }
 
 format_as!([P: Provider] SendQueue<'_, P>, "SendQueue({:?})", |this| this.qp());
 
 impl<'s, P: Provider> SendQueue<'s, P> {
-    /// Returns the queue pair that it belongs to.
+    /// Names the queue pair that it belongs to.
     pub const fn qp(&self) -> QpHandle {
-        self.state.limits.handle
-    }
-
-    /// Opens the queue for requests that share a doorbell; the state of the queue pair is checked once, here.
-    ///
-    /// # Errors
-    /// The queue pair does not send in its state.
-    #[inline(always)]
-    pub fn batch(&mut self) -> Result<SendBatch<'_, P>, SendBatchError> {
-        SendBatch::open(&mut self.state, &self.shared)
+        self.limits.handle
     }
 
     /// Posts one request and rings the doorbell.
     ///
+    /// ```
+    /// # use bareverbs::{Access, SendWr, WcStatus};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"hello").id(7))?;
+    /// let done = qa.wait()?;
+    /// assert_eq!((done.wr_id, done.status), (7, WcStatus::Success));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The request is refused, and the queue is as before.
-    #[inline]
-    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        post_one(&mut self.state, &self.shared, wr)
+    #[inline(always)]
+    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if FAST_PATH {
+            let mut open = PostCursor::unopened(self);
+            if open.post_common(wr, true) {
+                open.ring_new();
+                return Ok(());
+            }
+        }
+        append_copy(self, wr, true)
     }
 
     /// Posts requests up to the first that fails, with one doorbell; that one is named and not posted.
     ///
-    /// # Errors
-    /// A request is refused.
-    pub fn post_send_list(&mut self, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError>> {
-        post_list(&mut self.state, &self.shared, list)
-    }
-
-    /// Binds a type 1 window: [`crate::Verbs::bind_mw`].
+    /// ```
+    /// # use bareverbs::{Access, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let list = [SendWr::write(target.remote(0), b"one").id(1), SendWr::write(target.remote(8), b"two").id(2)];
+    /// qa.qp.send.post_list(&list)?;
+    /// assert_eq!([qa.wait()?.wr_id, qa.wait()?.wr_id], [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As there.
+    /// A request is refused.
+    // Not part of the caller: the loop wants every register.
+    #[inline(never)]
+    pub fn post_list(&mut self, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError>> {
+        let mut open = PostCursor::new(self);
+        let mut result = Ok(());
+        let mut rest = list.iter();
+        while let Some(wr) = rest.next() {
+            if !(FAST_PATH && open.post_common(wr, false))
+                && let Err(error) = open.call(|queue| append(queue, wr, false))
+            {
+                result = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
+                break;
+            }
+        }
+        open.ring();
+        result
+    }
+
+    /// Opens the queue for requests that share a doorbell.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let mut batch = qa.qp.send.batch();
+    /// for number in 0..4 {
+    ///     batch.post(&SendWr::write(target.remote(8 * number), &number.to_be_bytes()).id(number))?;
+    /// }
+    /// // The doorbell rings when the batch ends.
+    /// drop(batch);
+    /// assert_eq!(qa.wait()?.wr_id, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn batch(&mut self) -> SendBatch<'_, P> {
+        SendBatch { open: PostCursor::new(self) }
+    }
+
+    /// Binds a type 1 window to part of a region, or unbinds it (`length` 0), and rings the doorbell. The key that it gives is
+    /// the window's from now on: requests posted after it on the same queue pair may carry it. The bind itself completes later;
+    /// if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what
+    /// the device says.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, MwBind, MwType, SendFlags};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// let mw = a.verbs.alloc_mw(a.pd, MwType::Type1)?;
+    /// let (mr, access, flags) = (region.handle(), Access::REMOTE_WRITE, SendFlags::empty());
+    /// let rkey = qa.qp.send.bind_mw(mw, &MwBind { wr_id: 1, flags, mr, addr: region.remote(0).addr, length: 64, access })?;
+    /// qa.wait()?.result()?;
+    /// println!("the peer may write the first 64 bytes with {rkey}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The bind is refused; window and queue are as before.
     pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        bind_one(&mut self.state, &self.shared, mw, bind)
+        // The state comes after the arguments in the order of checks.
+        let bound = append_bind_mw(self, mw, bind);
+        PostCursor::new(self).ring();
+        bound
     }
 
     /// Notifies the device of requests whose batch was forgotten before its end, in any state of the queue pair: then they
     /// complete, if only as flushed. Nothing if there are none.
     pub fn ring(&mut self) {
-        ring_unannounced(&mut self.state, &self.shared);
+        PostCursor::new(self).ring();
+    }
+
+    /// Returns the blocks that are free: what a request takes depends on the device, on mlx5 one for each 64 bytes.
+    pub fn free_blocks(&self) -> u32 {
+        free_blocks(self, self.head.get())
+    }
+
+    /// Forgets every request, after a RESET.
+    pub(crate) fn reset(&mut self) {
+        self.ring.reset();
+        self.head.set(0);
+        self.left.set(false);
+        self.keep_bind(false);
+    }
+
+    /// Keeps the next request from being posted without a fence, if the one before was a bind.
+    fn keep_bind(&self, bind: bool) {
+        self.uncommon.set(if bind { u32::MAX } else { self.limits.disallowed_mask });
+    }
+
+    fn is_after_bind(&self) -> bool {
+        self.uncommon.get() != self.limits.disallowed_mask
     }
 }
 
 /// Returns why a queue pair takes no sends.
-#[cold]
-#[inline(never)]
-fn refusal_to_post(slot: &QpSlot<'_>) -> PostSendError {
-    match slot.loss() {
+fn refusal_to_post(shared: &Shared<'_>, slot: &QpSlot<'_>) -> PostSendError {
+    match shared.loss_of(slot) {
         Some(loss) => PostSendError::DeviceLost { loss },
         None => PostSendError::NotReady { state: slot.state() },
     }
 }
 
-/// Implements [`SendQueue::post_send`].
+/// Does the work of [`append`] for requests that [`PostCursor::post_common`] does not post. What that may post goes on as a
+/// copy, with copies of its SGEs, so that the caller's own need not lie in memory for those that are posted.
 #[inline(always)]
-pub(crate) fn post_one<P: Provider>(
-    state: &mut SendState<P>,
-    shared: &Shared<'_>,
+fn append_copy<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
+    if !FAST_PATH {
+        return append(queue, wr, ring);
+    }
+    let again = |payload| append(queue, &SendWr { op: wr.op.with_payload(payload), ..*wr }, ring);
+    match wr.op.payload() {
+        Some(Payload::Sges(&[sge])) => again(Payload::Sges(&[sge])),
+        Some(Payload::Sges(&[one, two])) => again(Payload::Sges(&[one, two])),
+        Some(payload) => again(payload),
+        None => append(queue, &SendWr { ..*wr }, ring),
+    }
+}
+
+/// Posts one request of any kind, on what is kept, or says what is wrong with it; rings the doorbell if `ring`.
+// With `small` part of the caller, which mostly knows the kind: what posts the other kinds is then not linked.
+#[cfg_attr(not(feature = "small"), inline(never))]
+#[cfg_attr(feature = "small", inline(always))]
+fn append<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
+    if FAST_PATH {
+        let mut open = PostCursor::new(queue);
+        if open.post_sges::<false>(wr) || open.post_sges::<true>(wr) {
+            if ring {
+                open.ring();
+            } else {
+                open.save();
+            }
+            return Ok(());
+        }
+    }
+    match (wr.op.payload(), &wr.op) {
+        (Some(Payload::Sges(_)), _) => append_one(queue, wr, ring, PostCursor::put_sges),
+        (Some(Payload::Inline(_)), _) => append_one(queue, wr, ring, PostCursor::put_inline),
+        (None, SendOp::BindMw { .. }) => append_one(queue, wr, ring, PostCursor::put_bind_type2),
+        (None, SendOp::LocalInv { .. }) => append_one(queue, wr, ring, PostCursor::put_local_inv),
+        (None, SendOp::SendTo { .. } | SendOp::SendToWithImm { .. }) => match queue.datagrams {
+            Some(post) => post(queue, wr, ring),
+            None => Err(PostSendError::Destination { qp_type: queue.limits.qp_type }),
+        },
+        (None, _) => append_one(queue, wr, ring, PostCursor::put_atomic),
+    }
+}
+
+/// Posts what `put` builds, on what is kept.
+#[cfg_attr(feature = "small", inline(never))]
+fn append_one<'a, P: Provider>(
+    queue: &'a SendQueue<'a, P>,
     wr: &SendWr<'_>,
+    ring: bool,
+    put: impl FnOnce(&mut PostCursor<'a, P>, &SendWr<'_>) -> Result<(), PostSendError>,
 ) -> Result<(), PostSendError> {
-    let slot = slot_of(shared, state.limits.handle);
-    if !slot.can_send() {
-        return Err(refusal_to_post(slot));
+    let mut open = PostCursor::new(queue);
+    if !queue.slot.can_send() {
+        return Err(refusal_to_post(&queue.shared, queue.slot));
     }
-    let mut open = PostCursor::new(state, shared);
-    if !open.post_fast(wr) {
-        return append_copy(state, shared, wr, true);
+    open.end = free_end(queue.slot, queue.limits.blocks);
+    put(&mut open, wr)?;
+    queue.keep_bind(matches!(wr.op, SendOp::BindMw { .. } | SendOp::LocalInv { .. }));
+    if ring {
+        open.ring();
+    } else {
+        open.save();
     }
-    open.ring_new();
     Ok(())
 }
 
-/// Implements [`SendQueue::post_send_list`]. Not part of the caller: the loop wants every register.
+/// Runs [`SendBatch::bind_mw`] on the saved state.
 #[inline(never)]
-pub(crate) fn post_list<P: Provider>(
-    state: &mut SendState<P>,
-    shared: &Shared<'_>,
-    list: &[SendWr<'_>],
-) -> Result<(), BadWr<PostSendError>> {
-    let slot = slot_of(shared, state.limits.handle);
-    if !slot.can_send() {
-        return Err(BadWr { index: 0, error: refusal_to_post(slot) });
-    }
-    let mut open = PostCursor::new(state, shared);
-    let mut result = Ok(());
-    let mut rest = list.iter();
-    while let Some(wr) = rest.next() {
-        if !open.post_fast(wr)
-            && let Err(error) = open.call(|state, shared| append(state, shared, wr, false))
-        {
-            result = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
-            break;
-        }
-    }
-    open.ring();
-    result
-}
-
-/// Does the work of [`append`] for requests that [`PostCursor::post_fast`] does not post. What that may post goes on as a copy,
-/// with copies of its SGEs, so that the caller's own need not lie in memory for those that are posted.
-#[inline(always)]
-fn append_copy<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    wr: &SendWr<'_>,
-    ring: bool,
-) -> Result<(), PostSendError> {
-    let again = |op| append(state, shared, &SendWr { op, ..*wr }, ring);
-    match wr.op {
-        SendOp::Write { payload: Payload::Sges(&[sge]), remote } if FAST_PATH => {
-            again(SendOp::Write { payload: Payload::Sges(&[sge]), remote })
-        }
-        SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if FAST_PATH => {
-            again(SendOp::Write { payload: Payload::Sges(&[one, two]), remote })
-        }
-        SendOp::Send { payload: Payload::Sges(&[sge]) } if FAST_PATH => again(SendOp::Send { payload: Payload::Sges(&[sge]) }),
-        SendOp::Write { payload: Payload::Inline(bytes), remote } if FAST_PATH => {
-            again(SendOp::Write { payload: Payload::Inline(bytes), remote })
-        }
-        _ => append(state, shared, wr, ring),
-    }
-}
-
-/// Posts one request of any kind, on what is kept; rings the doorbell if `ring`. Each operation has code of its own here, which
-/// knows what it is (not with the feature `small`: there all share one copy).
-#[inline(never)]
-fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
-    let mut open = PostCursor::new(state, shared);
-    let posted = open.put_wr(wr);
-    open.finish(ring);
-    posted
-}
-
-/// Implements [`SendQueue::bind_mw`].
-pub(crate) fn bind_one<P: Provider>(
-    state: &mut SendState<P>,
-    shared: &Shared<'_>,
-    mw: MwHandle,
-    bind: &MwBind,
-) -> Result<Rkey, BindMwError> {
-    // The state comes after the arguments in the order of checks.
-    let bound = append_bind_mw(state, shared, mw, bind);
-    PostCursor::new(state, shared).ring();
-    bound
-}
-
-/// Implements [`SendQueue::ring`].
-pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
-    PostCursor::new(state, shared).ring();
+fn append_bind_mw<P: Provider>(queue: &SendQueue<'_, P>, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+    let mut open = PostCursor::new(queue);
+    open.end = free_end(queue.slot, queue.limits.blocks);
+    let key = open.put_bind_mw(mw, bind)?;
+    queue.keep_bind(true);
+    // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
+    open.save();
+    Ok(key)
 }
 
 /// The send queue of one queue pair, open for requests that one doorbell announces.
@@ -314,15 +406,14 @@ pub struct SendBatch<'a, P: Provider> {
     open: PostCursor<'a, P>,
 }
 
-format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.state.limits.handle);
+format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.queue.limits.handle);
 
 /// The working state of a batch. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
-/// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the
+/// work on what is kept in `queue` ([`Self::save`], [`Self::reload`]). Only what changes from request to request is here: the
 /// rest costs no more where it lies.
 struct PostCursor<'a, P: Provider> {
     writer: <P::SendRing as SendRing>::Writer<'a>,
-    state: &'a SendState<P>,
-    shared: &'a Shared<'a>,
+    queue: &'a SendQueue<'a, P>,
     slot: &'a QpSlot<'a>,
     /// Where the next request goes.
     head: u32,
@@ -332,235 +423,51 @@ struct PostCursor<'a, P: Provider> {
     cached_region: CachedRegion,
 }
 
-/// Returns the slot of a queue pair whose queue the caller has.
-#[inline(always)]
-pub(crate) fn slot_of<'a>(shared: &Shared<'a>, handle: QpHandle) -> &'a QpSlot<'a> {
-    match shared.qps.get(usize::from(handle.index())) {
-        Some(slot) => slot,
-        None => &NO_QP,
-    }
-}
-
-impl<'a, P: Provider> SendBatch<'a, P> {
-    #[inline(always)]
-    pub(crate) fn open(state: &'a mut SendState<P>, shared: &'a Shared<'a>) -> Result<Self, SendBatchError> {
-        let slot = slot_of(shared, state.limits.handle);
-        if slot.can_send() {
-            Ok(Self { open: PostCursor::new(state, shared) })
-        } else {
-            Err(SendBatchError::NotReady { state: slot.state() })
-        }
-    }
-
+impl<P: Provider> SendBatch<'_, P> {
     /// Posts a request.
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
-    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[inline(always)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        if self.open.post_fast(wr) { Ok(()) } else { self.open.call(|state, shared| append_copy(state, shared, wr, false)) }
+        if FAST_PATH && self.open.post_common(wr, false) {
+            return Ok(());
+        }
+        // Not by `call`: the compiler would make the request in memory for its closure, also where it is not called.
+        self.open.save();
+        let posted = append_copy(self.open.queue, wr, false);
+        self.open.reload();
+        posted
     }
 
-    /// Posts a SEND.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send(&mut self, wr_id: u64, flags: SendFlags, sges: &[Sge]) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::send(), sges)
-    }
-
-    /// Posts a SEND of bytes that are copied now.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send_inline(&mut self, wr_id: u64, flags: SendFlags, bytes: &[u8]) -> Result<(), PostSendError> {
-        self.open.put_inline(wr_id, flags, DataOp::send(), bytes)
-    }
-
-    /// Posts a SEND_WITH_IMM; `imm` in network byte order.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send_imm(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], sges: &[Sge]) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::send_imm(imm), sges)
-    }
-
-    /// Posts a SEND_WITH_IMM of bytes that are copied now; `imm` in network byte order.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send_imm_inline(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], bytes: &[u8]) -> Result<(), PostSendError> {
-        self.open.put_inline(wr_id, flags, DataOp::send_imm(imm), bytes)
-    }
-
-    /// Posts a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, sges: &[Sge]) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::send_inv(rkey), sges)
-    }
-
-    /// Posts a SEND_WITH_INV of bytes that are copied now.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn send_inv_inline(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, bytes: &[u8]) -> Result<(), PostSendError> {
-        self.open.put_inline(wr_id, flags, DataOp::send_inv(rkey), bytes)
-    }
-
-    /// Posts an RDMA_WRITE.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn write(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::write(remote), sges)
-    }
-
-    /// Posts an RDMA_WRITE of bytes that are copied now.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn write_inline(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, bytes: &[u8]) -> Result<(), PostSendError> {
-        self.open.put_inline(wr_id, flags, DataOp::write(remote), bytes)
-    }
-
-    /// Posts an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn write_imm(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        imm: [u8; 4],
-        sges: &[Sge],
-    ) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::write_imm(remote, imm), sges)
-    }
-
-    /// Posts an RDMA_WRITE_WITH_IMM of bytes that are copied now; `imm` in network byte order.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn write_imm_inline(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        imm: [u8; 4],
-        bytes: &[u8],
-    ) -> Result<(), PostSendError> {
-        self.open.put_inline(wr_id, flags, DataOp::write_imm(remote, imm), bytes)
-    }
-
-    /// Posts an RDMA_READ into `sges`.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn read(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
-        self.open.put_sges(wr_id, flags, DataOp::read(remote), sges)
-    }
-
-    /// Posts an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn compare_swap(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        compare: u64,
-        swap: u64,
-        sge: &Sge,
-    ) -> Result<(), PostSendError> {
-        self.open.put_atomic(wr_id, flags, AtomicOp::compare_swap(remote, compare, swap), *sge)
-    }
-
-    /// Posts an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn fetch_add(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        add: u64,
-        sge: &Sge,
-    ) -> Result<(), PostSendError> {
-        self.open.put_atomic(wr_id, flags, AtomicOp::fetch_add(remote, add), *sge)
-    }
-
-    /// Posts a type 1 bind: [`crate::Verbs::bind_mw`] as part of a batch.
+    /// Posts a type 1 bind: [`SendQueue::bind_mw`] as part of a batch.
     ///
     /// # Errors
     /// As there.
     pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        self.open.call(|state, shared| append_bind_mw(state, shared, mw, bind))
-    }
-
-    /// Posts a BIND_MW of a type 2 window; `tag` is that of its new key.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    pub fn bind(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        mw: MwHandle,
-        tag: KeyTag,
-        info: &BindInfo,
-    ) -> Result<(), PostSendError> {
-        self.open.call(|state, shared| append_bind_type2(state, shared, wr_id, flags, mw, tag, info))
-    }
-
-    /// Posts a LOCAL_INV of the type 2 window with key `rkey`.
-    ///
-    /// # Errors
-    /// Same as [`Self::post`].
-    pub fn local_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey) -> Result<(), PostSendError> {
-        self.open.call(|state, shared| append_local_inv(state, shared, wr_id, flags, rkey))
+        self.open.call(|queue| append_bind_mw(queue, mw, bind))
     }
 
     /// Notifies the device of every request posted so far, with one doorbell; none if there is nothing new.
     #[inline(always)]
     pub fn ring(&mut self) {
+        // What was posted may complete now, and its region go.
+        self.open.cached_region = CachedRegion::NONE;
         self.open.ring();
     }
 
     /// Returns the blocks that are free in the send queue.
-    pub fn free_blocks(&mut self) -> u32 {
-        self.open.end = free_end(self.open.slot, &self.open.state.limits);
-        self.open.end.wrapping_sub(self.open.head)
+    pub fn free_blocks(&self) -> u32 {
+        free_blocks(self.open.queue, self.open.head)
     }
 }
 
 /// Notifies the device of every request before block `head`, if it does not know of them.
 #[inline(always)]
-fn ring_from<'a, P: Provider>(
-    writer: &mut <P::SendRing as SendRing>::Writer<'a>,
-    state: &'a SendState<P>,
-    slot: &QpSlot<'_>,
-    head: u32,
-) {
-    if head != state.doorbell_head.get() {
-        ring_new(writer, state, slot, head);
+fn ring_from<'a, P: Provider>(writer: &mut <P::SendRing as SendRing>::Writer<'a>, queue: &'a SendQueue<'a, P>, head: u32) {
+    if head != queue.head.get() || queue.left.get() {
+        queue.left.set(false);
+        ring_new(writer, queue, queue.slot, head);
     }
 }
 
@@ -569,134 +476,102 @@ fn ring_from<'a, P: Provider>(
 #[cfg_attr(feature = "small", inline(never))]
 fn ring_new<'a, P: Provider>(
     writer: &mut <P::SendRing as SendRing>::Writer<'a>,
-    state: &'a SendState<P>,
+    queue: &'a SendQueue<'a, P>,
     slot: &QpSlot<'_>,
     head: u32,
 ) {
     // The poller may see a completion as soon as the doorbell rings.
     slot.send.head.store(head, Ordering::Release);
-    writer.ring(state.doorbell_head.get(), head);
-    state.head.set(head);
-    state.doorbell_head.set(head);
+    writer.ring(head);
+    queue.head.set(head);
 }
 
-/// Returns the block that the head may not go past now.
+/// Returns the block that the head may not go past now, in a ring of `blocks`.
 #[inline(always)]
-fn free_end(slot: &QpSlot<'_>, limits: &SendLimits) -> u32 {
-    slot.send.tail.load(Ordering::Acquire).wrapping_add(limits.blocks)
+fn free_end(slot: &QpSlot<'_>, blocks: u32) -> u32 {
+    slot.send.tail.load(Ordering::Acquire).wrapping_add(blocks)
 }
 
-/// Runs [`SendBatch::bind_mw`] on the saved state.
-#[inline(never)]
-fn append_bind_mw<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    mw: MwHandle,
-    bind: &MwBind,
-) -> Result<Rkey, BindMwError> {
-    let mut open = PostCursor::new(state, shared);
-    let bound = open.put_bind_mw(mw, bind);
-    // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
-    open.save();
-    bound
+/// Returns the blocks that are free behind `head`. After a RESET the poller's counter is of before, until the queue pair is drained.
+fn free_blocks<P: Provider>(queue: &SendQueue<'_, P>, head: u32) -> u32 {
+    let blocks = queue.limits.blocks;
+    if queue.slot.is_draining() { blocks } else { free_end(queue.slot, blocks).wrapping_sub(head) }
 }
 
-/// Runs [`SendBatch::bind`] on the saved state.
-#[inline(never)]
-fn append_bind_type2<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    wr_id: u64,
-    flags: SendFlags,
-    mw: MwHandle,
-    tag: KeyTag,
-    info: &BindInfo,
-) -> Result<(), PostSendError> {
-    let mut open = PostCursor::new(state, shared);
-    let posted = open.put_bind_type2(wr_id, flags, mw, tag, info);
-    open.save();
-    posted
-}
-
-/// Runs [`SendBatch::local_inv`] on the saved state.
-#[inline(never)]
-fn append_local_inv<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    wr_id: u64,
-    flags: SendFlags,
-    rkey: Rkey,
-) -> Result<(), PostSendError> {
-    let mut open = PostCursor::new(state, shared);
-    let posted = open.put_local_inv(wr_id, flags, rkey);
-    open.save();
-    posted
-}
-
-/// Posts what [`PostCursor::try_sges`] does not: requests without SGEs, with SGEs of no byte, or with regions outside the first
-/// slot of their search. Or returns what is wrong. Takes values that go in registers: a reference would keep what the caller
-/// has in memory.
-#[cold]
-#[inline(never)]
-fn append_sges_slow<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    (wr_id, flags): (u64, SendFlags),
-    opcode: DataOpcode,
-    remote: Remote,
-    immediate: u32,
-    sges: &[Sge],
-) -> Result<(), PostSendError> {
-    let mut open = PostCursor::new(state, shared);
-    let posted = open.put_any_sges((wr_id, flags), DataOp { opcode, remote, immediate }, sges);
-    open.save();
-    posted
-}
-
-/// Posts what [`PostCursor::try_inline`] does not: requests without a byte. Or returns what is wrong. Takes values, as
-/// [`append_sges_slow`].
-#[cold]
-#[inline(never)]
-fn append_inline_slow<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    (wr_id, flags): (u64, SendFlags),
-    opcode: DataOpcode,
-    remote: Remote,
-    immediate: u32,
-    bytes: &[u8],
-) -> Result<(), PostSendError> {
-    let mut open = PostCursor::new(state, shared);
-    let posted = open.put_any_inline((wr_id, flags), DataOp { opcode, remote, immediate }, bytes);
-    open.save();
-    posted
+/// Returns the block that the head may not go past now by requests that are posted as part of the caller: the head itself, if
+/// the queue pair does not send.
+#[inline(always)]
+fn common_end<P: Provider>(queue: &SendQueue<'_, P>, slot: &QpSlot<'_>, head: u32) -> u32 {
+    let end = free_end(slot, queue.limits.blocks);
+    if slot.can_send() { end } else { head }
 }
 
 impl<'a, P: Provider> PostCursor<'a, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
-    fn new(state: &'a SendState<P>, shared: &'a Shared<'a>) -> Self {
-        let SendState { ring, limits, head, .. } = state;
-        let slot = slot_of(shared, limits.handle);
-        let (end, head) = (free_end(slot, limits), head.get());
-        Self { writer: ring.writer(), state, shared, slot, head, end, cached_region: CachedRegion::NONE }
+    fn new(queue: &'a SendQueue<'a, P>) -> Self {
+        let (slot, head) = (queue.slot, queue.head.get());
+        let end = common_end(queue, slot, head);
+        Self { writer: queue.ring.writer(), queue, slot, head, end, cached_region: CachedRegion::NONE }
+    }
+
+    /// Returns the cursor for one request, before [`Self::has_room`] reads where it goes.
+    #[inline(always)]
+    fn unopened(queue: &'a SendQueue<'a, P>) -> Self {
+        let cached_region = CachedRegion::NONE;
+        Self { writer: queue.ring.writer(), queue, slot: queue.slot, head: 0, end: 0, cached_region }
     }
 
     /// Posts one of the short requests that most programs live on, as part of the caller. `false`: it is another one, or
-    /// the fast path does not take it; nothing has happened, and [`append`] takes it.
+    /// something is wrong; nothing has happened, and [`append`] takes it. `first`: no other was posted before by this cursor.
     #[inline(always)]
-    fn post_fast(&mut self, wr: &SendWr<'_>) -> bool {
+    fn post_common(&mut self, wr: &SendWr<'_>, first: bool) -> bool {
         let (id, flags) = (wr.wr_id, wr.flags);
+        // Each operation has code of its own, which knows what it is. Each SGE is read twice, to be checked and to be written:
+        // they are copied before, into registers.
         match wr.op {
-            SendOp::Write { payload: Payload::Sges(&[sge]), remote } if FAST_PATH => {
-                self.try_sges(id, flags, DataOp::write(remote), &[sge])
+            SendOp::Write { payload, remote } => self.post_payload(id, flags, DataOp::write(remote), payload, first),
+            SendOp::Send { payload } => self.post_payload(id, flags, DataOp::send(), payload, first),
+            SendOp::WriteWithImm { payload: Payload::Sges(&[one]), remote, imm } => {
+                self.try_sges::<false>(id, flags, DataOp::write_imm(remote, imm), &[one], first)
             }
-            SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if FAST_PATH => {
-                self.try_sges(id, flags, DataOp::write(remote), &[one, two])
+            SendOp::SendWithImm { payload: Payload::Sges(&[one]), imm } => {
+                self.try_sges::<false>(id, flags, DataOp::send_imm(imm), &[one], first)
             }
-            SendOp::Send { payload: Payload::Sges(&[sge]) } if FAST_PATH => self.try_sges(id, flags, DataOp::send(), &[sge]),
-            SendOp::Write { payload: Payload::Inline(bytes), remote } if FAST_PATH => {
-                self.try_inline(id, flags, DataOp::write(remote), bytes)
+            SendOp::SendWithInv { payload: Payload::Sges(&[one]), rkey } => {
+                self.try_sges::<false>(id, flags, DataOp::send_inv(rkey), &[one], first)
+            }
+            SendOp::Read { sges: &[one], remote } => self.try_sges::<false>(id, flags, DataOp::read(remote), &[one], first),
+            SendOp::CompareSwap { sge, remote, compare, swap } => {
+                self.try_atomic(id, flags, AtomicOp::compare_swap(remote, compare, swap), sge, first)
+            }
+            SendOp::FetchAdd { sge, remote, add } => self.try_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge, first),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn post_payload(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, payload: Payload<'_>, first: bool) -> bool {
+        match payload {
+            Payload::Sges(&[one]) => self.try_sges::<false>(wr_id, flags, op, &[one], first),
+            Payload::Sges(&[one, two]) => self.try_sges::<false>(wr_id, flags, op, &[one, two], first),
+            Payload::Sges(_) => false,
+            Payload::Inline(bytes) => self.try_inline(wr_id, flags, op, bytes, first),
+        }
+    }
+
+    /// Does the same for writes and sends with SGEs whose regions are `ANYWHERE` in the table, in one copy of the code for all
+    /// callers.
+    #[inline(always)]
+    fn post_sges<const ANYWHERE: bool>(&mut self, wr: &SendWr<'_>) -> bool {
+        // One or two in first slots were tried before.
+        let few = |sges: &[Sge]| if ANYWHERE { sges.is_empty() } else { sges.len() < 3 };
+        match wr.op {
+            SendOp::Write { payload: Payload::Sges(sges), remote } if !few(sges) => {
+                self.try_sges::<ANYWHERE>(wr.wr_id, wr.flags, DataOp::write(remote), sges, true)
+            }
+            SendOp::Send { payload: Payload::Sges(sges) } if !few(sges) => {
+                self.try_sges::<ANYWHERE>(wr.wr_id, wr.flags, DataOp::send(), sges, true)
             }
             _ => false,
         }
@@ -705,29 +580,28 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Keeps what was posted, also without a doorbell.
     #[inline(always)]
     fn save(&mut self) {
-        self.state.head.set(self.head);
+        if self.head != self.queue.head.get() {
+            self.queue.head.set(self.head);
+            self.queue.left.set(true);
+        }
         self.writer.close();
-    }
-
-    /// Ends a call: rings the doorbell, or keeps what was posted.
-    #[inline(always)]
-    fn finish(&mut self, ring: bool) {
-        if ring { self.ring() } else { self.save() }
     }
 
     /// Goes on with what is kept.
     #[inline(always)]
     fn reload(&mut self) {
-        self.writer = self.state.ring.writer();
-        self.head = self.state.head.get();
-        self.end = free_end(self.slot, &self.state.limits);
+        self.writer = self.queue.ring.writer();
+        self.head = self.queue.head.get();
+        self.end = common_end(self.queue, self.slot, self.head);
+        // What was called may have let the region go.
+        self.cached_region = CachedRegion::NONE;
     }
 
     /// Calls something that works on what is kept.
     #[inline(always)]
-    fn call<R>(&mut self, call: impl FnOnce(&'a SendState<P>, &'a Shared<'a>) -> R) -> R {
+    fn call<R>(&mut self, call: impl FnOnce(&'a SendQueue<'a, P>) -> R) -> R {
         self.save();
-        let result = call(self.state, self.shared);
+        let result = call(self.queue);
         self.reload();
         result
     }
@@ -735,161 +609,125 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Notifies the device of what it does not know yet.
     #[inline(always)]
     fn ring(&mut self) {
-        ring_from(&mut self.writer, self.state, self.slot, self.head);
+        ring_from(&mut self.writer, self.queue, self.head);
     }
 
     /// Rings the doorbell for requests since the last one.
     #[inline(always)]
     fn ring_new(&mut self) {
-        ring_new(&mut self.writer, self.state, self.slot, self.head);
+        ring_new(&mut self.writer, self.queue, self.slot, self.head);
     }
 
-    /// Returns whether the transport has the operation and its flags.
+    /// Returns whether a request may be posted as part of the caller: the transport has the operation, its flags and `count`
+    /// SGEs, and the request before is no bind.
     #[inline(always)]
-    fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags) -> bool {
-        let needs = u32::from(op.bits()) | (flags.bits() & 0xff) << 8;
-        legal.contains(flags) && self.state.limits.disallowed_mask & needs == 0
+    fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags, count: usize) -> bool {
+        let sges = match count {
+            0 => 0,
+            few @ 1..=8 => 1 << few.wrapping_add(15),
+            many if many <= self.queue.limits.max_sge as usize => 0,
+            _ => return false,
+        };
+        let needs = u32::from(op.bits()) | (flags.bits() & 0xff) << 8 | sges;
+        legal.contains(flags) && self.queue.uncommon.get() & needs == 0
     }
 
-    /// Returns whether `blocks` blocks are free; reads `tail` again if they are not.
+    /// Returns whether `blocks` blocks are free; reads `tail` again if they are not. `first`: what says it is read only here,
+    /// so that it takes no registers before.
     #[inline(always)]
-    fn has_room(&mut self, blocks: u32) -> bool {
+    fn has_room(&mut self, blocks: u32, first: bool) -> bool {
+        if first {
+            self.head = self.queue.head.get();
+            return self.slot.can_send() && free_end(self.slot, self.queue.limits.blocks).wrapping_sub(self.head) >= blocks;
+        }
         if self.end.wrapping_sub(self.head) < blocks {
-            self.end = free_end(self.slot, &self.state.limits);
+            self.end = common_end(self.queue, self.slot, self.head);
             return self.end.wrapping_sub(self.head) >= blocks;
         }
         true
     }
 
-    /// Returns the error where [`Self::has_room`] has found no room.
+    /// Posts a request with few SGEs. `false`: something about it is not common or wrong, and nothing has happened.
     #[inline(always)]
-    fn full(&self, needed: u32) -> PostSendError {
-        PostSendError::QueueFull { needed, free: self.end.wrapping_sub(self.head) }
-    }
-
-    /// Posts a request of any kind. Each has code of its own, which knows what it is; or all share one copy. One `match` for
-    /// both: a second one costs every request a jump.
-    #[inline(always)]
-    fn put_wr(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        let (id, flags) = (wr.wr_id, wr.flags);
-        let (op, payload) = match wr.op {
-            SendOp::Send { payload } if FAST_PATH => return self.put(id, flags, DataOp::send(), payload),
-            SendOp::SendWithImm { payload, imm } if FAST_PATH => return self.put(id, flags, DataOp::send_imm(imm), payload),
-            SendOp::SendWithInv { payload, rkey } if FAST_PATH => return self.put(id, flags, DataOp::send_inv(rkey), payload),
-            SendOp::Write { payload, remote } if FAST_PATH => return self.put(id, flags, DataOp::write(remote), payload),
-            SendOp::WriteWithImm { payload, remote, imm } if FAST_PATH => {
-                return self.put(id, flags, DataOp::write_imm(remote, imm), payload);
-            }
-            SendOp::Read { sges, remote } if FAST_PATH => return self.put_sges(id, flags, DataOp::read(remote), sges),
-            SendOp::Send { payload } => (DataOp::send(), payload),
-            SendOp::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
-            SendOp::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
-            SendOp::Write { payload, remote } => (DataOp::write(remote), payload),
-            SendOp::WriteWithImm { payload, remote, imm } => (DataOp::write_imm(remote, imm), payload),
-            SendOp::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
-            SendOp::CompareSwap { sge, remote, compare, swap } => {
-                return self.put_atomic(id, flags, AtomicOp::compare_swap(remote, compare, swap), sge);
-            }
-            SendOp::FetchAdd { sge, remote, add } => {
-                return self.put_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge);
-            }
-            SendOp::BindMw { mw, tag, info } => {
-                return self.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, tag, &info));
-            }
-            SendOp::LocalInv { rkey } => {
-                return self.call(|state, shared| append_local_inv(state, shared, id, flags, rkey));
-            }
-        };
-        self.put(id, flags, op, payload)
-    }
-
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, payload: Payload<'_>) -> Result<(), PostSendError> {
-        match payload {
-            Payload::Sges(sges) => self.put_sges(wr_id, flags, op, sges),
-            Payload::Inline(bytes) => self.put_inline(wr_id, flags, op, bytes),
-        }
-    }
-
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
-        if !FAST_PATH {
-            return self.put_any_sges((wr_id, flags), op, sges);
-        }
-        // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into
-        // registers; what is called gets another copy.
-        let posted = match *sges {
-            [one] => self.try_sges(wr_id, flags, op, &[one]),
-            [one, two] => self.try_sges(wr_id, flags, op, &[one, two]),
-            _ => self.try_sges(wr_id, flags, op, sges),
-        };
-        if posted {
-            return Ok(());
-        }
-        let (request, DataOp { opcode, remote, immediate }) = ((wr_id, flags), op);
-        self.save();
-        let (state, shared) = (self.state, self.shared);
-        let posted = match *sges {
-            [one] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one]),
-            [one, two] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one, two]),
-            _ => append_sges_slow(state, shared, request, opcode, remote, immediate, sges),
-        };
-        self.reload();
-        posted
-    }
-
-    /// Posts any request with SGEs, or finds out what is wrong with it.
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_any_sges(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
+    fn try_sges<const ANYWHERE: bool>(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], first: bool) -> bool {
         let kind = OpProperties::of(op.opcode);
-        if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
+        if !self.admits(kind.set, kind.legal(), flags, sges.len()) {
+            return false;
+        }
+        let mut bytes = 0_u64;
+        for (index, sge) in sges.iter().enumerate() {
+            if !self.contains::<ANYWHERE>(sge, kind.need, first && index == 0) {
+                return false;
+            }
+            bytes = bytes.wrapping_add(u64::from(sge.length));
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::sge_blocks(op.opcode, sges.len());
+        if sges.len() > 1 && bytes > u64::from(self.queue.limits.max_message) || !self.has_room(blocks, first) {
+            return false;
+        }
+        self.writer.put_sges(self.head, &op, sges, self.queue.limits.effective(flags));
+        self.remember(wr_id, bytes as u32, blocks, kind.opcode);
+        true
+    }
+
+    /// Posts a request with bytes inline. `false` as for [`Self::try_sges`].
+    #[inline(always)]
+    fn try_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8], first: bool) -> bool {
+        let kind = OpProperties::of(op.opcode);
+        // No byte and too many bytes in one comparison.
+        let too_long = bytes.len().wrapping_sub(1) >= self.queue.limits.max_inline as usize;
+        if too_long || !self.admits(kind.set, kind.legal_inline(), flags, 0) {
+            return false;
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
+        if !self.has_room(blocks, first) {
+            return false;
+        }
+        self.writer.put_inline(self.head, &op, bytes, self.queue.limits.effective(flags));
+        self.remember(wr_id, bytes.len() as u32, blocks, kind.opcode);
+        true
+    }
+
+    /// Posts an atomic. `false` as for [`Self::try_sges`].
+    #[inline(always)]
+    fn try_atomic(&mut self, wr_id: u64, flags: SendFlags, op: AtomicOp, sge: Sge, first: bool) -> bool {
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::ATOMIC_BLOCKS;
+        let good = self.admits(OpSet::ATOMIC, BASIC, flags, 1) && sge.length == 8 && op.remote.addr.is_multiple_of(8);
+        if !good || !self.contains::<false>(&sge, Access::LOCAL_WRITE, first) || !self.has_room(blocks, first) {
+            return false;
+        }
+        self.writer.put_atomic(self.head, &op, &sge, self.queue.limits.effective(flags));
+        self.remember(wr_id, 8, blocks, op.opcode.completion());
+        true
+    }
+
+    /// Returns the flags of a request that [`append`] posts.
+    fn flags_after(&self, flags: SendFlags) -> SendFlags {
+        let flags = self.queue.limits.effective(flags);
+        if self.queue.is_after_bind() { flags | SendFlags::AFTER_BIND } else { flags }
+    }
+
+    /// Returns an error if `blocks` blocks are not free.
+    fn check_room(&mut self, needed: u32) -> Result<(), PostSendError> {
+        let free = self.end.wrapping_sub(self.head);
+        if free < needed { Err(PostSendError::QueueFull { needed, free }) } else { Ok(()) }
+    }
+
+    fn put_sges(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let SendWr { wr_id, flags, .. } = *wr;
+        let Some((ref op, Payload::Sges(sges))) = wr.op.data() else { return Ok(()) };
+        let kind = OpProperties::of(op.opcode);
+        if let Some(error) = refusal(&self.queue.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
             return Err(error);
         }
         let mut filled = heapless::Vec::<Sge, MAX_SGES>::new();
         let bytes = self.collect_sges(kind.need, sges, &mut filled)?;
         let sges = if filled.is_empty() && bytes != 0 { sges } else { &filled };
         let blocks = <P::SendRing as SendRing>::Writer::<'_>::sge_blocks(op.opcode, sges.len());
-        if !self.has_room(blocks) {
-            return Err(self.full(blocks));
-        }
-        self.write_sges(wr_id, flags, op, sges, bytes, blocks);
+        self.check_room(blocks)?;
+        self.writer.put_sges(self.head, op, sges, self.flags_after(flags));
+        self.remember(wr_id, bytes as u32, blocks, kind.opcode);
         Ok(())
-    }
-
-    /// Posts a common request. `false`: the fast path does not take it, and nothing has happened.
-    #[inline(always)]
-    fn try_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> bool {
-        let kind = OpProperties::of(op.opcode);
-        let count = match sges.len() {
-            0 => 0,
-            few @ 1..=8 => 1 << few.wrapping_add(15),
-            many if many <= self.state.limits.max_sge as usize => 0,
-            _ => return false,
-        };
-        let needs = u32::from(kind.set.bits()) | (flags.bits() & 0xff) << 8 | count;
-        if !kind.legal().contains(flags) || self.state.limits.disallowed_mask & needs != 0 {
-            return false;
-        }
-        let mut bytes = 0_u64;
-        for sge in sges {
-            if !self.contains(sge, kind.need) {
-                return false;
-            }
-            bytes = bytes.wrapping_add(u64::from(sge.length));
-        }
-        let blocks = <P::SendRing as SendRing>::Writer::<'a>::sge_blocks(op.opcode, sges.len());
-        if sges.len() > 1 && bytes > u64::from(self.state.limits.max_message) || !self.has_room(blocks) {
-            return false;
-        }
-        self.write_sges(wr_id, flags, op, sges, bytes, blocks);
-        true
-    }
-
-    /// Writes a request that was checked.
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn write_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], bytes: u64, blocks: u32) {
-        self.writer.put_sges(self.head, &op, sges, self.state.limits.effective(flags));
-        self.remember(wr_id, bytes as u32, blocks, OpProperties::of(op.opcode).opcode);
     }
 
     /// Looks at the SGEs that name bytes, and collects them if there are others; gives how many bytes all have.
@@ -899,11 +737,11 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         sges: &[Sge],
         filled: &mut heapless::Vec<Sge, MAX_SGES>,
     ) -> Result<u64, PostSendError> {
-        let SendLimits { pd, max_message: max, .. } = self.state.limits;
+        let SendLimits { pd, max_message: max, .. } = self.queue.limits;
         let has_empty = sges.iter().any(|sge| sge.length == 0);
         let mut bytes = 0_u64;
         for (index, sge) in sges.iter().enumerate().filter(|(_, sge)| sge.length != 0) {
-            if let Err(fault) = check_sge(&self.shared.regions, pd.index(), need, sge) {
+            if let Err(fault) = check_sge(&self.queue.shared.regions, pd.index(), need, sge) {
                 return Err(PostSendError::Sge { index, lkey: sge.lkey, fault });
             }
             bytes = bytes.wrapping_add(u64::from(sge.length));
@@ -917,72 +755,29 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         Ok(bytes)
     }
 
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
-        if !FAST_PATH {
-            return self.put_any_inline((wr_id, flags), op, bytes);
-        }
-        if self.try_inline(wr_id, flags, op, bytes) {
-            return Ok(());
-        }
-        self.save();
-        let DataOp { opcode, remote, immediate } = op;
-        let posted = append_inline_slow(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
-        self.reload();
-        posted
-    }
-
-    /// Posts any request with bytes inline, or finds out what is wrong with it.
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_any_inline(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
-        let (kind, max) = (OpProperties::of(op.opcode), self.state.limits.max_inline);
-        if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
+    fn put_inline(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let SendWr { wr_id, flags, .. } = *wr;
+        let Some((ref op, Payload::Inline(bytes))) = wr.op.data() else { return Ok(()) };
+        let (kind, max) = (OpProperties::of(op.opcode), self.queue.limits.max_inline);
+        if let Some(error) = refusal(&self.queue.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
             return Err(error);
         }
         if bytes.len() > max as usize {
             return Err(PostSendError::InlineSize { length: bytes.len(), max });
         }
         let blocks = <P::SendRing as SendRing>::Writer::<'_>::inline_blocks(op.opcode, bytes.len());
-        if !self.has_room(blocks) {
-            return Err(self.full(blocks));
-        }
-        self.write_inline(wr_id, flags, op, bytes, blocks);
+        self.check_room(blocks)?;
+        self.writer.put_inline(self.head, op, bytes, self.flags_after(flags));
+        self.remember(wr_id, bytes.len() as u32, blocks, kind.opcode);
         Ok(())
     }
 
-    /// Posts a request with bytes inline. `false`: it has no byte, or is refused, and nothing has happened.
-    #[inline(always)]
-    fn try_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> bool {
-        let kind = OpProperties::of(op.opcode);
-        // No byte and too many bytes in one comparison.
-        let too_long = bytes.len().wrapping_sub(1) >= self.state.limits.max_inline as usize;
-        if too_long || !self.admits(kind.set, kind.legal_inline(), flags) {
-            return false;
-        }
-        let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
-        if !self.has_room(blocks) {
-            return false;
-        }
-        self.write_inline(wr_id, flags, op, bytes, blocks);
-        true
-    }
-
-    /// Writes a request that was checked.
-    #[inline(always)]
-    fn write_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8], blocks: u32) {
-        self.writer.put_inline(self.head, &op, bytes, self.state.limits.effective(flags));
-        self.remember(wr_id, bytes.len() as u32, blocks, OpProperties::of(op.opcode).opcode);
-    }
-
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_atomic(&mut self, wr_id: u64, flags: SendFlags, op: AtomicOp, sge: Sge) -> Result<(), PostSendError> {
-        let opcode = match op.opcode {
-            AtomicOpcode::CompareSwap => WcOpcode::CompSwap,
-            AtomicOpcode::FetchAdd => WcOpcode::FetchAdd,
-        };
-        let limits = &self.state.limits;
-        if !self.admits(OpSet::ATOMIC, BASIC, flags) || limits.max_sge == 0 {
-            return Err(refused(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1));
+    fn put_atomic(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let SendWr { wr_id, flags, .. } = *wr;
+        let Some((ref op, ref sge)) = wr.op.atomic() else { return Ok(()) };
+        let (limits, opcode) = (&self.queue.limits, op.opcode.completion());
+        if let Some(error) = refusal(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1) {
+            return Err(error);
         }
         if sge.length != 8 {
             return Err(PostSendError::AtomicLength { length: sge.length });
@@ -990,38 +785,34 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         if !op.remote.addr.is_multiple_of(8) {
             return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
         }
-        if !(FAST_PATH && self.contains(&sge, Access::LOCAL_WRITE))
-            && let Some(fault) = fault_of(self.shared, limits.pd, Access::LOCAL_WRITE, sge.addr, sge.length, sge.lkey)
-        {
+        if let Err(fault) = check_sge(&self.queue.shared.regions, limits.pd.index(), Access::LOCAL_WRITE, sge) {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
         }
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::ATOMIC_BLOCKS;
-        if !self.has_room(blocks) {
-            return Err(self.full(blocks));
-        }
-        self.writer.put_atomic(self.head, &op, &sge, limits.effective(flags));
+        self.check_room(blocks)?;
+        self.writer.put_atomic(self.head, op, sge, self.flags_after(flags));
         self.remember(wr_id, 8, blocks, opcode);
         Ok(())
     }
 
     fn put_bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        let qp_type = self.state.limits.qp_type;
+        let qp_type = self.queue.limits.qp_type;
         let binding = Binding { mr: bind.mr, addr: bind.addr, length: bind.length, access: bind.access };
         let request = self.bind_request(mw, MwType::Type1, &binding, None);
-        let shared = self.shared;
+        let shared = &self.queue.shared;
         shared.windows.with(|windows| {
             windows.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindMwError::Refused)?;
-            if !self.state.limits.ops().contains(OpSet::WINDOW) {
+            if !self.queue.limits.ops().contains(OpSet::WINDOW) {
                 return Err(BindMwError::Transport { qp_type });
             }
             windows.check_arguments(shared, &request).map_err(BindMwError::Refused)?;
-            let flags = bind.flags.difference(BASIC & self.state.limits.flags());
+            let flags = bind.flags.difference(BASIC & self.queue.limits.flags());
             if !flags.is_empty() {
                 return Err(BindMwError::Flags { flags });
             }
             let state = self.slot.state();
             if !can_send(state) {
-                return Err(match self.slot.loss() {
+                return Err(match shared.loss_of(self.slot) {
                     Some(loss) => BindMwError::DeviceLost { loss },
                     None => BindMwError::NotReady { state },
                 });
@@ -1034,49 +825,47 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         })
     }
 
-    fn put_bind_type2(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        mw: MwHandle,
-        tag: KeyTag,
-        info: &BindInfo,
-    ) -> Result<(), PostSendError> {
-        if !self.admits(OpSet::WINDOW, BASIC, flags) {
-            return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0));
+    fn put_bind_type2(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let SendWr { wr_id, flags, .. } = *wr;
+        let SendOp::BindMw { mw, tag, ref info } = wr.op else { return Ok(()) };
+        if let Some(error) = refusal(&self.queue.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0) {
+            return Err(error);
         }
         let binding = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
         let request = self.bind_request(mw, MwType::Type2, &binding, Some(tag));
-        let shared = self.shared;
+        let shared = &self.queue.shared;
         shared.windows.with(|windows| {
             windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
             self.put_bind(windows, wr_id, flags, &request).map(drop).map_err(BindFault::into_post_send)
         })
     }
 
-    fn put_local_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey) -> Result<(), PostSendError> {
-        if !self.admits(OpSet::WINDOW, BASIC, flags) {
-            return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::LocalInv, 0));
+    fn put_local_inv(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let SendWr { wr_id, flags, .. } = *wr;
+        let SendOp::LocalInv { rkey } = wr.op else { return Ok(()) };
+        if let Some(error) = refusal(&self.queue.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::LocalInv, 0) {
+            return Err(error);
         }
-        let shared = self.shared;
+        let shared = &self.queue.shared;
         shared.windows.with(|windows| {
-            let checked = windows.check_invalidate(self.state.limits.pd, rkey).map_err(PostSendError::Bind)?;
+            let checked = windows.check_invalidate(self.queue.limits.pd, rkey).map_err(PostSendError::Bind)?;
             let blocks = <P::SendRing as SendRing>::Writer::<'a>::LOCAL_INV_BLOCKS;
             self.check_bind_room(windows, blocks).map_err(BindFault::into_post_send)?;
-            self.writer.put_local_inv(self.head, rkey, self.state.limits.effective(flags));
+            self.writer.put_local_inv(self.head, rkey, self.flags_after(flags));
             self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked);
             Ok(())
         })
     }
 
     fn bind_request<'b>(&self, mw: MwHandle, kind: MwType, binding: &'b Binding, tag: Option<KeyTag>) -> BindRequest<'b> {
-        let SendLimits { pd, max_window, .. } = self.state.limits;
+        let SendLimits { pd, max_window, .. } = self.queue.limits;
         BindRequest { pd, mw, kind, binding, tag, max_length: max_window }
     }
 
     fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<(), BindFault> {
-        if !self.has_room(blocks) {
-            return Err(BindFault::QueueFull { needed: blocks, free: self.end.wrapping_sub(self.head) });
+        let free = self.end.wrapping_sub(self.head);
+        if free < blocks {
+            return Err(BindFault::QueueFull { needed: blocks, free });
         }
         if windows.has_room() { Ok(()) } else { Err(BindFault::TooManyPendingBinds) }
     }
@@ -1089,13 +878,13 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         flags: SendFlags,
         request: &BindRequest<'_>,
     ) -> Result<Rkey, BindFault> {
-        let checked = windows.check(self.shared, request).map_err(BindFault::Refused)?;
+        let checked = windows.check(&self.queue.shared, request).map_err(BindFault::Refused)?;
         let Binding { addr, length, access, .. } = *request.binding;
         let (kind, new) = (request.kind, checked.new);
         let bind = Bind { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
         self.check_bind_room(windows, blocks)?;
-        self.writer.put_bind(self.head, &bind, self.state.limits.effective(flags));
+        self.writer.put_bind(self.head, &bind, self.flags_after(flags));
         self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, &checked);
         Ok(new)
     }
@@ -1108,25 +897,27 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         opcode: WcOpcode,
         checked: &CheckedBind<'_>,
     ) {
-        let SendLimits { handle, .. } = self.state.limits;
-        windows.post(handle, self.head, checked);
+        windows.post(self.queue.limits.handle, self.head, checked);
         self.slot.binds.store(self.slot.binds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.remember(wr_id, 0, blocks, opcode);
-        log_event!(trace, "bind of {:?} posted on {:?}", checked.mw, handle);
     }
 
-    /// Returns whether an SGE names bytes, not too many, and its region allows them and is in the first slot of its search.
+    /// Returns whether an SGE names bytes, not too many, and its region allows them and is in the first slot of its search, or
+    /// `ANYWHERE`. `first`: no region is cached.
     #[inline(always)]
-    fn contains(&mut self, sge: &Sge, need: Access) -> bool {
-        // No byte and too many bytes in one comparison.
-        if sge.length.wrapping_sub(1) >= self.state.limits.max_message {
-            return false;
-        }
-        if self.cached_region.lkey.get() != sge.lkey.get() {
-            match self.shared.regions.find_usable(sge.lkey) {
-                Some(region) if region.pd == self.state.limits.pd.index() => self.cached_region = region,
-                _ => return false,
+    fn contains<const ANYWHERE: bool>(&mut self, sge: &Sge, need: Access, first: bool) -> bool {
+        if first || self.cached_region.lkey.get() != sge.lkey.get() {
+            let regions = &self.queue.shared.regions;
+            let mut found = regions.find_usable(sge.lkey, self.queue.limits.domain, sge.length);
+            if ANYWHERE && found.is_none() {
+                found = regions.find_usable_beyond(sge.lkey, self.queue.limits.domain, sge.length);
             }
+            match found {
+                Some(region) => self.cached_region = region,
+                None => return false,
+            }
+        } else if !self.cached_region.admits(sge.length) {
+            return false;
         }
         self.cached_region.access.contains(need) && self.cached_region.contains(sge.addr, sge.length)
     }
@@ -1188,44 +979,20 @@ fn refusal(
     if count > limits.max_sge as usize { Some(PostSendError::SgeCount { count, max: limits.max_sge }) } else { None }
 }
 
-/// Returns [`refusal`] where something is wrong.
-#[cold]
-#[inline(never)]
-fn refused(
-    limits: &SendLimits,
-    op: OpSet,
-    legal: SendFlags,
-    flags: SendFlags,
-    opcode: WcOpcode,
-    count: usize,
-) -> PostSendError {
-    match refusal(limits, op, legal, flags, opcode, count) {
-        Some(error) => error,
-        None => PostSendError::SgeCount { count, max: limits.max_sge },
-    }
-}
-
-/// Returns what is wrong with an SGE, if anything is. By values: a reference would keep the caller's SGE out of its registers.
-#[cold]
-#[inline(never)]
-fn fault_of(shared: &Shared<'_>, pd: PdHandle, need: Access, addr: u64, length: u32, lkey: Lkey) -> Option<SgeFault> {
-    check_sge(&shared.regions, pd.index(), need, &Sge { addr, length, lkey }).err()
-}
-
 impl<P: Provider> Drop for SendBatch<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         self.open.writer.close();
-        let PostCursor { state, slot, head, .. } = self.open;
-        ring_at_end(state, slot, head);
+        let PostCursor { queue, head, .. } = self.open;
+        ring_at_end(queue, head);
     }
 }
 
 /// Rings at the end of a batch. A call, and by values: the end is also part of the code that unwinds after a panic of the
 /// caller, which is inlined only if it is very short. A reference there would keep the batch out of its registers everywhere.
 #[inline(never)]
-fn ring_at_end<P: Provider>(state: &SendState<P>, slot: &QpSlot<'_>, head: u32) {
-    ring_from(&mut state.ring.writer(), state, slot, head);
+fn ring_at_end<P: Provider>(queue: &SendQueue<'_, P>, head: u32) {
+    ring_from(&mut queue.ring.writer(), queue, head);
 }
 
 /// Why a bind whose arguments make sense was not posted.
@@ -1284,6 +1051,76 @@ impl DataOp {
     #[inline(always)]
     const fn read(remote: Remote) -> Self {
         Self { opcode: DataOpcode::Read, remote, immediate: 0 }
+    }
+}
+
+impl AtomicOpcode {
+    const fn completion(self) -> WcOpcode {
+        match self {
+            Self::CompareSwap => WcOpcode::CompSwap,
+            Self::FetchAdd => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+impl<'a> SendOp<'a> {
+    /// Returns an operation that moves bytes, and its bytes.
+    #[inline(always)]
+    const fn data(&self) -> Option<(DataOp, Payload<'a>)> {
+        Some(match *self {
+            Self::Send { payload } => (DataOp::send(), payload),
+            Self::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
+            Self::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
+            Self::Write { payload, remote } => (DataOp::write(remote), payload),
+            Self::WriteWithImm { payload, remote, imm } => (DataOp::write_imm(remote, imm), payload),
+            Self::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
+            Self::SendTo { .. }
+            | Self::SendToWithImm { .. }
+            | Self::CompareSwap { .. }
+            | Self::FetchAdd { .. }
+            | Self::BindMw { .. }
+            | Self::LocalInv { .. } => return None,
+        })
+    }
+
+    /// Returns an atomic and its buffer.
+    #[inline(always)]
+    const fn atomic(&self) -> Option<(AtomicOp, Sge)> {
+        match *self {
+            Self::CompareSwap { sge, remote, compare, swap } => Some((AtomicOp::compare_swap(remote, compare, swap), sge)),
+            Self::FetchAdd { sge, remote, add } => Some((AtomicOp::fetch_add(remote, add), sge)),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    const fn payload(&self) -> Option<Payload<'a>> {
+        match *self {
+            Self::Read { sges, .. } => Some(Payload::Sges(sges)),
+            Self::Send { payload }
+            | Self::SendWithImm { payload, .. }
+            | Self::SendWithInv { payload, .. }
+            | Self::Write { payload, .. }
+            | Self::WriteWithImm { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    /// Returns the operation with other bytes.
+    #[inline(always)]
+    const fn with_payload<'b>(&self, payload: Payload<'b>) -> SendOp<'b>
+    where
+        'a: 'b,
+    {
+        match (*self, payload) {
+            (SendOp::Send { .. }, payload) => SendOp::Send { payload },
+            (SendOp::SendWithImm { imm, .. }, payload) => SendOp::SendWithImm { payload, imm },
+            (SendOp::SendWithInv { rkey, .. }, payload) => SendOp::SendWithInv { payload, rkey },
+            (SendOp::Write { remote, .. }, payload) => SendOp::Write { payload, remote },
+            (SendOp::WriteWithImm { remote, imm, .. }, payload) => SendOp::WriteWithImm { payload, remote, imm },
+            (SendOp::Read { remote, .. }, Payload::Sges(sges)) => SendOp::Read { sges, remote },
+            (other, _) => other,
+        }
     }
 }
 

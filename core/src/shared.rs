@@ -1,13 +1,13 @@
 //! What queues on different cores share: the facts of regions, completion queues and queue pairs that posting, polling and
 //! interrupt handlers need.
 //!
-//! Each word names who writes it: one, but for the state of a queue pair, which has two. Others read it.
+//! Each word names who writes it: one, but for the state of a queue pair, whose writers hold the lock. Others read it.
 
 use crate::ring::locate;
 use crate::storage::RingsView;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64, fence};
 use crate::window::Windows;
-use crate::{Access, DeviceLoss, Lkey, QpState, Qpn, Sge};
+use crate::{Access, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge};
 
 /// References to all shared tables of one device.
 pub(crate) struct Shared<'s> {
@@ -25,6 +25,52 @@ impl Clone for Shared<'_> {
 
 impl Copy for Shared<'_> {}
 
+impl Shared<'_> {
+    /// Returns why the device of a queue pair is lost, if it is. One that is draining has no mark of that; its completion queue
+    /// has.
+    pub(crate) fn loss_of(&self, slot: &QpSlot<'_>) -> Option<DeviceLoss> {
+        slot.loss().or_else(|| self.cqs.get(usize::from(slot.send_cq()))?.loss())
+    }
+
+    /// Moves a queue pair to the state `to` for the control path. With `from`, only if it is still in that: a poller may have
+    /// seen a request fail since.
+    #[inline(never)]
+    pub(crate) fn move_state(&self, slot: &QpSlot<'_>, from: Option<QpState>, to: QpState) {
+        self.windows.with(|_| {
+            if from.is_none_or(|from| slot.state() == from) {
+                slot.set_state(to);
+            }
+        });
+    }
+
+    /// Moves a queue pair to the state that it has after a request failed, by a flush or with an error of its own: the send at
+    /// block `sent_at`, or a receive. One that the control path has RESET or recovered since is not in error any more, because
+    /// the completion is older. Unreliable transports keep receiving after a failed send (IBTA 10.3.1).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail(&self, slot: &QpSlot<'_>, sent_at: Option<u32>, is_flush: bool) {
+        const { assert!(code(QpState::Sqd) == 1 && code(QpState::Reset) == 5 && code(QpState::Err) == 6) };
+        self.windows.with(|_| {
+            let now = slot.state.load(Ordering::Relaxed);
+            if now >= code(QpState::Reset) {
+                return;
+            }
+            let mut next = QpState::Err;
+            if let Some(at) = sent_at
+                && slot.is_unreliable()
+            {
+                if now == code(QpState::Sqe) || slot.is_recovered(at) {
+                    return;
+                }
+                if !is_flush && now <= code(QpState::Sqd) {
+                    next = QpState::Sqe;
+                }
+            }
+            slot.set_state(next);
+        });
+    }
+}
+
 /// The facts of a region that requests are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionFacts {
@@ -38,6 +84,8 @@ pub(crate) struct RegionFacts {
     /// First address by which requests name it: 0 if it is zero-based.
     pub(crate) base: u64,
     pub(crate) length: u64,
+    /// The most bytes of a message of the device.
+    pub(crate) max_message: u32,
 }
 
 impl RegionFacts {
@@ -53,24 +101,45 @@ impl RegionFacts {
 #[derive(Clone, Copy)]
 pub(crate) struct CachedRegion {
     pub(crate) lkey: Lkey,
-    /// Slot of its domain.
-    pub(crate) pd: u16,
     pub(crate) access: Access,
+    limit: u32,
     base: u64,
     length: u64,
 }
 
+/// The word of a vacant slot of the table of regions: no key, and no domain.
+const VACANT: u64 = domain_word(u16::MAX);
+
+/// Returns the word of a region's key and domain, without rights: rights, key, slot of its domain, from the lowest bit up. All
+/// that a request is checked against but the range is one comparison.
+const fn key_word(lkey: Lkey, pd: u16) -> u64 {
+    domain_word(pd) | (lkey.get() as u64) << 16
+}
+
+/// Returns the part of [`key_word`] that the domain makes.
+pub(crate) const fn domain_word(pd: u16) -> u64 {
+    (pd as u64) << 48
+}
+
+/// Returns the key in [`key_word`].
+const fn lkey_of(word: u64) -> Lkey {
+    Lkey::new((word >> 16) as u32)
+}
+
 impl CachedRegion {
     /// No region: it has no byte.
-    pub(crate) const NONE: Self = Self { lkey: Lkey::new(0), pd: 0, access: Access::empty(), base: 0, length: 0 };
+    pub(crate) const NONE: Self = Self { lkey: Lkey::new(0), access: Access::empty(), limit: 0, base: 0, length: 0 };
 
-    /// Returns the same as [`RegionFacts::contains`].
+    /// Returns whether an SGE may have so many bytes, and at least one. Asked before [`Self::contains`].
+    #[inline(always)]
+    pub(crate) const fn admits(&self, length: u32) -> bool {
+        length.wrapping_sub(1) < self.limit
+    }
+
+    /// Returns the same as [`RegionFacts::contains`]. The region has at least `length` bytes.
     #[inline(always)]
     pub(crate) const fn contains(&self, addr: u64, length: u32) -> bool {
-        match addr.wrapping_sub(self.base).checked_add(length as u64) {
-            Some(end) => end <= self.length,
-            None => false,
-        }
+        addr.wrapping_sub(self.base) <= self.length.wrapping_sub(length as u64)
     }
 }
 
@@ -80,11 +149,11 @@ impl CachedRegion {
 #[derive(Debug)]
 pub(crate) struct RegionSlot {
     sequence: AtomicU32,
-    /// 0: vacant.
-    lkey: AtomicU32,
     generation: AtomicU32,
-    /// Domain in the upper half, rights in the lower.
-    rights: AtomicU32,
+    /// Key, slot of its domain, and rights: [`key_word`]. Key 0: vacant, and of no domain.
+    key: Word64,
+    /// The most bytes of an SGE: those of the region, and no more than a message has.
+    limit: AtomicU32,
     base: Word64,
     length: Word64,
 }
@@ -93,9 +162,9 @@ impl RegionSlot {
     pub(crate) const fn new() -> Self {
         Self {
             sequence: AtomicU32::new(0),
-            lkey: AtomicU32::new(0),
             generation: AtomicU32::new(0),
-            rights: AtomicU32::new((u16::MAX as u32) << 16),
+            key: Word64::new(VACANT),
+            limit: AtomicU32::new(0),
             base: Word64::new(0),
             length: Word64::new(0),
         }
@@ -108,17 +177,16 @@ impl RegionSlot {
         fence(Ordering::Release);
         match facts {
             None => {
-                self.lkey.store(0, Ordering::Relaxed);
-                // No domain: a search for key 0 finds this.
-                self.rights.store(u32::from(u16::MAX) << 16, Ordering::Relaxed);
+                self.key.set(VACANT);
+                self.limit.store(0, Ordering::Relaxed);
                 self.length.set(0);
                 self.base.set(0);
             }
             Some(facts) => {
-                self.lkey.store(facts.lkey.get(), Ordering::Relaxed);
+                self.key.set(key_word(facts.lkey, facts.pd) | u64::from(facts.access.bits() & 0xffff));
                 self.generation.store(facts.generation, Ordering::Relaxed);
-                let rights = u32::from(facts.pd) << 16 | facts.access.bits() & 0xffff;
-                self.rights.store(rights, Ordering::Relaxed);
+                let limit = u32::try_from(facts.length).unwrap_or(u32::MAX).min(facts.max_message);
+                self.limit.store(limit, Ordering::Relaxed);
                 self.base.set(facts.base);
                 self.length.set(facts.length);
             }
@@ -127,7 +195,7 @@ impl RegionSlot {
     }
 
     pub(crate) fn is_vacant(&self) -> bool {
-        self.lkey.load(Ordering::Relaxed) == 0
+        lkey_of(self.key.get()).get() == 0
     }
 
     /// Returns the region with this key, if it is in this slot and is not being changed.
@@ -135,22 +203,29 @@ impl RegionSlot {
     fn find(&self, lkey: Lkey) -> Option<RegionFacts> {
         // A vacant slot has key 0; what is found for that has no bytes and no domain.
         let before = self.sequence.load(Ordering::Acquire);
-        if self.lkey.load(Ordering::Relaxed) != lkey.get() {
+        let key = self.key.get();
+        if lkey_of(key).get() != lkey.get() {
             return None;
         }
-        self.facts_since(before, lkey)
+        self.facts_since(before, key)
     }
 
-    /// Returns the same as [`Self::find`], but reads only what posting needs.
+    /// Returns the same as [`Self::find`] for a region whose key and domain are `wanted` ([`key_word`]), if SGEs may have
+    /// `length` bytes of it and at least one, but reads only what posting needs.
     #[inline(always)]
-    fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
+    fn find_usable(&self, lkey: Lkey, wanted: u64, length: u32) -> Option<CachedRegion> {
         let before = self.sequence.load(Ordering::Acquire);
-        if self.lkey.load(Ordering::Relaxed) != lkey.get() {
+        let key = self.key.get();
+        if key >> 16 != wanted >> 16 {
             return None;
         }
-        let rights = self.rights.load(Ordering::Relaxed);
-        let access = Access::from_bits_retain(rights & 0xffff);
-        let region = CachedRegion { lkey, pd: (rights >> 16) as u16, access, base: self.base.get(), length: self.length.get() };
+        let limit = self.limit.load(Ordering::Relaxed);
+        // Here, so that it is not made one with the comparison of the range: that takes more instructions.
+        if length.wrapping_sub(1) >= limit {
+            return None;
+        }
+        let access = Access::from_bits_retain(key as u32 & 0xffff);
+        let region = CachedRegion { lkey, access, limit, base: self.base.get(), length: self.length.get() };
         fence(Ordering::Acquire);
         // Never equal if it was odd, when the slot is being written.
         if self.sequence.load(Ordering::Relaxed) == before & !1 { Some(region) } else { None }
@@ -159,20 +234,20 @@ impl RegionSlot {
     /// Returns the region in this slot, if there is one and it is not being changed.
     pub(crate) fn facts(&self) -> Option<RegionFacts> {
         let before = self.sequence.load(Ordering::Acquire);
-        let lkey = Lkey::new(self.lkey.load(Ordering::Relaxed));
-        if lkey.get() == 0 { None } else { self.facts_since(before, lkey) }
+        let key = self.key.get();
+        if lkey_of(key).get() == 0 { None } else { self.facts_since(before, key) }
     }
 
     #[inline(always)]
-    fn facts_since(&self, before: u32, lkey: Lkey) -> Option<RegionFacts> {
-        let rights = self.rights.load(Ordering::Relaxed);
+    fn facts_since(&self, before: u32, key: u64) -> Option<RegionFacts> {
         let facts = RegionFacts {
-            lkey,
+            lkey: lkey_of(key),
             generation: self.generation.load(Ordering::Relaxed),
-            pd: (rights >> 16) as u16,
-            access: Access::from_bits_retain(rights & 0xffff),
+            pd: (key >> 48) as u16,
+            access: Access::from_bits_retain(key as u32 & 0xffff),
             base: self.base.get(),
             length: self.length.get(),
+            max_message: self.limit.load(Ordering::Relaxed),
         };
         fence(Ordering::Acquire);
         // An odd number is never the same after: the slot's writer makes it even.
@@ -201,13 +276,21 @@ impl<'s> Regions<'s> {
         self.slots
     }
 
-    /// Returns the region with this key, if it is in the first slot of its search.
+    /// Returns the region with this key in a domain ([`domain_word`]), if it is in the first slot of its search.
     #[inline(always)]
-    pub(crate) fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
+    pub(crate) fn find_usable(&self, lkey: Lkey, domain: u64, length: u32) -> Option<CachedRegion> {
         match self.slots.get((lkey.index() & self.mask) as usize) {
-            Some(slot) => slot.find_usable(lkey),
+            Some(slot) => slot.find_usable(lkey, domain | u64::from(lkey.get()) << 16, length),
             None => None,
         }
+    }
+
+    /// Does the same for a region in any other slot.
+    #[inline(never)]
+    pub(crate) fn find_usable_beyond(&self, lkey: Lkey, domain: u64, length: u32) -> Option<CachedRegion> {
+        let wanted = domain | u64::from(lkey.get()) << 16;
+        let mut slots = self.in_order(lkey).skip(1).map(|(_, slot)| slot);
+        slots.find(|slot| slot.key.get() >> 16 == wanted >> 16)?.find_usable(lkey, wanted, length)
     }
 
     /// Returns the region with this key.
@@ -280,15 +363,49 @@ pub(crate) struct CqSlot {
     pub(crate) clean_wanted: AtomicU32,
     /// The count at the last time that the queue was found empty. Written by the poller.
     pub(crate) clean_done: AtomicU32,
+    /// [`DROPPED`] if its value was dropped. Written by whoever drops it, and by the control path when the queue is made.
+    pub(crate) owner: AtomicU32,
     /// Who waits for an event.
     #[cfg(feature = "multicore")]
     pub(crate) waker: crate::sync::AtomicWaker,
+}
+
+/// The word of a queue whose value was dropped.
+pub(crate) const DROPPED: u32 = 1;
+
+/// Marks the slot of a queue when the value of the queue is dropped: by its owner, by unwinding, or because it is destroyed.
+/// The last field of the value, so that its ring is gone by then.
+pub(crate) struct Owner<'s>(&'s AtomicU32);
+
+impl<'s> Owner<'s> {
+    /// Makes the owner of a queue that was just made: its only one.
+    pub(crate) fn new(word: &'s AtomicU32) -> Self {
+        word.store(0, Ordering::Relaxed);
+        Self(word)
+    }
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        // What the owner did comes before what is done because there is none.
+        self.0.store(DROPPED, Ordering::Release);
+    }
+}
+
+/// Returns whether the value of a queue was dropped: nobody posts to it or polls it any more, then or later.
+pub(crate) fn is_dropped(word: &AtomicU32) -> bool {
+    word.load(Ordering::Acquire) == DROPPED
 }
 
 /// The number of no queue.
 pub(crate) const NO_NUMBER: u32 = u32::MAX;
 
 impl CqSlot {
+    /// Returns why the device of the queue is lost, if it is.
+    pub(crate) fn loss(&self) -> Option<DeviceLoss> {
+        DeviceLoss::of_word(self.broken.load(Ordering::Acquire))
+    }
+
     pub(crate) const fn new() -> Self {
         Self {
             cqn: AtomicU32::new(NO_NUMBER),
@@ -298,6 +415,7 @@ impl CqSlot {
             broken: AtomicU32::new(0),
             clean_wanted: AtomicU32::new(0),
             clean_done: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
             #[cfg(feature = "multicore")]
             waker: crate::sync::AtomicWaker::new(),
         }
@@ -305,8 +423,13 @@ impl CqSlot {
 
     /// Counts an event: the next arm asks for the one after it.
     pub(crate) fn event(&self) {
-        self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.count_event();
         self.wake();
+    }
+
+    /// Does the part of [`Self::event`] that wakes nobody.
+    pub(crate) fn count_event(&self) {
+        self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     pub(crate) fn wake(&self) {
@@ -315,12 +438,53 @@ impl CqSlot {
     }
 }
 
+/// Completion queues whose tasks are still to be woken.
+struct Sleeping<'s>(core::slice::Iter<'s, CqSlot>);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(CqSlot::wake);
+    }
+}
+
+/// Wakes the task of each queue, also those after one that unwinds.
+pub(crate) fn wake_all(cqs: &[CqSlot]) {
+    let mut sleeping = Sleeping(cqs.iter());
+    for slot in sleeping.0.by_ref() {
+        slot.wake();
+    }
+}
+
 /// [`QpSlot::draining`] of a queue pair that was reset.
 pub(crate) const RESET: u32 = 1;
 /// [`QpSlot::draining`] of a queue pair that is gone.
 pub(crate) const GONE: u32 = 2;
 
-const _: () = assert!(QpState::Sqd as u32 == QpState::Rts as u32 + 1, "two states, one after the other, send");
+/// The states in the order of their codes. Those that send come first, those that take no receives last, so that each question
+/// is one comparison.
+const STATES: [QpState; 7] =
+    [QpState::Rts, QpState::Sqd, QpState::Init, QpState::Rtr, QpState::Sqe, QpState::Reset, QpState::Err];
+
+/// Returns the place of a state in [`STATES`].
+const fn code(state: QpState) -> u32 {
+    match state {
+        QpState::Rts => 0,
+        QpState::Sqd => 1,
+        QpState::Init => 2,
+        QpState::Rtr => 3,
+        QpState::Sqe => 4,
+        QpState::Reset => 5,
+        QpState::Err => 6,
+    }
+}
+
+/// [`QpSlot::service`] of an unreliable connection: less than any datagram has bytes.
+const CONNECTED: u32 = 1;
+
+/// [`QpSlot::service`]: whether [`QpSlot::recovered`] says something.
+const RECOVERED: u32 = 1 << 15;
+/// [`QpSlot::service`]: the transport.
+const SERVICE: u32 = RECOVERED - 1;
 
 /// A slot of the table of queue pairs.
 #[derive(Debug)]
@@ -328,23 +492,28 @@ pub(crate) struct QpSlot<'r> {
     pub(crate) rings: RingsView<'r>,
     /// Number, [`NO_NUMBER`] for none. Written by the control path.
     pub(crate) qpn: AtomicU32,
-    /// What the device gives back with each completion: the slot. Written by the control path.
-    pub(crate) cookie: AtomicU32,
-    /// Generation of its handle. Written by the control path.
-    pub(crate) generation: AtomicU32,
+    /// Its handle. Written by the control path.
+    handle: Word64,
     /// Slots of its completion queues: of sends in the upper half, of receives in the lower. Written by the control path.
     pub(crate) cqs: AtomicU32,
     /// [`RESET`] or [`GONE`] if its completions are stale, the word of a [`DeviceLoss`] if its device is lost, otherwise 0.
     /// Written by the control path.
     pub(crate) draining: AtomicU32,
-    /// [`QpState`]. Written by the control path, and by the poller of its completions, which may move it to an error state.
+    /// [`code`] of its state. Written under the lock of the windows, by the control path ([`Shared::move_state`]) and by the
+    /// pollers of its completions ([`Shared::fail`]).
     state: AtomicU32,
-    /// Whether the transport is an unreliable one. Written by the control path.
-    pub(crate) unreliable: AtomicU32,
-    /// Slot of its domain. Written by the control path.
-    pub(crate) pd: AtomicU32,
+    /// Slot of its domain in the upper half. In [`SERVICE`], 0 if the transport is reliable, [`CONNECTED`] if it is not, and for
+    /// datagrams how many bytes one has at most. [`RECOVERED`]. Written by the control path.
+    service: AtomicU32,
+    /// Sends before this block were posted before the control path has ended SQE. Written by the control path, with the state.
+    recovered: AtomicU32,
     /// Binds and invalidations in flight. Written under the lock of the windows.
     pub(crate) binds: AtomicU32,
+    /// [`DROPPED`] if the value of the send queue was dropped. Written by whoever drops it, and by the control path when the
+    /// queue pair is made.
+    pub(crate) send_owner: AtomicU32,
+    /// The same of the receive queue.
+    pub(crate) recv_owner: AtomicU32,
     /// Sends.
     pub(crate) send: RingCounters,
     /// Receives.
@@ -398,14 +567,15 @@ impl<'r> QpSlot<'r> {
         Self {
             rings,
             qpn: AtomicU32::new(NO_NUMBER),
-            cookie: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
+            handle: Word64::new(0),
             cqs: AtomicU32::new(0),
             draining: AtomicU32::new(0),
-            state: AtomicU32::new(0),
-            unreliable: AtomicU32::new(0),
-            pd: AtomicU32::new(0),
+            state: AtomicU32::new(code(QpState::Reset)),
+            service: AtomicU32::new(0),
+            recovered: AtomicU32::new(0),
             binds: AtomicU32::new(0),
+            send_owner: AtomicU32::new(0),
+            recv_owner: AtomicU32::new(0),
             send: RingCounters::new(),
             recv: RingCounters::new(),
         }
@@ -413,36 +583,90 @@ impl<'r> QpSlot<'r> {
 
     #[inline(always)]
     pub(crate) fn state(&self) -> QpState {
-        /// In the order of their codes.
-        const STATES: [QpState; 7] =
-            [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
         match STATES.get(self.state.load(Ordering::Relaxed) as usize) {
             Some(state) => *state,
             None => QpState::Err,
         }
     }
 
-    /// Returns [`Self::state`] for the control path. Of a queue pair that was reset, the poller may take a stale completion,
-    /// and write ERR, until it has seen that the slot is draining.
-    pub(crate) fn control_state(&self) -> QpState {
-        if self.is_draining() { QpState::Reset } else { self.state() }
-    }
-
     /// Returns whether send requests can be posted: [`QpState::Rts`] or [`QpState::Sqd`].
     #[inline(always)]
     pub(crate) fn can_send(&self) -> bool {
-        self.state.load(Ordering::Relaxed).wrapping_sub(QpState::Rts as u32) < 2
+        self.state.load(Ordering::Relaxed) <= code(QpState::Sqd)
     }
 
     /// Returns whether receives can be posted: in every state but [`QpState::Reset`] and [`QpState::Err`].
     #[inline(always)]
     pub(crate) fn can_receive(&self) -> bool {
-        let state = self.state.load(Ordering::Relaxed);
-        state != QpState::Reset as u32 && state != QpState::Err as u32
+        self.state.load(Ordering::Relaxed) < code(QpState::Reset)
     }
 
+    /// Sets the state where nobody else does: [`Shared::move_state`] is for all other places.
     pub(crate) fn set_state(&self, state: QpState) {
-        self.state.store(state as u32, Ordering::Relaxed);
+        self.state.store(code(state), Ordering::Relaxed);
+    }
+
+    /// Sets what never changes while a queue pair lives: its transport, and the slot of its domain.
+    pub(crate) fn set_service(&self, qp_type: QpType, pd: u16) {
+        let service = match qp_type {
+            QpType::Rc | QpType::XrcSend => 0,
+            QpType::Uc => CONNECTED,
+            QpType::Ud => Mtu::Mtu4096.bytes(),
+        };
+        self.service.store(u32::from(pd) << 16 | service, Ordering::Relaxed);
+        self.recovered.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets how many bytes a datagram has at most.
+    pub(crate) fn set_max_datagram(&self, mtu: Mtu) {
+        let rest = self.service.load(Ordering::Relaxed) & !SERVICE;
+        self.service.store(rest | mtu.bytes(), Ordering::Relaxed);
+    }
+
+    /// Returns the slot of its domain.
+    pub(crate) fn pd(&self) -> u16 {
+        (self.service.load(Ordering::Relaxed) >> 16) as u16
+    }
+
+    /// Returns whether a failed send leaves the receives going (SQE).
+    fn is_unreliable(&self) -> bool {
+        self.service.load(Ordering::Relaxed) & SERVICE != 0
+    }
+
+    /// Returns how many bytes a datagram has at most.
+    pub(crate) fn max_datagram(&self) -> u32 {
+        self.service.load(Ordering::Relaxed) & SERVICE
+    }
+
+    /// Returns whether the transport is that of datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.max_datagram() > CONNECTED
+    }
+
+    /// Notes that what was sent until now may have failed before the send queue was recovered from SQE.
+    pub(crate) fn note_recovery(&self) {
+        self.recovered.store(self.send.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.service.store(self.service.load(Ordering::Relaxed) | RECOVERED, Ordering::Relaxed);
+    }
+
+    /// Forgets that, after a RESET.
+    pub(crate) fn forget_recovery(&self) {
+        self.service.store(self.service.load(Ordering::Relaxed) & !RECOVERED, Ordering::Relaxed);
+    }
+
+    /// Returns whether the send at block `at` was posted before its queue was recovered from SQE.
+    fn is_recovered(&self, at: u32) -> bool {
+        let distance = self.recovered.load(Ordering::Relaxed).wrapping_sub(at);
+        self.service.load(Ordering::Relaxed) & RECOVERED != 0 && distance.wrapping_sub(1) < 1 << 15
+    }
+
+    #[inline(always)]
+    pub(crate) fn handle(&self) -> QpHandle {
+        Handle::of_word(self.handle.get())
+    }
+
+    pub(crate) fn set_handle(&self, handle: QpHandle) {
+        self.handle.set(handle.word());
     }
 
     pub(crate) fn qpn(&self) -> Qpn {

@@ -151,6 +151,7 @@ pub struct Storage<'r, P: Provider, const PD: usize, const MR: usize, const MW: 
     pub(crate) cq_slots: [CqSlot; CQ],
     pub(crate) qp_slots: [QpSlot<'r>; QP],
     pub(crate) windows: Lock<Windows<[WindowCell; MW]>>,
+    pub(crate) events: Lock<Option<P::CompletionEvents>>,
 }
 
 format_as!(
@@ -190,6 +191,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
             cq_slots: [const { CqSlot::new() }; CQ],
             qp_slots,
             windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
+            events: Lock::new(None),
         }
     }
 }

@@ -92,7 +92,8 @@ impl<K, T> TableView<K, T> {
         }
     }
 
-    /// Takes an object out; its handle is stale from here on.
+    /// Takes an object out; its handle is stale from here on. [`Self::occupy`] puts it back under the same one, if nothing else was
+    /// put there since.
     pub(crate) fn remove(&mut self, handle: Handle<K>) -> Option<T> {
         let slot = self.slots.get_mut(usize::from(handle.index()))?;
         if slot.generation != handle.generation() {

@@ -4,62 +4,60 @@ use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::send_queue::{SendState, bind_one, post_list, post_one};
 use crate::shared::{NO_NUMBER, Regions, Shared};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::table::TableView;
 use crate::window::{Mw, Windows};
 use crate::{
-    BadWr, BindMwError, CoreToken, DeviceAttr, Gid, MwBind, MwHandle, PortAttr, PostRecvError, PostSendError, Provider,
-    QpHandle, QueryError, RecvWr, Rkey, SendBatch, SendBatchError, SendWr, kind, recv_queue,
+    AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, PdHandle, PortAttr, Provider,
+    QueryError, kind,
 };
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`].
 ///
-/// One owner posts, polls and controls through `&mut` and takes no lock. For several cores, queues and interrupt handler are
-/// split off, each to be used independently ([`Self::take_send_queue`], [`Self::take_recv_queue`], [`Self::take_cq`],
-/// [`Self::take_interrupt_handler`]). What is left is the control path.
+/// This is the control path alone. Requests are posted on a [`QueuePair`](crate::QueuePair), completions taken from a
+/// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that whoever has them uses on any core, without
+/// a lock. The interrupt handler is split off as one ([`Self::take_interrupt_handler`]).
 ///
-/// A queue that was returned is used through the verbs again, and not alone:
+/// A queue pair that was destroyed is no more:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{Provider, SendQueue, Verbs};
-/// fn use_after<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut queue: SendQueue<'s, P>) {
-///     let _ = verbs.return_send_queue(queue);
-///     queue.ring();
+/// # use bareverbs::{Provider, QueuePair, SendWr, Verbs};
+/// fn use_after<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>, wr: &SendWr<'_>) {
+///     let _ = verbs.destroy_qp(qp);
+///     let _ = qp.send.post(wr);
 /// }
 /// ```
 ///
-/// A queue does not move while a batch is open on it, nor are the verbs used meanwhile if it is theirs:
+/// It is neither destroyed nor reset while somebody else has one of its queues:
 ///
-/// ```compile_fail,E0505
-/// # use bareverbs::{Provider, SendQueue, Verbs};
-/// fn put_back<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut queue: SendQueue<'s, P>) {
-///     let batch = queue.batch();
-///     let _ = verbs.return_send_queue(queue);
-///     drop(batch);
+/// ```compile_fail,E0382
+/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// fn destroy<'s, P: Provider>(verbs: &mut Verbs<'s, P>, qp: QueuePair<'s, P>) {
+///     let other_core = qp.send;
+///     let _ = verbs.destroy_qp(qp);
 /// }
 /// ```
 ///
 /// ```compile_fail,E0499
-/// # use bareverbs::{Provider, QpHandle, Verbs};
-/// fn destroy<P: Provider>(verbs: &mut Verbs<'_, P>, qp: QpHandle) {
-///     let batch = verbs.send_batch(qp);
-///     let _ = verbs.destroy_qp(qp);
+/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// fn reset<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>) {
+///     let batch = qp.send.batch();
+///     let _ = verbs.reset_qp(&mut qp);
 ///     drop(batch);
 /// }
 /// ```
 ///
-/// With the queue out and no batch open, both are used side by side:
+/// All else is done beside posting and polling:
 ///
 /// ```
-/// # use bareverbs::{Provider, SendQueue, Verbs};
-/// fn both<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut queue: SendQueue<'s, P>) {
-///     let batch = queue.batch();
-///     let _ = verbs.poll_event();
+/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// fn both<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>) {
+///     let handle = qp.handle();
+///     let batch = qp.send.batch();
+///     let _ = verbs.query_qp(handle);
 ///     drop(batch);
-///     let _ = verbs.return_send_queue(queue);
 /// }
 /// ```
 ///
@@ -86,11 +84,33 @@ pub struct Verbs<'s, P: Provider> {
     pub(crate) mws: &'s mut TableView<kind::Mw, Mw<P>>,
     pub(crate) cqs: &'s mut TableView<kind::Cq, Cq<P>>,
     pub(crate) qps: &'s mut TableView<kind::Qp, Qp<P>>,
-    pub(crate) events: Option<P::CompletionEvents>,
+    /// The queues of completion events, while no interrupt handler has them.
+    pub(crate) events: &'s Lock<Option<P::CompletionEvents>>,
+    /// Whether the backend had any to give.
+    pub(crate) has_events: bool,
     /// Completion events that were reported since there was none.
     pub(crate) completions_in_a_row: u16,
-    /// Generation that slots start with: differs between devices, so that no handle of one fits the other.
+    /// Generation that slots start with: differs from that of all verbs before, so that no handle of theirs fits.
     pub(crate) first_generation: u32,
+}
+
+/// Verbs that were made in this program.
+static MADE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// Returns a number far from those that it gave before.
+fn first_generation() -> u32 {
+    use core::sync::atomic::Ordering::Relaxed;
+    #[cfg(target_has_atomic = "32")]
+    let made = MADE.fetch_add(1, Relaxed);
+    // Without compare-and-swap there is one core, and an interrupt handler makes no verbs.
+    #[cfg(not(target_has_atomic = "32"))]
+    let made = {
+        let made = MADE.load(Relaxed);
+        MADE.store(made.wrapping_add(1), Relaxed);
+        made
+    };
+    // 2^32 over the golden ratio: the multiples are spread evenly, however many there are.
+    made.wrapping_mul(0x9e37_79b9)
 }
 
 format_as!(
@@ -101,11 +121,14 @@ format_as!(
 
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates the verbs on a device that is up, without any object. Earlier contents of the storage are forgotten.
+    ///
+    /// A backend gives its completion events to one `Verbs`. If those were dropped without [`Self::into_provider`], the next ones on
+    /// the same backend have none: completion queues are polled, not waited for.
     pub fn new<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>(
         mut provider: P,
         storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP>,
     ) -> Self {
-        let Storage { pds, mrs, mws, cqs, qps, region_slots, cq_slots, qp_slots, windows } = storage;
+        let Storage { pds, mrs, mws, cqs, qps, region_slots, cq_slots, qp_slots, windows, events } = storage;
         let shared =
             Shared { regions: Regions::new(region_slots), cqs: cq_slots, qps: qp_slots, windows: windows as &'s Lock<Windows> };
         for slot in shared.regions.slots() {
@@ -129,10 +152,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         mws.clear();
         cqs.clear();
         qps.clear();
-        let events = provider.take_completion_events(CoreToken::NEW);
-        // The multiplier (2^64 over the golden ratio) sets neighbouring GUIDs far apart.
-        let first_generation = (provider.device_attr().node_guid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
-        Self { provider, shared, pds, mrs, mws, cqs, qps, events, completions_in_a_row: 0, first_generation }
+        let events: &'s Lock<Option<P::CompletionEvents>> = events;
+        let taken = provider.take_completion_events(CoreToken::NEW);
+        let has_events = taken.is_some();
+        events.with(|events| *events = taken);
+        let first_generation = first_generation();
+        Self { provider, shared, pds, mrs, mws, cqs, qps, events, has_events, completions_in_a_row: 0, first_generation }
     }
 
     /// Returns the backend.
@@ -140,31 +165,25 @@ impl<'s, P: Provider> Verbs<'s, P> {
         &self.provider
     }
 
-    /// Returns the backend, for its own functions outside of the verbs, such as its health.
-    pub const fn provider_mut(&mut self) -> &mut P {
-        &mut self.provider
+    /// Returns the backend's own functions outside of the verbs, such as its health.
+    pub fn direct(&mut self) -> P::Direct<'_> {
+        self.provider.direct()
     }
 
     /// Gives the backend back. The objects that are left are forgotten, not destroyed: destroy them first, or let the device
     /// forget them too.
     ///
     /// # Errors
-    /// A queue or the interrupt handler is taken, and could use what the backend then gives to others. The verbs are as before.
+    /// Somebody has a queue or the interrupt handler, and could use what the backend then gives to others. The verbs are as
+    /// before.
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {
-        let is_out = |qp: &Qp<P>| qp.send.is_none() || qp.recv.is_none();
-        let out = self.qps.iter().any(|(_, qp)| is_out(qp))
-            || self.cqs.iter().any(|(_, cq)| cq.queue.is_none())
-            || self.events.is_none();
-        if out || !self.release_events() {
+        let owned = self.qps.iter().any(|(handle, _)| !self.is_qp_dropped(handle))
+            || self.cqs.iter().any(|(handle, _)| !self.is_cq_dropped(handle));
+        if owned || !self.release_events() {
             return Err(self);
         }
         Ok(self.provider)
-    }
-
-    /// Returns whether a queue or handler was taken from these verbs.
-    pub(crate) fn is_ours(&self, shared: Shared<'_>) -> bool {
-        core::ptr::addr_eq(self.shared.windows, shared.windows)
     }
 
     // ---- device
@@ -179,6 +198,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Returns the state of a port, from 1.
+    ///
+    /// ```
+    /// # use bareverbs::PortState;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let port = a.verbs.query_port(1)?;
+    /// assert_eq!((port.lid.get(), port.state), (1, PortState::Active));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no such port, or the device does not answer.
@@ -205,101 +233,39 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.provider.query_pkey(port, index).map_err(|error| QueryError::Device(self.failed(error)))
     }
 
-    // ---- requests
-
-    /// Returns the send queue of a queue pair, and what it shares.
-    #[inline(always)]
-    fn send_state(&mut self, qp: QpHandle) -> Result<(&mut SendState<P>, &Shared<'s>), SendBatchError> {
-        match self.qps.get_mut(qp) {
-            Some(Qp { send: Some(state), .. }) => Ok((state, &self.shared)),
-            Some(_) => Err(SendBatchError::Taken),
-            None => Err(SendBatchError::Stale),
-        }
-    }
-
-    /// Opens the send queue for requests that share a doorbell; the state of the queue pair is checked once, here.
+    /// Makes an address handle for the datagrams of a protection domain's queue pairs. The device is not asked, and nothing of
+    /// the verbs is taken.
+    ///
+    /// An answer to a datagram that came without a global route:
+    ///
+    /// ```
+    /// # use bareverbs::{Destination, PdHandle, Provider, Qkey, QueuePair, SendWr, Source, Verbs};
+    /// # const QKEY: Qkey = Qkey::new(0x1111_1111);
+    /// fn answer<P: Provider>(verbs: &mut Verbs<'_, P>, pd: PdHandle, qp: &mut QueuePair<'_, P>, source: &Source) {
+    ///     let Ok(ah) = verbs.create_ah(pd, &source.reply(1)) else { return };
+    ///     let to = Destination { ah, remote_qpn: source.src_qp, remote_qkey: QKEY };
+    ///     let _ = qp.send.post(&SendWr::send_to(&to, b"here I am"));
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// The handle is stale, the queue is taken by [`Self::take_send_queue`], or the queue pair does not send in its state.
-    #[inline(always)]
-    pub fn send_batch(&mut self, qp: QpHandle) -> Result<SendBatch<'_, P>, SendBatchError> {
-        match self.send_state(qp) {
-            Ok((state, shared)) => SendBatch::open(state, shared),
-            Err(error) => Err(error),
+    /// The domain's handle is stale, a part of the address is out of range, or the device has no such address.
+    pub fn create_ah(&mut self, pd: PdHandle, av: &AddressVector) -> Result<AddressHandle, CreateAhError<P::Error>> {
+        self.pds.get(pd).ok_or(CreateAhError::StalePd)?;
+        let ports = u32::from(self.provider.device_attr().phys_port_cnt);
+        let flow_label = av.grh.map_or(0, |grh| grh.flow_label);
+        for (part, value, min, max) in [
+            (AddressPart::PortNum, u32::from(av.port_num), 1, ports),
+            (AddressPart::Dlid, u32::from(av.dlid.get()), u32::from(av.grh.is_none()), 0xffff),
+            (AddressPart::Sl, u32::from(av.sl), 0, 15),
+            (AddressPart::SrcPathBits, u32::from(av.src_path_bits), 0, 127),
+            (AddressPart::FlowLabel, flow_label, 0, (1 << 20) - 1),
+        ] {
+            if value < min || value > max {
+                return Err(CreateAhError::Value { part, value, min, max });
+            }
         }
-    }
-
-    /// Posts one send and rings the doorbell.
-    ///
-    /// # Errors
-    /// The request is refused, and the queue is as before.
-    #[cfg_attr(not(feature = "small"), inline(always))]
-    pub fn post_send(&mut self, qp: QpHandle, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        match self.send_state(qp) {
-            Ok((state, shared)) => post_one(state, shared, wr),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Posts sends up to the first that fails, with one doorbell; that one is named and not posted.
-    ///
-    /// # Errors
-    /// A request is refused.
-    #[inline]
-    pub fn post_send_list(&mut self, qp: QpHandle, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError>> {
-        match self.send_state(qp) {
-            Ok((state, shared)) => post_list(state, shared, list),
-            Err(error) => Err(BadWr { index: 0, error: error.into() }),
-        }
-    }
-
-    /// Notifies the device of sends whose batch was forgotten before its end, in any state of the queue pair: then they
-    /// complete, if only as flushed.
-    ///
-    /// # Errors
-    /// The handle is stale, or the queue is taken by [`Self::take_send_queue`].
-    pub fn ring_send_queue(&mut self, qp: QpHandle) -> Result<(), PostSendError> {
-        let (state, shared) = self.send_state(qp)?;
-        crate::send_queue::ring_unannounced(state, shared);
-        Ok(())
-    }
-
-    /// Binds a type 1 window to part of a region, or unbinds it (`length` 0). The key that it gives is the window's from now
-    /// on: requests posted after it on the same queue pair may carry it. The bind itself completes later; if it fails, polling
-    /// puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what the device says.
-    ///
-    /// # Errors
-    /// The bind is refused; window and queue are as before.
-    pub fn bind_mw(&mut self, qp: QpHandle, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        match self.send_state(qp) {
-            Ok((state, shared)) => bind_one(state, shared, mw, bind),
-            Err(SendBatchError::Taken) => Err(BindMwError::Taken),
-            Err(_) => Err(BindMwError::StaleQp),
-        }
-    }
-
-    /// Posts one receive and rings the doorbell.
-    ///
-    /// # Errors
-    /// The request is refused, and the queue is as before.
-    #[cfg_attr(not(feature = "small"), inline)]
-    pub fn post_recv(&mut self, qp: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        match self.qps.get_mut(qp) {
-            Some(Qp { recv: Some(state), .. }) => recv_queue::post_one(state, &self.shared, wr),
-            Some(_) => Err(PostRecvError::Taken),
-            None => Err(PostRecvError::Stale),
-        }
-    }
-
-    /// Posts receives up to the first that fails; that one is named and not posted.
-    ///
-    /// # Errors
-    /// A request is refused.
-    pub fn post_recv_list(&mut self, qp: QpHandle, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {
-        match self.qps.get_mut(qp) {
-            Some(Qp { recv: Some(state), .. }) => recv_queue::post_list(state, &self.shared, list),
-            Some(_) => Err(BadWr { index: 0, error: PostRecvError::Taken }),
-            None => Err(BadWr { index: 0, error: PostRecvError::Stale }),
-        }
+        let encoded = self.provider.encode_address(av).map_err(|error| CreateAhError::Device(self.failed(error)))?;
+        Ok(AddressHandle::new(pd, encoded))
     }
 }

@@ -121,12 +121,14 @@ pub(crate) struct Windows<C: ?Sized = [WindowCell]> {
     vacant: usize,
     /// From this cell on none has a bind: what is done with every bind costs what is in flight, not the size of the table.
     used: usize,
+    /// No window is further than this from the cell where the search for its key begins ([`Self::place_of`]).
+    reach: usize,
     cells: C,
 }
 
 impl<C> Windows<C> {
     pub(crate) const fn new(cells: C) -> Self {
-        Self { next: 1, vacant: 0, used: 0, cells }
+        Self { next: 1, vacant: 0, used: 0, reach: 0, cells }
     }
 }
 
@@ -170,10 +172,27 @@ impl Windows {
         for cell in &mut self.cells {
             *cell = WindowCell::EMPTY;
         }
-        (self.vacant, self.used) = (0, 0);
+        (self.vacant, self.used, self.reach) = (0, 0, 0);
     }
 
-    pub(crate) fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
+    /// Returns the cell that is `step` cells after the one where the search for a key begins. Keys that a device assigns in turn
+    /// spread evenly; a bind changes the tag of a key, not its index.
+    fn place_of(&self, rkey: Rkey, step: usize) -> usize {
+        let len = self.cells.len();
+        let first = len.checked_ilog2().map_or(0, |log| rkey.index() as usize & ((1 << log) - 1));
+        let at = first.wrapping_add(step);
+        if at < len { at } else { at.wrapping_sub(len) }
+    }
+
+    /// Returns the cells in the order of the search for a key.
+    fn places_of(&self, rkey: Rkey) -> impl Iterator<Item = usize> + '_ {
+        (0..self.cells.len()).map(move |step| self.place_of(rkey, step))
+    }
+
+    fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
+        let at = usize::from(handle.index());
+        let steps = self.places_of(rkey).position(|place| place == at).unwrap_or(0);
+        self.reach = self.reach.max(steps);
         if let Some(cell) = self.cells.get_mut(usize::from(handle.index())) {
             let state = WindowState { rkey, binding: None };
             cell.window = Some(Window { handle, pd, kind, state, done: 0 });
@@ -219,11 +238,13 @@ impl Windows {
     /// Returns the type 2 window of the domain in slot `pd` with this key.
     fn type2(&mut self, pd: u16, rkey: Rkey) -> Option<&mut Window> {
         // A domain exists as long as its windows do: one slot is one domain.
-        let named = |window: &&mut Window| {
+        let named = |window: &Window| {
             let hidden = window.handle.index() == MwHandle::NONE.index();
             window.kind == MwType::Type2 && window.pd.index() == pd && window.state.rkey == rkey && !hidden
         };
-        self.cells.iter_mut().filter_map(|cell| cell.window.as_mut()).find(named)
+        let is_it = |at: &usize| self.cells.get(*at).and_then(|cell| cell.window.as_ref()).is_some_and(named);
+        let at = (0..=self.reach).map(|step| self.place_of(rkey, step)).find(is_it)?;
+        self.cells.get_mut(at)?.window.as_mut()
     }
 
     /// Returns how many bindings hold a region: those of windows, and those that a failed bind would bring back.
@@ -392,6 +413,16 @@ impl Windows {
         own.is_some_and(|state| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
     }
 
+    /// Returns whether a bind was done, by what the device says of its window. A type 2 window that is not bound shows it if this
+    /// bind or a newer one was to leave it so: an invalidation does not change the key.
+    fn was_done(&self, bind: &PendingBind, rkey: Rkey, is_bound: bool) -> bool {
+        let Some(window) = self.get(bind.mw).filter(|window| window.kind == MwType::Type2 && !is_bound) else {
+            return self.key_shows(bind, rkey);
+        };
+        let mut newer = self.binds().filter(|other| bind.is_before(other));
+        newer.any(|other| other.previous.binding.is_none()) || window.state.binding.is_none()
+    }
+
     /// Records that the peer has invalidated the type 2 window of the domain in slot `pd` with this key.
     pub(crate) fn invalidated(&mut self, pd: u16, rkey: Rkey) {
         if let Some(window) = self.type2(pd, rkey) {
@@ -418,11 +449,16 @@ impl<P: Provider> Verbs<'_, P> {
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get_mut(pd).ok_or(AllocMwError::StalePd)?;
-        let handle = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
+        let any = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
         let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
             Ok(created) => created,
             Err(error) => return Err(AllocMwError::Device(self.failed(error))),
         };
+        let near = self.shared.windows.with(|windows| {
+            let mut places = windows.places_of(rkey);
+            places.find_map(|index| self.mws.vacancy_at(index, self.first_generation))
+        });
+        let handle = near.unwrap_or(any);
         domain.users = domain.users.saturating_add(1);
         self.mws.occupy(handle, Mw { pd, inner });
         self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
@@ -446,29 +482,30 @@ impl<P: Provider> Verbs<'_, P> {
     /// # Errors
     /// The handle is stale, binds of the window are in flight, or the device refuses; the window is as before.
     pub fn dealloc_mw(&mut self, handle: MwHandle) -> Result<(), DeallocMwError<P::Error>> {
-        let mw = self.mws.get_mut(handle).ok_or(DeallocMwError::Stale)?;
+        self.mws.get(handle).ok_or(DeallocMwError::Stale)?;
         // A bind in flight would be done to whatever window gets the number next.
         self.shared.windows.with(|windows| windows.hide(handle)).map_err(|binds| DeallocMwError::Busy { binds })?;
+        // Nothing names it while it ends, also not after a panic in the middle: its key may be another's by then.
+        let mut mw = self.mws.remove(handle).ok_or(DeallocMwError::Stale)?;
         let destroyed = self.provider.destroy_mw(CoreToken::NEW, &mut mw.inner);
         self.shared.windows.with(|windows| windows.end_hidden(handle, destroyed.is_ok()));
         if let Err(error) = destroyed {
+            self.mws.occupy(handle, mw);
             return Err(DeallocMwError::Device(self.failed(error)));
         }
-        let pd = mw.pd;
-        self.mws.remove(handle);
-        self.leave_pd(pd);
+        self.leave_pd(mw.pd);
         Ok(())
     }
 
-    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `doorbell_head` is the head that the
-    /// device was notified. The device reports which of those that it knew were done.
-    pub(crate) fn end_binds(&mut self, qp: QpHandle, doorbell_head: u32) {
+    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. The device reports which of those that it knew were done.
+    pub(crate) fn end_binds(&mut self, qp: QpHandle) {
         let Some(slot) = self.shared.qps.get(usize::from(qp.index())) else { return };
-        let tail = slot.send.tail.load(Ordering::Relaxed);
+        // Nobody posts meanwhile.
+        let doorbell_head = slot.send.head.load(Ordering::Relaxed);
         while let Some(bind) = self.shared.windows.with(|windows| windows.oldest(qp)) {
-            let known = bind.at.wrapping_sub(tail) < doorbell_head.wrapping_sub(tail);
+            // Not by the tail: a poller that is about to end the bind has moved that past it.
+            let known = doorbell_head.wrapping_sub(bind.at).cast_signed() > 0;
             let failed = !known || !self.was_done(&bind);
-            log_event!(debug, "bind of {:?} at {} ended by RESET or destruction: failed {}", bind.mw, bind.at, failed);
             self.shared.windows.with(|windows| windows.end(&bind, failed));
         }
         // Under the lock, as every store of it: a poller may be about to subtract.
@@ -478,7 +515,7 @@ impl<P: Provider> Verbs<'_, P> {
     fn was_done(&mut self, bind: &PendingBind) -> bool {
         let Some(mw) = self.mws.get(bind.mw) else { return true };
         match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
-            Ok(rkey) => self.shared.windows.with(|windows| windows.key_shows(bind, rkey)),
+            Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.was_done(bind, rkey, is_bound)),
             // A device that does not answer will not let the region go either.
             Err(error) => {
                 self.failed(error);

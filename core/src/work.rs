@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Access, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
+use crate::{Access, Destination, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,6 +135,22 @@ pub enum SendOp<'a> {
         /// Key of the window.
         rkey: Rkey,
     },
+    /// SEND of a datagram.
+    SendTo {
+        /// Where to.
+        to: &'a Destination,
+        /// Message, one packet at most.
+        payload: Payload<'a>,
+    },
+    /// SEND_WITH_IMM of a datagram.
+    SendToWithImm {
+        /// Where to.
+        to: &'a Destination,
+        /// Message, one packet at most.
+        payload: Payload<'a>,
+        /// Immediate data in network byte order.
+        imm: [u8; 4],
+    },
 }
 
 /// A send request (`ibv_send_wr`).
@@ -147,6 +163,149 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// Operation.
     pub op: SendOp<'a>,
+}
+
+impl<'a> From<&'a [Sge]> for Payload<'a> {
+    #[inline(always)]
+    fn from(sges: &'a [Sge]) -> Self {
+        Self::Sges(sges)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Sge; N]> for Payload<'a> {
+    #[inline(always)]
+    fn from(sges: &'a [Sge; N]) -> Self {
+        Self::Sges(sges)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Payload<'a> {
+    #[inline(always)]
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Inline(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
+    #[inline(always)]
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self::Inline(bytes)
+    }
+}
+
+impl<'a> SendWr<'a> {
+    /// Creates a request of this operation, with `wr_id` 0 and without flags.
+    #[inline(always)]
+    pub const fn new(op: SendOp<'a>) -> Self {
+        Self { wr_id: 0, flags: SendFlags::empty(), op }
+    }
+
+    /// Creates a SEND.
+    #[inline(always)]
+    pub fn send(payload: impl Into<Payload<'a>>) -> Self {
+        Self::new(SendOp::Send { payload: payload.into() })
+    }
+
+    /// Creates a SEND_WITH_IMM; `imm` in network byte order.
+    #[inline(always)]
+    pub fn send_with_imm(payload: impl Into<Payload<'a>>, imm: [u8; 4]) -> Self {
+        Self::new(SendOp::SendWithImm { payload: payload.into(), imm })
+    }
+
+    /// Creates a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
+    #[inline(always)]
+    pub fn send_with_inv(payload: impl Into<Payload<'a>>, rkey: Rkey) -> Self {
+        Self::new(SendOp::SendWithInv { payload: payload.into(), rkey })
+    }
+
+    /// Creates a SEND of a datagram. It is one packet, which the MTU limits; nobody confirms it.
+    #[inline(always)]
+    pub fn send_to(to: &'a Destination, payload: impl Into<Payload<'a>>) -> Self {
+        Self::new(SendOp::SendTo { to, payload: payload.into() })
+    }
+
+    /// Creates a SEND_WITH_IMM of a datagram; `imm` in network byte order.
+    #[inline(always)]
+    pub fn send_to_with_imm(to: &'a Destination, payload: impl Into<Payload<'a>>, imm: [u8; 4]) -> Self {
+        Self::new(SendOp::SendToWithImm { to, payload: payload.into(), imm })
+    }
+
+    /// Creates an RDMA_WRITE.
+    #[inline(always)]
+    pub fn write(remote: Remote, payload: impl Into<Payload<'a>>) -> Self {
+        Self::new(SendOp::Write { payload: payload.into(), remote })
+    }
+
+    /// Creates an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
+    #[inline(always)]
+    pub fn write_with_imm(remote: Remote, payload: impl Into<Payload<'a>>, imm: [u8; 4]) -> Self {
+        Self::new(SendOp::WriteWithImm { payload: payload.into(), remote, imm })
+    }
+
+    /// Creates an RDMA_READ into `sges`.
+    #[inline(always)]
+    pub const fn read(remote: Remote, sges: &'a [Sge]) -> Self {
+        Self::new(SendOp::Read { sges, remote })
+    }
+
+    /// Creates an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
+    #[inline(always)]
+    pub const fn compare_swap(remote: Remote, sge: Sge, compare: u64, swap: u64) -> Self {
+        Self::new(SendOp::CompareSwap { sge, remote, compare, swap })
+    }
+
+    /// Creates an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
+    #[inline(always)]
+    pub const fn fetch_add(remote: Remote, sge: Sge, add: u64) -> Self {
+        Self::new(SendOp::FetchAdd { sge, remote, add })
+    }
+
+    /// Creates a BIND_MW of a type 2 window; `tag` is that of its new key.
+    #[inline(always)]
+    pub const fn bind_mw(mw: MwHandle, tag: KeyTag, info: BindInfo) -> Self {
+        Self::new(SendOp::BindMw { mw, tag, info })
+    }
+
+    /// Creates a LOCAL_INV of a type 2 window.
+    #[inline(always)]
+    pub const fn local_inv(rkey: Rkey) -> Self {
+        Self::new(SendOp::LocalInv { rkey })
+    }
+
+    /// Returns the request with a number that its completion returns.
+    #[must_use]
+    #[inline(always)]
+    pub const fn id(self, wr_id: u64) -> Self {
+        Self { wr_id, ..self }
+    }
+
+    /// Returns the request with these flags too.
+    #[must_use]
+    #[inline(always)]
+    pub const fn with(self, flags: SendFlags) -> Self {
+        Self { flags: self.flags.union(flags), ..self }
+    }
+
+    /// Returns the request that gives a completion ([`SendFlags::SIGNALED`]).
+    #[must_use]
+    #[inline(always)]
+    pub const fn signaled(self) -> Self {
+        self.with(SendFlags::SIGNALED)
+    }
+
+    /// Returns the request that waits for the reads and atomics before it ([`SendFlags::FENCE`]).
+    #[must_use]
+    #[inline(always)]
+    pub const fn fenced(self) -> Self {
+        self.with(SendFlags::FENCE)
+    }
+
+    /// Returns the request whose completion at the peer is a solicited one ([`SendFlags::SOLICITED`]).
+    #[must_use]
+    #[inline(always)]
+    pub const fn solicited(self) -> Self {
+        self.with(SendFlags::SOLICITED)
+    }
 }
 
 /// A receive request (`ibv_recv_wr`).
@@ -219,27 +378,47 @@ pub enum WcStatus {
     GeneralErr,
 }
 
+/// What `ibv_wc_status_str` prints.
 impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Success => "success",
-            Self::LocLenErr => {
-                "local length error: the message is longer than the receive, or has a length that the operation lacks"
-            }
-            Self::LocQpOpErr => "local queue pair operation error: the request is malformed",
-            Self::LocProtErr => "local protection error: key, protection domain or range of an SGE",
-            Self::WrFlushErr => "flushed: the queue pair is in the error state; an earlier completion has the cause",
-            Self::MwBindErr => "the bind of the memory window was refused",
-            Self::BadRespErr => "the peer's response makes no sense",
-            Self::LocAccessErr => "local access error: the region does not allow it",
-            Self::RemInvReqErr => "the peer calls the request invalid: check its receives, its access flags and the length",
-            Self::RemAccessErr => "the peer refuses the access: check rkey, address, length and access flags",
-            Self::RemOpErr => "the peer failed to do the operation",
-            Self::RetryExcErr => "the peer does not answer: check its state, LID, queue pair number and PSN",
-            Self::RnrRetryExcErr => "the peer has no receive posted",
-            Self::RemAbortErr => "the peer aborted the operation",
+            Self::LocLenErr => "local length error",
+            Self::LocQpOpErr => "local QP operation error",
+            Self::LocProtErr => "local protection error",
+            Self::WrFlushErr => "Work Request Flushed Error",
+            Self::MwBindErr => "memory management operation error",
+            Self::BadRespErr => "bad response error",
+            Self::LocAccessErr => "local access error",
+            Self::RemInvReqErr => "remote invalid request error",
+            Self::RemAccessErr => "remote access error",
+            Self::RemOpErr => "remote operation error",
+            Self::RetryExcErr => "transport retry counter exceeded",
+            Self::RnrRetryExcErr => "RNR retry counter exceeded",
+            Self::RemAbortErr => "aborted error",
             Self::GeneralErr => "general error",
         })
+    }
+}
+
+impl WcStatus {
+    /// Returns what it means and where to look. Empty where the name says all that is known.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::LocLenErr => ": the message is longer than the receive, or has a length that the operation lacks",
+            Self::LocQpOpErr => ": the request is malformed",
+            Self::LocProtErr => ": key, protection domain or range of an SGE",
+            Self::WrFlushErr => ": the queue pair is in the error state; an earlier completion has the cause",
+            Self::MwBindErr => ": the bind of the memory window was refused",
+            Self::BadRespErr => ": the peer's response makes no sense",
+            Self::LocAccessErr => ": the region does not allow it",
+            Self::RemInvReqErr => ": the peer calls it invalid; check its receives, its access flags and the length",
+            Self::RemAccessErr => ": the peer refuses the access; check rkey, address, length and access flags",
+            Self::RemOpErr => ": the peer failed to do the operation",
+            Self::RetryExcErr => ": the peer does not answer; check its state, LID, queue pair number and PSN",
+            Self::RnrRetryExcErr => ": the peer has no receive posted",
+            Self::Success | Self::RemAbortErr | Self::GeneralErr => "",
+        }
     }
 }
 
@@ -259,7 +438,7 @@ impl fmt::Display for WcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.loss {
             Some(loss) => write!(f, "flushed: the device is lost, {loss}"),
-            None => write!(f, "{} (vendor error {:#x})", self.status, self.vendor_err),
+            None => write!(f, "{}{} (vendor error {:#x})", self.status, self.status.remedy(), self.vendor_err),
         }
     }
 }
@@ -316,6 +495,19 @@ impl Completion {
     };
 
     /// Returns whether the request succeeded, as a result.
+    ///
+    /// ```
+    /// # use bareverbs::{SendWr, WcStatus};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # b.remove();
+    /// qa.qp.send.post(&SendWr::send(b"anybody?"))?;
+    /// let error = qa.wait()?.result().unwrap_err();
+    /// assert_eq!(error.status, WcStatus::RetryExcErr);
+    /// assert!(error.to_string().starts_with("transport retry counter exceeded: "));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The status of a request that failed, with the device's own code.

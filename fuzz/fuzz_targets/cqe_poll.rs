@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 
 use arbitrary::Arbitrary;
-use bareverbs::{Access, Completion, Lid, Payload, PdHandle, PollCqError, QpCap, QpType, RecvWr, SendFlags, SendOp, SendWr};
+use bareverbs::{Access, Completion, Lid, Payload, PdHandle, QpCap, QpType, RecvWr, SendFlags, SendOp, SendWr};
 use bareverbs_fuzz::queues::Listener;
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut};
 use bareverbs_sim::DeviceConfig;
@@ -79,20 +79,13 @@ fn run(harness: &mut Harness, input: &Input) {
     let cookie = harness.listener.created().user_index;
 
     let verbs = &mut harness.node.verbs;
-    let split = input.mode & 4 != 0;
-    let mut send_queue = if split { verbs.take_send_queue(end.qp).ok() } else { None };
-    let mut recv_queue = if split { verbs.take_recv_queue(end.qp).ok() } else { None };
     let mut sends = 0_u64;
     for &(signaled, long) in &input.sends {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let bytes = [0; 64];
         let payload = Payload::Inline(&bytes[..if long { 64 } else { 1 }]);
         let wr = SendWr { wr_id: sends, flags, op: SendOp::Send { payload } };
-        let posted = match &mut send_queue {
-            Some(queue) => queue.post_send(&wr),
-            None => verbs.post_send(end.qp, &wr),
-        };
-        if posted.is_err() {
+        if verbs.post_send(end.qp, &wr).is_err() {
             break;
         }
         sends += 1;
@@ -100,11 +93,7 @@ fn run(harness: &mut Harness, input: &Input) {
     let mut receives = 0_u64;
     for _ in 0..input.receives {
         let wr = RecvWr { wr_id: 1 << 32 | receives, sges: &[harness.region.sge(0, 64)] };
-        let posted = match &mut recv_queue {
-            Some(queue) => queue.post_recv(&wr),
-            None => verbs.post_recv(end.qp, &wr),
-        };
-        if posted.is_err() {
+        if verbs.post_recv(end.qp, &wr).is_err() {
             break;
         }
         receives += 1;
@@ -136,10 +125,6 @@ fn run(harness: &mut Harness, input: &Input) {
     assert_eq!(left.send_blocks == 0, next_send == sends, "blocks in flight without a request, or a request without blocks");
     assert_eq!(u64::from(left.recvs), receives - (next_receive - (1 << 32)), "receives complete one by one");
 
-    if let (Some(send), Some(recv)) = (send_queue, recv_queue) {
-        assert!(verbs.destroy_qp(end.qp).is_err(), "its queues are split off");
-        assert!(verbs.return_send_queue(send).is_ok() && verbs.return_recv_queue(recv).is_ok());
-    }
     // The device's own events of this must not fill the queue that the next input finds.
     while let Ok(Some(_)) = verbs.poll_event() {}
     verbs.destroy_qp(end.qp).expect("destroy_qp");
@@ -150,27 +135,12 @@ fn run(harness: &mut Harness, input: &Input) {
 /// Polls once, and returns the completions, `capacity` at most.
 fn poll(verbs: &mut Rdma, end: &End, capacity: usize, mode: u8) -> Vec<Completion> {
     let mut out = [Completion::EMPTY; 16];
-    let mut split = if mode & 2 != 0 { verbs.take_cq(end.cq).ok() } else { None };
-    let taken = if mode & 1 != 0 {
-        let completions = match &mut split {
-            Some(queue) => queue.completions(),
-            None => verbs.completions(end.cq).expect("the queue is there"),
-        };
-        completions.take(capacity).filter_map(Result::ok).collect()
-    } else {
-        let taken = match &mut split {
-            Some(queue) => queue.poll(&mut out[..capacity]),
-            None => verbs.poll_cq(end.cq, &mut out[..capacity]),
-        };
-        assert!(!matches!(taken, Err(PollCqError::Stale | PollCqError::Taken)), "the queue is there");
-        let taken = taken.unwrap_or(0);
-        assert!(taken <= capacity);
-        out[..taken].to_vec()
-    };
-    if let Some(queue) = split {
-        assert!(verbs.return_cq(queue).is_ok());
+    if mode & 1 != 0 {
+        return verbs.completions(end.cq).take(capacity).filter_map(Result::ok).collect();
     }
-    taken
+    let taken = verbs.poll_cq(end.cq, &mut out[..capacity]).unwrap_or(0);
+    assert!(taken <= capacity);
+    out[..taken].to_vec()
 }
 
 impl Entry {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::mem::{self, ManuallyDrop};
 
 use arbitrary::Arbitrary;
-use bareverbs::{Completion, Errno, Lid, PdHandle, QpCap, QpType, SendFlags};
+use bareverbs::{Completion, Errno, Lid, PdHandle, QpCap, QpType, SendWr};
 use bareverbs_fuzz::queues::{CreatedQueues, Listener, Queue};
 use bareverbs_fuzz::request::{Ground, Keys, Request};
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut, WQEBB};
@@ -27,12 +27,10 @@ struct Input {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Way {
-    /// By the method of the operation.
-    typed: bool,
+    /// By the queue itself, without a batch.
+    direct: bool,
     /// The batch is forgotten, and so are the requests in it, but for those that change a key.
     forgotten: bool,
-    /// The queue is split off for it.
-    taken: bool,
 }
 
 /// A device and a domain with regions, made once; a queue pair is made for each input.
@@ -96,9 +94,9 @@ impl Queues {
         let mut at = 0;
         while at < start {
             let count = blocks.min(start - at);
-            let mut batch = node.verbs.send_batch(self.end.qp).expect("it is in RTS");
+            let mut batch = node.verbs.send_batch(self.end.qp);
             for _ in 0..count {
-                batch.send_inline(1, SendFlags::empty(), &[]).expect("there is room");
+                batch.post(&SendWr::send(&[] as &[u8]).id(1)).expect("there is room");
             }
             drop(batch);
             at += count;
@@ -156,7 +154,7 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
             checked.unwrap_or_else(|wrong| panic!("{wrong}: {request:?}"));
             own = usize::from(wqe.blocks()) * WQEBB;
             // What is forgotten leaves its place to the next.
-            assert!(stayed || way.forgotten && !request.changes_a_key(), "{request:?} is gone");
+            assert!(stayed || way.forgotten && !way.direct && !request.changes_a_key(), "{request:?} is gone");
             if stayed {
                 fenced = request.changes_a_key();
                 last = Some(at);
@@ -168,7 +166,7 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
             assert_eq!(before[byte], after[byte], "byte {byte} belongs to another request: {request:?} at {at}");
         }
     }
-    node.verbs.ring_send_queue(qp).expect("it is there");
+    node.verbs.ring_send_queue(qp);
     let in_flight = node.verbs.qp(qp).expect("it is there").send_blocks;
     if last.is_none() {
         assert_eq!(in_flight, 0, "nothing was posted");
@@ -179,27 +177,20 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
 
 /// Posts a request; its keys, and whether it is in the queue after that.
 fn post(node: &mut Node, ground: &mut Ground, queues: &Queues, way: Way, request: &Request) -> Result<(Keys, bool), Errno> {
-    let qp = queues.end.qp;
-    let mut taken = if way.taken { node.verbs.take_send_queue(qp).ok() } else { None };
-    let batch = match &mut taken {
-        Some(queue) => queue.batch(),
-        None => node.verbs.send_batch(qp),
-    };
-    let mut batch = batch.expect("it is in RTS");
-    let free = batch.free_blocks();
-    let posted = request.post(&mut batch, ground, way.typed);
-    if way.forgotten {
-        mem::forget(batch);
+    let queue = node.verbs.send(queues.end.qp);
+    let free = queue.free_blocks();
+    let posted = if way.direct {
+        request.post(queue, ground)
     } else {
-        drop(batch);
-    }
-    let again = match &mut taken {
-        Some(queue) => queue.batch(),
-        None => node.verbs.send_batch(qp),
+        let mut batch = queue.batch();
+        let posted = request.post(&mut batch, ground);
+        if way.forgotten {
+            mem::forget(batch);
+        } else {
+            drop(batch);
+        }
+        posted
     };
-    let stayed = again.expect("it is in RTS").free_blocks() != free;
-    if let Some(queue) = taken {
-        assert!(node.verbs.return_send_queue(queue).is_ok());
-    }
+    let stayed = queue.free_blocks() != free;
     posted.map(|keys| (keys, stayed))
 }

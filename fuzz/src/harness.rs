@@ -3,9 +3,9 @@
 use std::mem;
 
 use bareverbs::{
-    AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle, MwBind, MwHandle,
-    MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState,
-    QpType, Region, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
+    AddressVector, Clock as _, Completion, CompletionQueue, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle,
+    MwBind, MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType,
+    Region, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
@@ -54,10 +54,14 @@ struct Run<'s> {
     pds: Vec<PdHandle>,
     mrs: Vec<MrHandle>,
     /// The regions that live, by their places in `mrs`.
-    regions: Vec<Option<Region<SimBuffer>>>,
+    regions: Vec<Option<Region<'s, SimBuffer>>>,
     mws: Vec<MwHandle>,
     cqs: Vec<CqHandle>,
+    /// The completion queues that live, by their places in `cqs`.
+    completion_queues: Vec<Option<CompletionQueue<'s, Driver>>>,
     qps: Vec<QpHandle>,
+    /// The queue pairs that live, by their places in `qps`.
+    queue_pairs: Vec<Option<bareverbs::QueuePair<'s, Driver>>>,
 }
 
 fn some(name: u8, of: usize) -> usize {
@@ -100,25 +104,17 @@ impl Harness {
         let model = Model { memory: mem::take(&mut self.bytes), ..Model::default() };
         let verbs = Verbs::new(driver, &mut self.tables);
         let (host, memory, before) = (&self.host, &self.memory, self.before);
-        let (pds, mrs, regions, mws, cqs, qps) = Default::default();
-        let mut run = Run { host, verbs, memory, before, model, pds, mrs, regions, mws, cqs, qps };
+        let (pds, mrs, regions, mws) = Default::default();
+        let (cqs, completion_queues, qps, queue_pairs) = Default::default();
+        let mut run =
+            Run { host, verbs, memory, before, model, pds, mrs, regions, mws, cqs, completion_queues, qps, queue_pairs };
         for step in steps {
             run.step(step);
         }
         run.clear();
         self.bytes = mem::take(&mut run.model.memory);
-        let Ok(driver) = run.verbs.into_provider() else { panic!("a queue was not returned") };
+        let Ok(driver) = run.verbs.into_provider() else { panic!("a queue lives") };
         self.driver = Some(driver);
-    }
-}
-
-/// Posts a request of the model by the method of its operation.
-fn post_typed(batch: &mut SendBatch<'_, Driver>, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-    match wr.op {
-        SendOp::Write { payload: Payload::Sges(sges), remote } => batch.write(wr.wr_id, wr.flags, remote, sges),
-        SendOp::Read { sges, remote } => batch.read(wr.wr_id, wr.flags, remote, sges),
-        SendOp::FetchAdd { sge, remote, add } => batch.fetch_add(wr.wr_id, wr.flags, remote, add, &sge),
-        ref other => panic!("the model has no {other:?}"),
     }
 }
 
@@ -141,7 +137,8 @@ impl Run<'_> {
             Step::CreateCq => {
                 let model = if live(&self.model.cqs) == CQS { Err(Errno::Enomem) } else { Ok(()) };
                 if let Some(cq) = agree(self.verbs.create_cq(64), |e| e.errno(), model, step) {
-                    self.cqs.push(cq);
+                    self.cqs.push(cq.handle());
+                    self.completion_queues.push(Some(cq));
                     self.model.cqs.push(Some(()));
                 }
             }
@@ -237,7 +234,15 @@ impl Run<'_> {
             (Some(()), true) => Err(Errno::Ebusy),
             (Some(()), false) => Ok(()),
         };
-        if agree(self.verbs.destroy_cq(cq), |e| e.errno(), model, step).is_some() {
+        let destroyed = match self.completion_queues[name].take() {
+            None => self.verbs.destroy_dropped_cq(cq),
+            Some(queue) => self.verbs.destroy_cq(queue).map_err(|refused| {
+                self.completion_queues[name] = refused.returned;
+                assert!(self.completion_queues[name].is_some(), "a completion queue that lives was not given back");
+                refused.error
+            }),
+        };
+        if agree(destroyed, |e| e.errno(), model, step).is_some() {
             self.model.cqs[name] = None;
         }
     }
@@ -252,26 +257,39 @@ impl Run<'_> {
         let init =
             QpInit { pd: pd_handle, qp_type: QpType::Rc, send_cq: cq_handle, recv_cq: cq_handle, cap: CAP, sq_sig_all: true };
         if let Some(qp) = agree(self.verbs.create_qp(&init), |e| e.errno(), model, step) {
-            self.qps.push(qp);
+            self.qps.push(qp.handle());
+            self.queue_pairs.push(Some(qp));
             self.model.qps.push(Some(QueuePair { pd, cq, peer: None }));
         }
     }
 
     fn destroy_qp(&mut self, name: usize, step: &Step) {
         let Some(&qp) = self.qps.get(name) else { return };
-        let model = get(&self.model.qps, name).map(drop).ok_or(Errno::Einval);
+        let Some(known) = get(&self.model.qps, name) else {
+            agree(self.verbs.destroy_dropped_qp(qp), |e| e.errno(), Err(Errno::Einval), step);
+            return;
+        };
         self.part(name);
-        if agree(self.verbs.destroy_qp(qp), |e| e.errno(), model, step).is_some() {
+        let queues = self.queue_pairs[name].take().expect("it lives");
+        if agree(self.verbs.destroy_qp(queues), |refused| refused.error.errno(), Ok(()), step).is_some() {
             self.model.qps[name] = None;
+            self.drain(known.cq);
         }
     }
 
     fn reset(&mut self, name: usize) {
         if let Some(qp) = get(&self.model.qps, name) {
-            let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-            self.verbs.modify_qp(self.qps[name], &attr, QpAttrMask::STATE).expect("every state goes to RESET");
+            let queues = self.queue_pairs[name].as_mut().expect("it lives");
+            self.verbs.reset_qp(queues).expect("every state goes to RESET");
             self.model.qps[name] = Some(QueuePair { peer: None, ..qp });
+            self.drain(qp.cq);
         }
+    }
+
+    /// Finds a completion queue empty: then queue pairs leave RESET, and their slots serve others.
+    fn drain(&mut self, cq: usize) {
+        let queue = self.completion_queues[cq].as_mut().expect("a queue pair uses it");
+        assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0));
     }
 
     /// Puts a queue pair and its peer back to RESET.
@@ -305,7 +323,8 @@ impl Run<'_> {
     }
 
     fn bind(&mut self, qp: usize, mw: usize, asked: &Binding, way: u8, step: &Step) {
-        let (Some(&qp_handle), Some(&mw_handle), Some(&mr)) = (self.qps.get(qp), self.mws.get(mw), self.mrs.get(asked.mr))
+        let (Some(Some(queues)), Some(&mw_handle), Some(&mr)) =
+            (self.queue_pairs.get_mut(qp), self.mws.get(mw), self.mrs.get(asked.mr))
         else {
             return;
         };
@@ -313,26 +332,19 @@ impl Run<'_> {
         let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE + start as u64, length: length as u64, access };
         let model = self.model.bind(qp, mw, asked);
         let bound = match way % 4 {
-            // A batch is not opened in every state, where a bind says what is wrong with it first.
-            1 | 2 if get(&self.model.qps, qp).is_some_and(|qp| qp.peer.is_some()) => {
-                let mut batch = self.verbs.send_batch(qp_handle).expect("it is in RTS");
+            1 | 2 => {
+                let mut batch = queues.send.batch();
                 let bound = batch.bind_mw(mw_handle, &bind);
                 if way % 4 == 2 {
                     mem::forget(batch);
                     // A bind of a forgotten batch waits for the next doorbell.
-                    self.verbs.ring_send_queue(qp_handle).expect("it is there");
+                    queues.send.ring();
                 } else {
                     drop(batch);
                 }
                 bound
             }
-            3 if get(&self.model.qps, qp).is_some() => {
-                let Ok(mut queue) = self.verbs.take_send_queue(qp_handle) else { panic!("it was not out") };
-                let bound = queue.bind_mw(mw_handle, &bind);
-                assert!(self.verbs.return_send_queue(queue).is_ok());
-                bound
-            }
-            _ => self.verbs.bind_mw(qp_handle, mw_handle, &bind),
+            _ => queues.send.bind_mw(mw_handle, &bind),
         };
         if let Some(rkey) = agree(bound, |e| e.errno(), model, step) {
             let completion = self.completion(qp, way / 4, step);
@@ -348,7 +360,7 @@ impl Run<'_> {
     fn request(&mut self, step: &Step) {
         let Step::Request { operation, qp, mr, local, window, key, remote, length, way } = *step else { return };
         let qp = some(qp, self.qps.len());
-        let (Some(&handle), Some(&mr)) = (self.qps.get(qp), self.mrs.get(some(mr, self.mrs.len()))) else { return };
+        let (Some(Some(_)), Some(&mr)) = (self.queue_pairs.get(qp), self.mrs.get(some(mr, self.mrs.len()))) else { return };
         let atomic = matches!(operation, Operation::FetchAdd(_));
         let (local, mut near) = span(local, length);
         let (mut remote, far) = span(remote, length);
@@ -375,7 +387,7 @@ impl Run<'_> {
             Operation::FetchAdd(add) => SendOp::FetchAdd { sge, remote: place, add },
         };
         let model = self.model.post(qp, lkey, local, near, operation != Operation::Write);
-        let posted = self.post(handle, &SendWr { wr_id: 2, flags: SendFlags::empty(), op }, way % 8, model, step);
+        let posted = self.post(qp, &SendWr { wr_id: 2, flags: SendFlags::empty(), op }, way % 8, model, step);
         if agree(posted, |e| e.errno(), model, step).is_none() {
             return;
         }
@@ -399,42 +411,31 @@ impl Run<'_> {
     /// Posts a request in one of the ways that there are.
     fn post(
         &mut self,
-        qp: QpHandle,
+        qp: usize,
         wr: &SendWr<'_>,
         way: u8,
         model: Result<(), Errno>,
         step: &Step,
     ) -> Result<(), PostSendError> {
+        let send = &mut self.queue_pairs[qp].as_mut().expect("it lives").send;
         match way {
-            0 => self.verbs.send_batch(qp)?.post(wr),
-            1 => post_typed(&mut self.verbs.send_batch(qp)?, wr),
-            2 => self.verbs.post_send_list(qp, std::slice::from_ref(wr)).map_err(|bad| bad.error),
+            0 | 1 => send.batch().post(wr),
+            2 | 5 => send.post_list(std::slice::from_ref(wr)).map_err(|bad| bad.error),
             // What a forgotten batch has posted waits for the next doorbell, or is gone and another one comes in its place.
             3 | 4 => {
-                let mut batch = self.verbs.send_batch(qp)?;
+                let mut batch = send.batch();
                 let free = batch.free_blocks();
                 let posted = batch.post(wr);
                 agree(posted, |e| e.errno(), model, step);
                 mem::forget(batch);
                 posted?;
                 if way == 4 {
-                    self.verbs.ring_send_queue(qp)?;
+                    send.ring();
                 }
                 // Its end rings.
-                if self.verbs.send_batch(qp)?.free_blocks() == free { self.verbs.post_send(qp, wr) } else { Ok(()) }
+                if send.batch().free_blocks() == free { send.post(wr) } else { Ok(()) }
             }
-            5 | 6 if self.verbs.qp(qp).is_ok() => {
-                let Ok(mut queue) = self.verbs.take_send_queue(qp) else { panic!("it was not out") };
-                assert_eq!(self.verbs.post_send(qp, wr), Err(PostSendError::Taken));
-                assert!(self.verbs.take_send_queue(qp).is_err() && self.verbs.destroy_qp(qp).is_err());
-                let posted = match way {
-                    5 => queue.post_send(wr),
-                    _ => queue.batch().map_err(PostSendError::from).and_then(|mut batch| post_typed(&mut batch, wr)),
-                };
-                assert!(self.verbs.return_send_queue(queue).is_ok());
-                posted
-            }
-            _ => self.verbs.post_send(qp, wr),
+            _ => send.post(wr),
         }
     }
 
@@ -448,7 +449,7 @@ impl Run<'_> {
 
     /// Returns the next completion in the queue of a queue pair, which must be its own.
     fn completion(&mut self, qp: usize, way: u8, step: &Step) -> Completion {
-        let cq = self.cqs[get(&self.model.qps, qp).expect("it has posted").cq];
+        let cq = get(&self.model.qps, qp).expect("it has posted").cq;
         let clock = self.host.clock();
         for _ in 0..MAX_POLLS {
             match self.poll(cq, way).as_slice() {
@@ -464,20 +465,13 @@ impl Run<'_> {
     }
 
     /// Returns what is in a completion queue now, two completions at most, in one of the ways that there are.
-    fn poll(&mut self, cq: CqHandle, way: u8) -> Vec<Result<Completion, PollCqError>> {
+    fn poll(&mut self, cq: usize, way: u8) -> Vec<Result<Completion, PollCqError>> {
+        let queue = self.completion_queues[cq].as_mut().expect("a queue pair uses it");
+        if !way.is_multiple_of(2) {
+            return queue.completions().take(2).collect();
+        }
         let mut out = [Completion::EMPTY; 2];
-        let polled = match way % 4 {
-            0 => self.verbs.poll_cq(cq, &mut out),
-            1 => return self.verbs.completions(cq).expect("it is there").take(2).collect(),
-            _ => {
-                let Ok(mut queue) = self.verbs.take_cq(cq) else { panic!("it was not out") };
-                assert_eq!(self.verbs.poll_cq(cq, &mut out), Err(PollCqError::Taken));
-                let polled = queue.poll(&mut out);
-                assert!(self.verbs.return_cq(queue).is_ok());
-                polled
-            }
-        };
-        match polled {
+        match queue.poll(&mut out) {
             Ok(taken) => out[..taken].iter().copied().map(Ok).collect(),
             Err(error) => vec![Err(error)],
         }

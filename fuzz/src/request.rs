@@ -2,8 +2,8 @@
 
 use arbitrary::Arbitrary;
 use bareverbs::{
-    Access, BindInfo, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch,
-    SendFlags, SendOp, SendWr, Sge,
+    Access, BindInfo, BindMwError, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PdHandle, PostSendError, QpCap, Region,
+    Remote, Rkey, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge,
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
@@ -21,7 +21,7 @@ const WINDOW_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).un
 
 /// What requests may name on this side.
 pub struct Ground {
-    regions: Vec<Region<SimBuffer>>,
+    regions: Vec<Region<'static, SimBuffer>>,
     windows: [(MwHandle, u32); 2],
 }
 
@@ -54,7 +54,7 @@ impl Ground {
         }
     }
 
-    fn region(&self, which: u8) -> &Region<SimBuffer> {
+    fn region(&self, which: u8) -> &Region<'static, SimBuffer> {
         &self.regions[usize::from(which) % self.regions.len()]
     }
 
@@ -191,13 +191,11 @@ impl Request {
         matches!(self.operation, Operation::Bind { .. } | Operation::LocalInv)
     }
 
-    /// Posts it, `typed` by the method of its operation.
+    /// Posts it.
     ///
     /// # Errors
-    /// As of the batch.
-    pub fn post(&self, batch: &mut SendBatch<'_, Driver>, ground: &mut Ground, typed: bool) -> Result<Keys, Errno> {
-        let (id, flags) = (7, self.flags());
-        let wr = |op| SendWr { wr_id: id, flags, op };
+    /// As of the batch or queue.
+    pub fn post(&self, to: &mut impl Post, ground: &mut Ground) -> Result<Keys, Errno> {
         let mut list = Vec::new();
         if let Some(pieces) = self.pieces() {
             list = ground.sges(pieces);
@@ -206,82 +204,45 @@ impl Request {
             Some(bytes) => Payload::Inline(bytes),
             None => Payload::Sges(&list),
         };
-        let posted = match self.operation {
-            Operation::Bind { .. } | Operation::LocalInv => return self.post_bind(batch, ground, typed),
-            Operation::Send(_) => match payload {
-                Payload::Sges(sges) if typed => batch.send(id, flags, sges),
-                Payload::Inline(bytes) if typed => batch.send_inline(id, flags, bytes),
-                _ => batch.post(&wr(SendOp::Send { payload })),
-            },
-            Operation::SendWithImm(_, imm) => match payload {
-                Payload::Sges(sges) if typed => batch.send_imm(id, flags, imm, sges),
-                Payload::Inline(bytes) if typed => batch.send_imm_inline(id, flags, imm, bytes),
-                _ => batch.post(&wr(SendOp::SendWithImm { payload, imm })),
-            },
-            Operation::SendWithInv(_, rkey) => match (payload, Rkey::new(rkey)) {
-                (Payload::Sges(sges), rkey) if typed => batch.send_inv(id, flags, rkey, sges),
-                (Payload::Inline(bytes), rkey) if typed => batch.send_inv_inline(id, flags, rkey, bytes),
-                (payload, rkey) => batch.post(&wr(SendOp::SendWithInv { payload, rkey })),
-            },
-            Operation::Write(_, far) => match (payload, remote(far)) {
-                (Payload::Sges(sges), remote) if typed => batch.write(id, flags, remote, sges),
-                (Payload::Inline(bytes), remote) if typed => batch.write_inline(id, flags, remote, bytes),
-                (payload, remote) => batch.post(&wr(SendOp::Write { payload, remote })),
-            },
-            Operation::WriteWithImm(_, far, imm) => match (payload, remote(far)) {
-                (Payload::Sges(sges), remote) if typed => batch.write_imm(id, flags, remote, imm, sges),
-                (Payload::Inline(bytes), remote) if typed => batch.write_imm_inline(id, flags, remote, imm, bytes),
-                (payload, remote) => batch.post(&wr(SendOp::WriteWithImm { payload, remote, imm })),
-            },
-            Operation::Read(_, far) if typed => batch.read(id, flags, remote(far), &list),
-            Operation::Read(_, far) => batch.post(&wr(SendOp::Read { sges: &list, remote: remote(far) })),
+        let op = match self.operation {
+            Operation::Bind { .. } | Operation::LocalInv => return self.post_bind(to, ground),
+            Operation::Send(_) => SendOp::Send { payload },
+            Operation::SendWithImm(_, imm) => SendOp::SendWithImm { payload, imm },
+            Operation::SendWithInv(_, rkey) => SendOp::SendWithInv { payload, rkey: Rkey::new(rkey) },
+            Operation::Write(_, far) => SendOp::Write { payload, remote: remote(far) },
+            Operation::WriteWithImm(_, far, imm) => SendOp::WriteWithImm { payload, remote: remote(far), imm },
+            Operation::Read(_, far) => SendOp::Read { sges: &list, remote: remote(far) },
             Operation::CompareSwap(near, far, compare, swap) => {
-                let (sge, remote) = (ground.eight(near), remote(aligned(far)));
-                if typed {
-                    batch.compare_swap(id, flags, remote, compare, swap, &sge)
-                } else {
-                    batch.post(&wr(SendOp::CompareSwap { sge, remote, compare, swap }))
-                }
+                SendOp::CompareSwap { sge: ground.eight(near), remote: remote(aligned(far)), compare, swap }
             }
             Operation::FetchAdd(near, far, add) => {
-                let (sge, remote) = (ground.eight(near), remote(aligned(far)));
-                if typed {
-                    batch.fetch_add(id, flags, remote, add, &sge)
-                } else {
-                    batch.post(&wr(SendOp::FetchAdd { sge, remote, add }))
-                }
+                SendOp::FetchAdd { sge: ground.eight(near), remote: remote(aligned(far)), add }
             }
         };
-        posted.map(|()| Keys::default()).map_err(|error| error.errno())
+        to.post(&self.request(op)).map(|()| Keys::default()).map_err(|error| error.errno())
     }
 
-    fn post_bind(&self, batch: &mut SendBatch<'_, Driver>, ground: &mut Ground, typed: bool) -> Result<Keys, Errno> {
-        let (wr_id, flags) = (7, self.flags());
+    fn request<'a>(&self, op: SendOp<'a>) -> SendWr<'a> {
+        SendWr::new(op).id(7).with(self.flags())
+    }
+
+    fn post_bind(&self, to: &mut impl Post, ground: &mut Ground) -> Result<Keys, Errno> {
         let [(first, first_key), (second, second_key)] = ground.windows;
         let (which, old, new) = match self.operation {
             Operation::Bind { second: false, .. } => {
                 let BindInfo { mr, addr, length, access } = self.bind_info(ground);
-                let bind = MwBind { wr_id, flags, mr, addr, length, access };
-                (0, first_key, batch.bind_mw(first, &bind).map_err(|error| error.errno())?.get())
+                let bind = MwBind { wr_id: 7, flags: self.flags(), mr, addr, length, access };
+                (0, first_key, to.bind_mw(first, &bind).map_err(|error| error.errno())?.get())
             }
             Operation::Bind { key, .. } => {
                 let (tag, info) = (KeyTag(key), self.bind_info(ground));
-                let posted = if typed {
-                    batch.bind(wr_id, flags, second, tag, &info)
-                } else {
-                    batch.post(&SendWr { wr_id, flags, op: SendOp::BindMw { mw: second, tag, info } })
-                };
-                posted.map_err(|error| error.errno())?;
+                let op = SendOp::BindMw { mw: second, tag, info };
+                to.post(&self.request(op)).map_err(|error| error.errno())?;
                 (1, second_key, Rkey::new(second_key).with_tag(tag).get())
             }
             _ => {
-                let rkey = Rkey::new(second_key);
-                let posted = if typed {
-                    batch.local_inv(wr_id, flags, rkey)
-                } else {
-                    batch.post(&SendWr { wr_id, flags, op: SendOp::LocalInv { rkey } })
-                };
-                posted.map_err(|error| error.errno())?;
+                let op = SendOp::LocalInv { rkey: Rkey::new(second_key) };
+                to.post(&self.request(op)).map_err(|error| error.errno())?;
                 (1, second_key, second_key)
             }
         };
@@ -440,4 +401,39 @@ fn atomic(ground: &Ground, near: (u8, u32), far: Far, operation: AtomicOperation
     let near = ground.eight(near);
     let data = vec![DataSegment::Pointer(DataPointer { len: 8, lkey: near.lkey.get(), addr: near.addr })];
     SendBody::Atomic { remote: remote_address(aligned(far)), operation, data }
+}
+
+/// Where requests are posted.
+pub trait Post {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// It is refused.
+    fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError>;
+
+    /// Posts a bind of a type 1 window.
+    ///
+    /// # Errors
+    /// It is refused.
+    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError>;
+}
+
+impl Post for SendBatch<'_, Driver> {
+    fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        Self::post(self, wr)
+    }
+
+    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+        Self::bind_mw(self, mw, bind)
+    }
+}
+
+impl Post for SendQueue<'_, Driver> {
+    fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        Self::post(self, wr)
+    }
+
+    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+        Self::bind_mw(self, mw, bind)
+    }
 }

@@ -1,4 +1,5 @@
 //! The `bareverbs` command: self-test, measurements, decoders and trace, on simulated devices or cards behind VFIO.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod args;

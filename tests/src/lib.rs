@@ -2,6 +2,7 @@
 
 pub mod book;
 pub mod command_fields;
+mod kept_verbs;
 mod lone_device;
 mod refused;
 mod registration;
@@ -10,14 +11,16 @@ mod resource_snapshot;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, Machine, MrHandle, MrInfo, Mtu,
-    PdHandle, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags,
-    SendOp, SendWr, Sge, Storage, Verbs,
+    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, Machine, MrHandle, MrInfo, PdHandle,
+    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags, SendOp,
+    SendWr, Sge, Storage, Verbs,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Profile};
 
+pub use bareverbs_testing::{Connection, bring_up, driver_config};
+pub use kept_verbs::KeptVerbs;
 pub use lone_device::LoneDevice;
 pub use registration::{SamePage, register, register_mapped};
 pub use resource_snapshot::ResourceSnapshot;
@@ -27,17 +30,23 @@ pub const PAGES: usize = 4096;
 /// The driver on a simulated host.
 pub type Driver = Mlx5<SimPlatform, PAGES>;
 /// The verbs on it.
-pub type Rdma = Verbs<'static, Driver>;
+pub type Rdma = KeptVerbs<Driver>;
+/// Tables for every scenario: more than those of [`bareverbs_testing::Node`], and of any provider.
+type Tables<P> = Storage<'static, P, 4, 16, 8, 8, 16>;
+
 /// Verbs over storage of their own, which lives as long as the test.
-pub fn verbs<P: Provider + 'static>(driver: P) -> Verbs<'static, P> {
+pub fn verbs<P: Provider + 'static>(driver: P) -> KeptVerbs<P> {
+    KeptVerbs::new(Verbs::new(driver, tables()))
+}
+
+fn tables<P: Provider + 'static>() -> &'static mut Tables<P> {
     let long: &'static [QpRings<8192, 4096>; 2] = Box::leak(Box::default());
     let short: &'static [QpRings<1024, 1024>; 14] = Box::leak(Box::default());
     let rings = core::array::from_fn(|index| match index.checked_sub(14) {
         Some(index) => long[index].view(),
         None => short[index].view(),
     });
-    let tables: &'static mut Storage<'static, P, 4, 16, 8, 8, 16> = Box::leak(Box::new(Storage::new(rings)));
-    Verbs::new(driver, tables)
+    Box::leak(Box::new(Storage::new(rings)))
 }
 
 /// Where the callers' addresses begin: not where the device sees the same bytes.
@@ -125,33 +134,22 @@ impl Node {
 
     /// Brings the device of `host` up with `config`.
     pub fn with_config(host: Host, config: &Config) -> Self {
-        let driver = match Driver::bring_up(machine(&host), config) {
-            Ok(driver) => driver,
-            Err((error, _)) => panic!("bring-up: {error:?}"),
-        };
-        let mut node = Self { host, verbs: verbs(driver) };
-        node.await_port();
-        node
+        match bring_up(&host, config, tables()) {
+            Ok(verbs) => Self { host, verbs: KeptVerbs::new(verbs) },
+            Err(error) => panic!("bring-up: {error:?}"),
+        }
     }
 
     /// Waits until the port is active, if there is anything to wait for, and takes the events of that.
     pub fn await_port(&mut self) {
-        let is_late = self.host.with_device(|device| {
-            let DeviceConfig { link_training, lid_delay, link_up, managed, .. } = *device.config();
-            link_up && !managed && !(link_training + lid_delay).is_zero()
-        });
-        if is_late {
-            self.verbs.wait_active(1, Duration::from_secs(60)).expect("wait_active");
-            while self.verbs.poll_event().expect("poll_event").is_some() {}
-            self.host.take_interrupts();
-        }
+        bareverbs_testing::await_port(&self.host, &mut self.verbs).expect("await_port");
     }
 
-    /// Gives the driver back.
+    /// Drops every queue that the node keeps, and gives the driver back.
     pub fn into_driver(self) -> Driver {
         match self.verbs.into_provider() {
             Ok(driver) => driver,
-            Err(_) => panic!("a queue or the interrupt handler is taken"),
+            Err(_) => panic!("somebody has a queue or the interrupt handler"),
         }
     }
 
@@ -233,11 +231,6 @@ pub fn instant(lid: u16) -> DeviceConfig {
     DeviceConfig::profile(Profile::Instant, lid)
 }
 
-/// Returns the configuration of a driver for the device of `host`: the default one, but for a virtual function.
-pub fn driver_config(host: &Host) -> Config {
-    Config { virtual_function: host.with_device(|device| device.config().virtual_function), ..Config::DEFAULT }
-}
-
 /// Returns a machine for a driver on `host`.
 pub fn machine(host: &Host) -> Machine<SimPlatform> {
     host.machine(Driver::ARENA)
@@ -254,36 +247,6 @@ pub struct End {
     pub qp: QpHandle,
     /// Its number.
     pub qpn: Qpn,
-}
-
-/// How two queue pairs are connected.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection {
-    /// Path MTU.
-    pub mtu: Mtu,
-    /// First PSN of each direction: from the first end, from the second.
-    pub psn: (u32, u32),
-    /// Local ACK timeout code.
-    pub timeout: u8,
-    /// Retries without answer.
-    pub retry_cnt: u8,
-    /// Retries without receive, 7 for ever.
-    pub rnr_retry: u8,
-    /// Remote rights of both ends.
-    pub access: Access,
-}
-
-impl Default for Connection {
-    fn default() -> Self {
-        Self {
-            mtu: Mtu::Mtu1024,
-            psn: (0x10_0000, 0x20_0000),
-            timeout: 8,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
-        }
-    }
 }
 
 /// What most scenarios ask of a queue pair.
@@ -428,7 +391,7 @@ impl Pair {
         Self { world, a: Node::new(a), b: Node::new(b) }
     }
 
-    /// Connects two queue pairs that are in RESET.
+    /// Connects two queue pairs that are in RESET, by the steps that [`KeptVerbs`] takes: it polls what is left of an old connection.
     pub fn connect(&mut self, a: &End, b: &End, connection: &Connection) {
         let lid = |node: &mut Node| node.verbs.query_port(1).expect("query_port").lid;
         let (lid_a, lid_b) = (lid(&mut self.a), lid(&mut self.b));

@@ -87,12 +87,12 @@ fn comes_up_and_goes_down(config: DeviceConfig) {
 }
 
 #[test]
-fn without_pages_with_blue_flame_with_signatures() {
+fn without_pages_with_blue_flame_with_signed_inputs() {
     for (pages, blue_flame, signed) in
         [(PageDemand::NONE, false, false), (PageDemand::FEW, true, false), (PageDemand::FEW, false, true)]
     {
         let host = host(DeviceConfig { pages, blue_flame, command_checksum: signed, ..DeviceConfig::with_lid(1) });
-        let config = Config { signatures: signed, blue_flame, ..Config::DEFAULT };
+        let config = Config { blue_flame, ..Config::DEFAULT };
         match Driver::bring_up(machine(&host), &config) {
             Ok(driver) => assert_eq!(down(driver).pages_kept, 0),
             Err((error, _)) => panic!("{pages:?} {blue_flame} {signed}: {error}"),
@@ -213,7 +213,7 @@ fn a_device_that_is_gone_is_noticed_in_time() {
     let start = host.clock().now();
     assert_eq!(node.verbs.alloc_pd(), Err(AllocPdError::Device(Error::DeviceGone)));
     assert!(host.clock().now().since(start) < Duration::from_secs(1), "long before the command's deadline");
-    assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceGone));
+    assert_eq!(node.verbs.direct().health(), Err(Error::DeviceGone));
     match node.into_driver().teardown() {
         Ok(_) => panic!("nothing answers"),
         Err((error, _)) => assert!(error.cause == Error::DeviceGone && error.report.pages_kept > 0),
@@ -228,22 +228,22 @@ fn health_is_watched() {
     let mut driver = up(&host);
     for _ in 0..4 {
         host.world().advance(Duration::from_secs(1));
-        assert!(driver.health().unwrap().is_well());
+        assert!(driver.direct().health().unwrap().is_well());
     }
     host.with_device(|device| device.freeze_health(true));
     let misses: Vec<(u8, bool)> = (0..4)
         .map(|_| {
             host.world().advance(Duration::from_secs(2));
-            let first = driver.health().unwrap();
+            let first = driver.direct().health().unwrap();
             // Another look in the same interval counts no miss.
-            assert_eq!(driver.health().unwrap(), first);
+            assert_eq!(driver.direct().health().unwrap(), first);
             (first.misses, first.stuck)
         })
         .collect();
     assert!(misses[3].1 && !misses[0].1, "{misses:?}");
     host.with_device(|device| device.freeze_health(false));
     host.world().advance(Duration::from_secs(1));
-    assert!(driver.health().unwrap().is_well());
+    assert!(driver.direct().health().unwrap().is_well());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use bareverbs::{
     Access, BadWr, BindInfo, BindRefused, Completion, Errno, KeyTag, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
-    PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendBatchError, SendFlags, SendOp, SendWr,
-    Sge, SgeFault, WcOpcode, WcStatus,
+    PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
+    WcOpcode, WcStatus,
 };
 use bareverbs_sim::DeviceConfig;
 use bareverbs_tests::{
@@ -148,7 +148,7 @@ impl Fixture {
 
     /// Posts in a batch that is forgotten, so that no doorbell is rung and no request is executed.
     fn post(&mut self, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError> {
-        let mut batch = self.pair.a.verbs.send_batch(self.a.qp)?;
+        let mut batch = self.pair.a.verbs.send_batch(self.a.qp);
         let posted = batch.post(&SendWr { wr_id: 1, flags, op });
         std::mem::forget(batch);
         posted
@@ -160,10 +160,7 @@ impl Fixture {
     }
 
     fn free(&mut self) -> u32 {
-        let mut batch = self.pair.a.verbs.send_batch(self.a.qp).unwrap();
-        let free = batch.free_blocks();
-        std::mem::forget(batch);
-        free
+        self.pair.a.verbs.send(self.a.qp).free_blocks()
     }
 
     fn done(&mut self) -> Completion {
@@ -171,6 +168,7 @@ impl Fixture {
     }
 }
 
+// contract: post-opcodes-rc
 #[test]
 fn every_opcode_of_a_reliable_connection_is_done() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -202,6 +200,7 @@ fn every_opcode_of_a_reliable_connection_is_done() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: post-opcodes-uc
 #[test]
 fn opcodes_that_an_unreliable_connection_lacks() {
     let mut fixture = Fixture::new(QpType::Uc);
@@ -220,6 +219,7 @@ fn opcodes_that_an_unreliable_connection_lacks() {
     }
 }
 
+// contract: post-fence, post-solicited
 #[test]
 fn flags_by_opcode_and_transport() {
     for qp_type in [QpType::Rc, QpType::Uc] {
@@ -260,6 +260,7 @@ fn flags_by_opcode_and_transport() {
     }
 }
 
+// contract: post-signaled
 #[test]
 fn signaled_matters_only_without_sq_sig_all() {
     for sq_sig_all in [false, true] {
@@ -277,6 +278,7 @@ fn signaled_matters_only_without_sq_sig_all() {
     }
 }
 
+// contract: post-inline
 #[test]
 fn inline_payloads_up_to_the_limit() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -303,6 +305,7 @@ fn inline_payloads_up_to_the_limit() {
     refused!(fixture.post(SendFlags::empty(), long), Einval, PostSendError::InlineSize { .. });
 }
 
+// contract: post-sge-count
 #[test]
 fn as_many_sges_as_the_queue_takes() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -325,6 +328,7 @@ fn as_many_sges_as_the_queue_takes() {
     assert_eq!(verbs.qp(qp).unwrap().recvs, 1);
 }
 
+// contract: post-message-size
 #[test]
 fn messages_longer_than_the_device_sends() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -346,6 +350,7 @@ fn messages_longer_than_the_device_sends() {
     }
 }
 
+// contract: post-atomics
 #[test]
 fn atomics_are_eight_aligned_bytes() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -368,6 +373,7 @@ fn atomics_are_eight_aligned_bytes() {
     assert_eq!(fixture.free(), before);
 }
 
+// contract: post-atomics
 #[test]
 fn atomics_need_their_right_on_both_sides() {
     // The peer's region must give it; that is the responder's to say.
@@ -403,6 +409,7 @@ fn atomics_of_a_device_that_has_none() {
     }
 }
 
+// contract: post-state
 #[test]
 fn states_in_which_nothing_is_posted() {
     let mut pair = Pair::new();
@@ -437,7 +444,7 @@ fn states_in_which_nothing_is_posted() {
         } else {
             let error = refused!(verbs.post_send(a.qp, &send), Enotconn, PostSendError::NotReady { .. });
             assert_eq!(error, PostSendError::NotReady { state });
-            refused!(verbs.send_batch(a.qp).map(drop), Enotconn, SendBatchError::NotReady { .. });
+            refused!(verbs.send_batch(a.qp).post(&send), Enotconn, PostSendError::NotReady { .. });
             let bad = verbs.post_send_list(a.qp, &[send, send]).unwrap_err();
             assert_eq!(bad, BadWr { index: 0, error: PostSendError::NotReady { state } });
         }
@@ -453,22 +460,19 @@ fn states_in_which_nothing_is_posted() {
     pair.assert_no_findings();
 }
 
+/// A queue pair that is gone has no queue to post to; one of another device is destroyed and reset by that alone.
 #[test]
-fn stale_and_foreign_queue_pairs() {
+fn foreign_queue_pairs() {
     let mut fixture = Fixture::new(QpType::Rc);
-    let (sges, foreign) = ([fixture.here.sge(0, 8)], fixture.b.qp);
-    let gone = end(&mut fixture.pair.a, true).qp;
-    fixture.pair.a.verbs.destroy_qp(gone).unwrap();
-    let op = signaled(1, SendOp::Send { payload: Payload::Sges(&sges) });
-    let verbs = &mut fixture.pair.a.verbs;
-    for qp in [gone, foreign] {
-        refused!(verbs.post_send(qp, &op), Einval, PostSendError::Stale);
-        refused!(verbs.send_batch(qp).map(drop), Einval, SendBatchError::Stale);
-        refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &[] }), Einval, PostRecvError::Stale);
-        assert_eq!(verbs.post_send_list(qp, &[op]), Err(BadWr { index: 0, error: PostSendError::Stale }));
-    }
+    let mut foreign = fixture.pair.b.verbs.take_qp(fixture.b.qp);
+    refused!(fixture.pair.a.verbs.reset_qp(&mut foreign), Einval, bareverbs::ModifyQpError::Stale);
+    let refused = (*fixture.pair.a.verbs).destroy_qp(foreign).unwrap_err();
+    assert_eq!(refused.error, bareverbs::DestroyQpError::Stale);
+    fixture.pair.b.verbs.keep_qp(refused.returned.unwrap());
+    fixture.pair.assert_no_findings();
 }
 
+// contract: post-queue-full
 #[test]
 fn a_send_queue_holds_exactly_its_blocks() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -537,7 +541,7 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     let (info, mw) = (fixture.info(), fixture.windows[0]);
     let bind = SendOp::BindMw { mw, tag: KeyTag(1), info };
     let before = fixture.pair.a.verbs.mw(mw);
-    let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp).unwrap();
+    let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp);
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
     while post(op).unwrap() > 2 {}
     let error = refused!(post(bind), Enospc, PostSendError::QueueFull { .. });
@@ -548,6 +552,7 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     assert_eq!(fixture.pair.a.verbs.mw(mw), before, "the window is as it was");
 }
 
+// contract: recv-rules
 #[test]
 fn a_receive_queue_holds_exactly_its_entries() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -572,6 +577,7 @@ fn a_receive_queue_holds_exactly_its_entries() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: post-sge-domain, post-sge-rights, post-sge-range
 #[test]
 fn sges_and_their_regions() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -649,6 +655,7 @@ fn a_zero_based_region_counts_from_its_start() {
     assert_eq!(fixture.there.buffer.read(0, 4096), zero.buffer.read(0, 4096));
 }
 
+// contract: post-list
 #[test]
 fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -690,6 +697,7 @@ fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: recv-rules
 #[test]
 fn a_list_of_receives_stops_at_the_first_that_fails() {
     let mut fixture = Fixture::new(QpType::Rc);
@@ -807,8 +815,9 @@ fn an_unreliable_connection_carries_sends_and_writes() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: post-opcodes-ud
 #[test]
-fn a_datagram_queue_pair_has_sends_only_and_they_need_an_address() {
+fn a_datagram_queue_pair_has_sends_only_and_they_need_a_destination() {
     let mut pair = Pair::new();
     let node = &mut pair.a;
     let pd = node.verbs.alloc_pd().unwrap();
@@ -818,7 +827,7 @@ fn a_datagram_queue_pair_has_sends_only_and_they_need_an_address() {
     let (sges, remote) = ([region.sge(0, 8)], region.remote(8));
     let payload = Payload::Sges(&sges);
     for op in [SendOp::Send { payload }, SendOp::SendWithImm { payload, imm: [0; 4] }] {
-        refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Eopnotsupp, PostSendError::NoAddressHandle);
+        refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Einval, PostSendError::NoAddressHandle);
     }
     for op in [
         SendOp::Write { payload, remote },

@@ -25,7 +25,7 @@ fn more_requests_than_sixteen_bits_count() {
             all.extend_from_slice(&(wr_id + n).to_be_bytes());
         }
         from.buffer.write(0, &all);
-        let mut queue = pair.a.verbs.send_batch(a.qp).unwrap();
+        let mut queue = pair.a.verbs.send_batch(a.qp);
         for n in 0..BATCH {
             let op = SendOp::Send { payload: Payload::Sges(&[from.sge((n * 8) as usize, 8)]) };
             let flags = if n + 1 == BATCH { SendFlags::SIGNALED } else { SendFlags::empty() };

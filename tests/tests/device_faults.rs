@@ -6,9 +6,9 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AllocPdError, Clock, Completion, CreateCqError, DeviceError, Errno, Event, Instant, MwType, Payload,
-    PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags, SendOp,
-    SendWr, WcStatus,
+    Access, AllocPdError, Clock, Completion, CreateCqError, DeviceError, DeviceLoss, Errno, Event, Instant, MwType, Payload,
+    PollCqError, PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags,
+    SendOp, SendWr, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Progress, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -389,6 +389,7 @@ fn every_command_of_the_teardown_fails() {
     }
 }
 
+// contract: events-device
 #[test]
 fn removal_in_operation() {
     let mut pair = Pair::new();
@@ -417,7 +418,7 @@ fn removal_in_operation() {
     assert_eq!(verbs.query_qp(a.qp), Err(bareverbs::QueryQpError::Device(gone)));
     assert_eq!(verbs.destroy_qp(a.qp), Err(bareverbs::DestroyQpError::Device(gone)));
     assert!(verbs.qp(a.qp).is_ok(), "it is as before");
-    assert_eq!(verbs.provider_mut().health(), Err(gone));
+    assert_eq!(verbs.direct().health(), Err(gone));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_secs(1));
     let used = pair.a.verbs.provider().statistics().pages_held;
     let Err((error, _)) = pair.a.into_driver().teardown() else { panic!("the teardown succeeded") };
@@ -437,23 +438,24 @@ fn a_peer_that_is_removed_is_a_peer_that_does_not_answer() {
     pair.a.assert_no_findings();
 }
 
+// contract: events-device
 #[test]
 fn a_health_report_is_readable_and_a_fatal_one_ends_in_bounded_time() {
     let mut fixture = Fixture::new();
     let host = fixture.node.host.clone();
-    assert!(fixture.node.verbs.provider_mut().health().unwrap().is_well());
+    assert!(fixture.node.verbs.direct().health().unwrap().is_well());
     // A report that wants no reset is readable, and everything goes on.
     let complaint = HealthReport { syndrome: 0x0e, extended: 0x1234, reset_required: false, severity: 4 };
     host.with_device(|device| device.set_health(complaint));
     host.world().advance(Duration::from_secs(1));
-    let health = fixture.node.verbs.provider_mut().health().unwrap();
+    let health = fixture.node.verbs.direct().health().unwrap();
     assert_eq!((health.syndrome, health.ext_syndrome, health.reset_wanted), (0x0e, 0x1234, false));
     assert!(health.is_well() && fixture.node.verbs.query_port(1).is_ok());
 
     host.with_device(|device| device.set_health(HealthReport { syndrome: 1, reset_required: true, ..complaint }));
     let event = fixture.node.event(|event| matches!(event, Event::DeviceFatal(..)).then_some(event));
     assert_eq!(event, Some(Event::DeviceFatal(1, 0x1234)));
-    let health = fixture.node.verbs.provider_mut().health().unwrap();
+    let health = fixture.node.verbs.direct().health().unwrap();
     assert!(health.reset_wanted && !health.is_well(), "{health:?}");
     // The firmware has stopped: commands and teardown end at once, not each at its deadline.
     let start = host.clock().now();
@@ -483,7 +485,7 @@ fn a_health_counter_that_stands_still() {
     let host = fixture.node.host.clone();
     let health = |node: &mut Node| {
         host.world().advance(Duration::from_secs(2));
-        node.verbs.provider_mut().health().unwrap()
+        node.verbs.direct().health().unwrap()
     };
     assert!(health(&mut fixture.node).is_well());
     host.with_device(|device| device.freeze_health(true));
@@ -493,6 +495,91 @@ fn a_health_counter_that_stands_still() {
     }
     host.with_device(|device| device.freeze_health(false));
     assert!(health(&mut fixture.node).is_well(), "it lives again");
+}
+
+const QUERY_ISSI: u16 = CmdOpcode::QueryIssi.code() as u16;
+
+/// Two seconds later, maintains the device, which takes the time of register accesses. Returns the opcodes of its commands since the last look.
+fn maintain_later(node: &mut Node, opcodes: &Opcodes) -> Result<Vec<u16>, Error> {
+    let host = node.host.clone();
+    host.world().advance(Duration::from_secs(2));
+    let now = host.clock().now();
+    let maintained = node.verbs.maintain();
+    assert!(host.clock().now().since(now) < Duration::from_micros(1), "it waits for nothing");
+    host.world().advance(Duration::from_millis(1));
+    maintained.map(|_| opcodes.take())
+}
+
+#[test]
+fn a_health_counter_that_pauses_loses_no_device_that_answers() {
+    let mut node = Node::with_config(host(), &Config::DEFAULT);
+    let host = node.host.clone();
+    let opcodes = Opcodes::on(&host);
+    assert_eq!(maintain_later(&mut node, &opcodes), Ok(vec![]), "a counter that moves needs no command");
+    for pause in 0..4 {
+        host.with_device(|device| device.freeze_health(true));
+        for misses in 1..=5 {
+            match pause {
+                // Firmware without the command answers too, and so does firmware that takes its time.
+                1 if misses >= 3 => arm(&host, status_of(QUERY_ISSI, CmdStatus::BadOp).0),
+                2 if misses == 4 => arm(&host, Fault::LateCommand { opcode: QUERY_ISSI, delay: Duration::from_millis(800) }),
+                _ => {}
+            }
+            assert_eq!(maintain_later(&mut node, &opcodes), Ok(if misses < 3 { vec![] } else { vec![QUERY_ISSI] }), "{misses}");
+            // The next command waits for that answer.
+            if misses != 5 {
+                let pd = node.verbs.alloc_pd().unwrap();
+                node.verbs.dealloc_pd(pd).unwrap();
+                opcodes.take();
+            }
+        }
+        assert!(node.verbs.direct().health().unwrap().stuck);
+        host.with_device(|device| device.freeze_health(false));
+        assert_eq!(maintain_later(&mut node, &opcodes), Ok(vec![]));
+        assert!(node.verbs.direct().health().unwrap().is_well());
+    }
+    node.assert_no_findings();
+    node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
+}
+
+#[test]
+fn firmware_that_does_not_answer_while_its_health_counter_stands_still_is_lost_in_time() {
+    // With the default timeout of a command a probe has ten seconds, and six pass before it.
+    for (config, answer) in [(IMPATIENT, IMPATIENT.command_timeout), (Config::DEFAULT, Duration::from_secs(10))] {
+        for found_by in ["maintain", "command", "teardown"] {
+            let mut node = Node::with_config(host(), &config);
+            let end = end(&mut node, true);
+            let host = node.host.clone();
+            let opcodes = Opcodes::on(&host);
+            maintain_later(&mut node, &opcodes).unwrap();
+            host.with_device(|device| device.freeze_health(true));
+            arm(&host, Fault::StuckCommand { opcode: QUERY_ISSI });
+            let start = host.clock().now();
+            for _ in 0..3 {
+                maintain_later(&mut node, &opcodes).unwrap();
+            }
+            let lost = Error::CommandTimeout { opcode: QUERY_ISSI };
+            match found_by {
+                "maintain" => {
+                    let error = (0..6).find_map(|_| maintain_later(&mut node, &opcodes).err());
+                    assert_eq!(error, Some(lost), "{config:?}");
+                }
+                "command" => {
+                    let timeout = Error::CommandTimeout { opcode: QUERY_ISSI };
+                    assert_eq!(node.verbs.alloc_pd(), Err(AllocPdError::Device(timeout)));
+                }
+                _ => {
+                    let Err((error, _)) = node.into_driver().teardown() else { panic!("the teardown succeeded") };
+                    assert_eq!((error.cause, error.report.needs_reset), (lost, true));
+                    continue;
+                }
+            }
+            let took = host.clock().now().since(start);
+            assert!(took < Duration::from_secs(9) + answer, "{took:?}, {found_by}");
+            let polled = node.verbs.poll_cq(end.cq, &mut [Completion::EMPTY]);
+            assert_eq!(polled, Err(PollCqError::DeviceLost { loss: DeviceLoss::NoAnswer }));
+        }
+    }
 }
 
 /// Moves a queue pair to INIT, which needs no peer.

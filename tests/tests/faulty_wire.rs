@@ -80,6 +80,7 @@ fn the_same_seed_gives_the_same_run_to_the_nanosecond() {
     assert_ne!(first, run(10));
 }
 
+// contract: poll-once, recv-order
 #[test]
 fn ten_thousand_messages_with_one_per_cent_of_each_fault() {
     stream(10_000, WireFaults::all(10), 1);

@@ -93,7 +93,7 @@ fn devices_and_drivers_of_many_kinds() {
             let device = |lid| DeviceConfig { pages, command_checksum: signatures, ..DeviceConfig::profile(profile, lid) };
             let world = World::new(WorldConfig::default());
             let (a, b) = (world.add(device(1)).unwrap(), world.add(device(2)).unwrap());
-            let config = Config { signatures, blue_flame, completion_vectors, ..driver_config(&a) };
+            let config = Config { blue_flame, completion_vectors, ..driver_config(&a) };
             let (a, b) = (up(&a, machine(&a), &config), up(&b, machine(&b), &config));
             let fresh = statistics(&a);
             assert_eq!(fresh.pages_held, fresh.pages_given);
@@ -131,7 +131,7 @@ fn devices_and_drivers_of_many_kinds() {
 #[test]
 fn a_stop_before_any_step_undoes_everything_on_the_same_machine() {
     let host = host(DeviceConfig { command_checksum: true, ..DeviceConfig::with_lid(1) });
-    let config = Config { signatures: true, completion_vectors: 4, ..Config::DEFAULT };
+    let config = Config { completion_vectors: 4, ..Config::DEFAULT };
     let mut machine = machine(&host);
     for stop in Step::ALL {
         let mut seen = Vec::new();
@@ -337,7 +337,7 @@ fn pages_that_cannot_be_given_are_refused_and_the_rest_goes_on() {
     host.world().advance(Duration::from_millis(100));
     node.verbs.maintain().unwrap();
     assert!(statistics(&node).page_requests_refused > 0, "{:?}", statistics(&node));
-    assert_eq!(node.verbs.completions(end.cq).unwrap().count(), 0);
+    assert_eq!(node.verbs.completions(end.cq).count(), 0);
     assert!(statistics(&node).pages_held <= firmware_pages);
     // What exists works, and what is freed can be had again.
     assert!(node.verbs.query_qp(end.qp).is_ok());
@@ -486,6 +486,7 @@ fn poll_events(node: &mut Node) -> Vec<Event> {
     events
 }
 
+// contract: notify-next
 #[test]
 fn completion_events_come_when_asked_for_and_once() {
     let mut pair = Pair::new();
@@ -520,6 +521,7 @@ fn completion_events_come_when_asked_for_and_once() {
     pair.assert_no_findings();
 }
 
+// contract: notify-solicited
 #[test]
 fn solicited_events_are_for_solicited_and_failed_ones_only() {
     let mut pair = Pair::new();
@@ -603,6 +605,7 @@ fn more_events_than_an_event_queue_holds() {
     pair.assert_no_findings();
 }
 
+// contract: events-port
 #[test]
 fn the_port_goes_down_and_up() {
     for ib_virt in [true, false] {
@@ -645,6 +648,7 @@ fn a_device_that_comes_up_without_a_link() {
     assert_eq!(a.verbs.query_port(1).unwrap().state, PortState::Active);
 }
 
+// contract: cq-busy
 #[test]
 fn refusals_name_what_does_not_fit() {
     let host = host(DeviceConfig::with_lid(1));
@@ -691,8 +695,6 @@ fn refusals_name_what_does_not_fit() {
     for cq in cqs {
         node.verbs.destroy_cq(cq).unwrap();
         refused!(node.verbs.destroy_cq(cq), Einval, bareverbs::DestroyCqError::Stale);
-        refused!(node.verbs.req_notify_cq(cq, false), Einval, bareverbs::NotifyCqError::Stale);
-        refused!(node.verbs.poll_cq(cq, &mut []), Einval, bareverbs::PollCqError::Stale);
         refused!(node.verbs.create_qp(&init), Einval, CreateQpError::StaleCq);
     }
     down(node);

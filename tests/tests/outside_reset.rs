@@ -88,7 +88,7 @@ impl Loopback {
 /// Calls `maintain` when it wants to be called, until it fails. Returns the error and how long it took.
 fn maintain(node: &mut Node) -> (Error, Duration) {
     let start = node.host.clock().now();
-    for _ in 0..10 {
+    for _ in 0..20 {
         match node.verbs.maintain() {
             Ok(next) => node.host.world().advance(next.since(node.host.clock().now())),
             Err(error) => return (error, node.host.clock().now().since(start)),
@@ -103,7 +103,7 @@ fn assert_dead(mut node: Node, end: &End, cqs: u32) -> Machine<SimPlatform> {
     let commands = node.verbs.provider().statistics().commands;
     assert_eq!(node.verbs.alloc_pd(), Err(AllocPdError::Device(Error::DeviceReset)));
     assert_eq!(node.verbs.destroy_qp(end.qp), Err(DestroyQpError::Device(Error::DeviceReset)));
-    assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceReset));
+    assert_eq!(node.verbs.direct().health(), Err(Error::DeviceReset));
     assert_eq!(node.verbs.provider().statistics().commands, commands, "no command is sent");
     let Err((error, machine)) = node.into_driver().teardown() else { panic!("the teardown of a device that knows nothing") };
     assert_eq!((error.cause, error.cause.errno()), (Error::DeviceReset, Errno::Eio));
@@ -165,6 +165,7 @@ fn while_it_is_idle() {
     assert!(Driver::bring_up(machine, &Config::DEFAULT).is_ok(), "the program may go on");
 }
 
+// contract: events-device
 #[test]
 fn under_traffic() {
     let mut pair = Pair::new();
@@ -248,7 +249,7 @@ fn a_device_that_is_back_after_it_read_as_ones_was_reset() {
     assert_eq!(maintain(&mut node).0, Error::DeviceGone);
     reset(&host);
     host.with_device(|device| device.set_removed(false));
-    assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceReset));
+    assert_eq!(node.verbs.direct().health(), Err(Error::DeviceReset));
     assert_eq!(maintain(&mut node).0, Error::DeviceReset);
     assert_dead(node, &end, 1);
 }
@@ -263,10 +264,10 @@ fn during_a_reset_there_is_no_device_and_after_it_one_that_was_reset() {
         let end = end(&mut node, true);
         reset(&host);
         if !reset_time.is_zero() {
-            assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceGone), "{profile}");
+            assert_eq!(node.verbs.direct().health(), Err(Error::DeviceGone), "{profile}");
         }
         host.world().advance(reset_time);
-        assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceReset), "{profile}");
+        assert_eq!(node.verbs.direct().health(), Err(Error::DeviceReset), "{profile}");
         let machine = assert_dead(node, &end, 1);
         // Who begins during a reset waits for its end.
         reset(&host);
@@ -285,7 +286,9 @@ struct ReturningClock {
     back: Cell<Option<Instant>>,
 }
 
-impl Platform for Returning {
+// SAFETY: those of the simulated platform, but for the clock.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for Returning {
     type Registers = <SimPlatform as Platform>::Registers;
     type Memory = <SimPlatform as Platform>::Memory;
     type Pages = <SimPlatform as Platform>::Pages;
@@ -490,7 +493,16 @@ const WAYS: [Way; 5] = [
         },
         DeviceLoss::Fatal,
     ),
-    (|host| host.with_device(|device| device.freeze_health(true)), DeviceLoss::Fatal),
+    (
+        |host| {
+            let opcode = CmdOpcode::QueryIssi.code() as u16;
+            host.with_device(|device| {
+                device.freeze_health(true);
+                device.faults_mut().arm(Fault::StuckCommand { opcode });
+            });
+        },
+        DeviceLoss::NoAnswer,
+    ),
     (
         |host| {
             let opcode = CmdOpcode::AllocPd.code() as u16;
@@ -500,16 +512,15 @@ const WAYS: [Way; 5] = [
     ),
 ];
 
-/// Lets the verbs find the loss: by their maintenance, or by a command.
+/// Lets the verbs find the loss: by a command that has no answer, or by their maintenance.
 fn find(node: &mut Node, loss: DeviceLoss) {
-    if loss == DeviceLoss::NoAnswer {
-        assert!(node.verbs.alloc_pd().is_err());
-    } else {
+    if loss != DeviceLoss::NoAnswer || node.verbs.alloc_pd().is_ok() {
         maintain(node);
     }
 }
 
 /// Random operations; the device is lost at each step, in another way each time, and polled in pieces of another size.
+// contract: poll-once
 #[test]
 fn at_each_step_of_random_traffic_every_request_is_given_once() {
     const STEPS: u64 = 60;
@@ -576,9 +587,9 @@ fn queues_on_other_cores_get_theirs() {
     let (mut ledger, here, there) = Ledger::new(&mut pair);
     ledger.post_each(&mut pair.a, &here, &there);
     let cq = ledger.cqs[1];
-    let mut queue: CompletionQueue<'_, Driver> = pair.a.verbs.take_cq(cq).unwrap();
-    let mut sends = pair.a.verbs.take_send_queue(ledger.queues[2].qp).unwrap();
-    let mut batch = sends.batch().unwrap();
+    let mut queue: CompletionQueue<'_, Driver> = pair.a.verbs.take_cq(cq);
+    let mut sends = pair.a.verbs.take_send(ledger.queues[2].qp);
+    let mut batch = sends.batch();
     reset(&pair.a.host);
     assert_eq!(maintain(&mut pair.a).0, Error::DeviceReset);
     let mut take = |ledger: &mut Ledger| {
@@ -593,12 +604,14 @@ fn queues_on_other_cores_get_theirs() {
     take(&mut ledger);
     // What the batch posts has nowhere to go, and is flushed when it has ended.
     let wr_id = ledger.id();
-    batch.write_inline(wr_id, SendFlags::empty(), there.remote(0), b"x").unwrap();
+    batch.post(&SendWr::write(there.remote(0), b"x").id(wr_id)).unwrap();
     drop(batch);
     ledger.queues[2].sends.push_back(Open { wr_id, signaled: false });
     take(&mut ledger);
-    assert_eq!(sends.batch().err(), Some(bareverbs::SendBatchError::NotReady { state: QpState::Err }));
-    assert!(pair.a.verbs.return_cq(queue).is_ok() && pair.a.verbs.return_send_queue(sends).is_ok());
+    let refused = bareverbs::PostSendError::DeviceLost { loss: DeviceLoss::Reset };
+    assert_eq!(sends.batch().post(&SendWr::write(there.remote(0), b"x")), Err(refused));
+    pair.a.verbs.keep_cq(queue);
+    pair.a.verbs.keep_send(sends);
     ledger.settle(&mut pair.a, DeviceLoss::Reset);
 }
 

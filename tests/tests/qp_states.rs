@@ -119,6 +119,7 @@ fn bits(mask: M) -> impl Iterator<Item = M> {
     (0..32).map(|bit| M::from_bits_retain(1 << bit)).filter(move |bit| mask.contains(*bit))
 }
 
+// contract: qp-transitions
 #[test]
 fn every_transition_of_the_table() {
     let mut walker = Walker::new();
@@ -157,6 +158,7 @@ fn every_transition_of_the_table() {
     walker.node.assert_no_findings();
 }
 
+// contract: qp-masks
 #[test]
 fn missing_and_forbidden_attributes_are_named() {
     let mut walker = Walker::new();
@@ -220,6 +222,7 @@ fn an_assumed_state_that_is_not_so() {
     walker.node.verbs.modify_qp(walker.qp, &attr, M::STATE | M::CUR_STATE).unwrap();
 }
 
+// contract: qp-ranges
 #[test]
 fn values_out_of_range_are_named() {
     let mut walker = Walker::new();
@@ -291,6 +294,7 @@ fn an_alternate_path_without_a_port_has_that_of_the_queue_pair() {
     walker.node.assert_no_findings();
 }
 
+// contract: qp-refused
 #[test]
 fn a_refused_modify_leaves_the_state() {
     let mut walker = Walker::new();
@@ -320,6 +324,7 @@ fn a_refused_modify_leaves_the_state() {
     }
 }
 
+// contract: qp-query
 #[test]
 fn query_tells_what_the_device_has() {
     let mut pair = Pair::new();
@@ -374,6 +379,7 @@ fn a_first_message_in_rtr_is_told() {
     pair.assert_no_findings();
 }
 
+// contract: qp-sqd
 #[test]
 fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     let mut pair = Pair::new();
@@ -437,6 +443,7 @@ fn flushed(from: u64, count: u64) -> Vec<(u64, WcStatus)> {
     (from..from + count).map(|n| (n, WcStatus::WrFlushErr)).collect()
 }
 
+// contract: qp-err-flush
 #[test]
 fn the_error_state_flushes_both_queues_in_order() {
     let mut pair = Pair::new();
@@ -461,7 +468,7 @@ fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHan
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
     let (wr_id, addr) = (sends.end, region.buffer.addr);
     let bind = MwBind { wr_id, flags: SendFlags::empty(), mr: region.mr, addr, length: 64, access: Access::REMOTE_READ };
-    let mut batch = pair.a.verbs.send_batch(a.qp).unwrap();
+    let mut batch = pair.a.verbs.send_batch(a.qp);
     for n in sends {
         batch
             .post(&SendWr { wr_id: n, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } })
@@ -506,7 +513,7 @@ fn requests_without_a_doorbell_when_the_queue_pair_failed() {
         if moves {
             pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
         } else {
-            pair.a.verbs.ring_send_queue(a.qp).unwrap();
+            pair.a.verbs.ring_send_queue(a.qp);
         }
         let [sends, _] = by_queue(&pair.a.completions(a.cq, 3));
         assert_eq!(sends, flushed(1, 3));
@@ -526,7 +533,7 @@ fn requests_after_a_forgotten_batch_are_done() {
         // Without a bind, a batch that is forgotten leaves nothing.
         let bytes = [0xff; 100];
         let op = SendOp::Write { payload: Payload::Inline(&bytes), remote };
-        let mut batch = pair.a.verbs.send_batch(a.qp).unwrap();
+        let mut batch = pair.a.verbs.send_batch(a.qp);
         batch.post(&signaled(0, op)).unwrap();
         std::mem::forget(batch);
         let bytes = [round as u8; 100];
@@ -558,6 +565,7 @@ fn a_failed_request_flushes_what_is_behind_it() {
     pair.assert_no_findings();
 }
 
+// contract: qp-reset
 #[test]
 fn reset_forgets_everything_and_the_queue_pair_works_again() {
     let mut pair = Pair::new();
@@ -636,6 +644,7 @@ fn reset_takes_its_own_completions_and_no_others() {
     pair.assert_no_findings();
 }
 
+// contract: qp-destroy
 #[test]
 fn destruction_with_everything_in_flight() {
     let mut pair = Pair::new();
@@ -660,6 +669,7 @@ fn destruction_with_everything_in_flight() {
     pair.assert_no_findings();
 }
 
+// contract: qp-sqe
 #[test]
 fn an_unreliable_queue_pair_goes_its_way() {
     let mut pair = Pair::new();

@@ -70,6 +70,7 @@ fn scattered_and_gathered() {
     pair.assert_no_findings();
 }
 
+// contract: post-inline
 #[test]
 fn inline_payloads_are_free_when_the_call_returns() {
     let mut pair = Pair::new();
@@ -93,6 +94,7 @@ fn inline_payloads_are_free_when_the_call_returns() {
     pair.assert_no_findings();
 }
 
+// contract: post-immediate
 #[test]
 fn immediate_data_arrives_as_it_was_given() {
     let mut pair = Pair::new();
@@ -186,6 +188,7 @@ fn atomics_give_the_old_value() {
     pair.assert_no_findings();
 }
 
+// contract: poll-unsignaled
 #[test]
 fn a_batch_is_one_doorbell_and_unsignaled_requests_are_retired_by_the_next_completion() {
     let mut pair = Pair::new();
@@ -194,11 +197,11 @@ fn a_batch_is_one_doorbell_and_unsignaled_requests_are_retired_by_the_next_compl
     let here = pair.a.region(ends.0.pd, 65_536, ALL);
     let mut there = pair.b.region(ends.1.pd, 65_536, ALL);
     for round in 0..40_u64 {
-        let blocks = pair.a.verbs.send_batch(ends.0.qp).unwrap().free_blocks();
+        let blocks = pair.a.verbs.send_batch(ends.0.qp).free_blocks();
         let mut here = here.clone();
         here.buffer.write(0, &pattern(round, 640));
         there.buffer.write(0, &[0; 640]);
-        let mut queue = pair.a.verbs.send_batch(ends.0.qp).unwrap();
+        let mut queue = pair.a.verbs.send_batch(ends.0.qp);
         for n in 0..10 {
             let op = SendOp::Write { payload: Payload::Sges(&[here.sge(n * 64, 64)]), remote: there.remote(n * 64) };
             let flags = if n == 9 { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -213,11 +216,12 @@ fn a_batch_is_one_doorbell_and_unsignaled_requests_are_retired_by_the_next_compl
         let found = pair.a.completions(ends.0.cq, 1);
         assert_eq!(found.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [round * 100 + 9]);
         assert_eq!(there.buffer.read(0, 640), pattern(round, 640));
-        assert_eq!(pair.a.verbs.send_batch(ends.0.qp).unwrap().free_blocks(), blocks, "all ten are retired");
+        assert_eq!(pair.a.verbs.send_batch(ends.0.qp).free_blocks(), blocks, "all ten are retired");
     }
     pair.assert_no_findings();
 }
 
+// contract: post-fence
 #[test]
 fn a_fenced_send_waits_for_the_read_before_it() {
     let mut pair = Pair::new();
@@ -255,7 +259,7 @@ fn more_reads_than_the_peer_takes_at_once_are_all_done() {
     let mut there = pair.b.region(ends.1.pd, 1 << 18, ALL);
     let bytes = pattern(5, 1 << 18);
     there.buffer.write(0, &bytes);
-    let mut queue = pair.a.verbs.send_batch(ends.0.qp).unwrap();
+    let mut queue = pair.a.verbs.send_batch(ends.0.qp);
     for n in 0..32 {
         let op = SendOp::Read { sges: &[here.sge(n * 8192, 8192)], remote: there.remote(n * 8192) };
         queue.post(&signaled(n as u64, op)).unwrap();
@@ -267,6 +271,7 @@ fn more_reads_than_the_peer_takes_at_once_are_all_done() {
     pair.assert_no_findings();
 }
 
+// contract: recv-order
 #[test]
 fn a_send_waits_for_its_receive() {
     let mut pair = Pair::new();

@@ -2,9 +2,9 @@
 //! Meanwhile queue pairs break and are created again.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant as WallClock};
@@ -12,11 +12,22 @@ use std::time::{Duration, Instant as WallClock};
 use bareverbs::{
     Clock, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, Event, Instant, InterruptHandler,
     ModifyQpError, Payload, PostRecvError, PostSendError, QpAttrMask, QpHandle, QpInit, QpState, QpType, RecvQueue, RecvWr,
-    Remote, SendOp, SendQueue, SharedVerbs, WcStatus,
+    Remote, SendOp, SendQueue, WcStatus,
 };
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
-use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Region, pattern, rc_steps, refused, signaled, to_state};
+use bareverbs_tests::{
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Rdma, Region, pattern, rc_steps, refused, signaled, to_state,
+};
+
+/// The control path, for several threads.
+struct SharedVerbs(Mutex<Rdma>);
+
+impl SharedVerbs {
+    fn lock(&self) -> MutexGuard<'_, Rdma> {
+        self.0.lock().unwrap()
+    }
+}
 
 /// Generations: queue pairs that the stream of messages uses, one after the other.
 const GENERATIONS: u64 = 8;
@@ -113,7 +124,7 @@ fn send(
     for (generation, mut queue) in (0..).zip(queues) {
         let (mut posted, mut completed) = (0, 0);
         while completed < MESSAGES {
-            let mut batch = queue.batch().unwrap();
+            let mut batch = queue.batch();
             while posted < MESSAGES && posted < completed + DEPTH {
                 from.buffer.write(slot(posted), &message(generation, posted));
                 let sges = [from.sge(slot(posted), LEN)];
@@ -127,12 +138,10 @@ fn send(
             completed += 1;
         }
         let wrong = SendOp::Write { payload: Payload::Inline(b"x"), remote: Remote { addr: 0, ..good } };
-        queue.post_send(&signaled(id(Of::Send, generation, posted), wrong)).unwrap();
+        queue.post(&signaled(id(Of::Send, generation, posted), wrong)).unwrap();
         posted += 1;
         for _ in 0..BEHIND {
-            match queue
-                .post_send(&signaled(id(Of::Send, generation, posted), SendOp::Send { payload: Payload::Inline(b"late") }))
-            {
+            match queue.post(&signaled(id(Of::Send, generation, posted), SendOp::Send { payload: Payload::Inline(b"late") })) {
                 Ok(()) => posted += 1,
                 Err(error) => assert_eq!(error, PostSendError::NotReady { state: QpState::Err }),
             }
@@ -156,7 +165,7 @@ fn receive(
     for (generation, mut queue) in (0..).zip(queues) {
         let mut post = |number| {
             let sges = [to.sge(slot(number), LEN)];
-            queue.post_recv(&RecvWr { wr_id: id(Of::Recv, generation, number), sges: &sges })
+            queue.post(&RecvWr { wr_id: id(Of::Recv, generation, number), sges: &sges })
         };
         for number in 0..DEPTH {
             post(number).unwrap();
@@ -207,7 +216,7 @@ fn interrupts(
 
 /// The control path: makes queue pairs, breaks them, resets them, destroys them.
 struct Control<'a> {
-    verbs: &'a SharedVerbs<'static, Driver>,
+    verbs: &'a SharedVerbs,
     end: End,
     remote: Remote,
     done: Receiver<Completion>,
@@ -326,9 +335,9 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
     let spare = node.region(pd, 64, ALL_ACCESS);
     let remote = spare.remote(0);
     let cq = node.verbs.create_cq(1024).unwrap();
-    let queue = node.verbs.take_cq(cq).unwrap();
+    let queue = node.verbs.take_cq(cq);
     let handler = node.verbs.take_interrupt_handler().unwrap();
-    let (host, verbs) = (node.host.clone(), SharedVerbs::new(node.verbs));
+    let (host, verbs) = (node.host.clone(), SharedVerbs(Mutex::new(node.verbs)));
     let stop = AtomicBool::new(false);
     let (send_route, sends) = channel();
     let (recv_route, recvs) = channel();
@@ -357,9 +366,9 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
         for _ in 0..GENERATIONS {
             let (near, far) = (control.create(), control.create());
             control.connect(near, far);
-            to_sender.send(verbs.lock().take_send_queue(near).unwrap()).unwrap();
-            to_receiver.send(verbs.lock().take_recv_queue(far).unwrap()).unwrap();
-            refused!(verbs.lock().destroy_qp(near), Ebusy, DestroyQpError::Taken);
+            to_sender.send(verbs.lock().take_send(near)).unwrap();
+            to_receiver.send(verbs.lock().take_recv(far)).unwrap();
+            refused!(verbs.lock().destroy_qp(near), Ebusy, DestroyQpError::Owned);
             let (mut used_send, mut used_recv) = (None, None);
             let start = WallClock::now();
             while used_send.is_none() || used_recv.is_none() {
@@ -371,8 +380,8 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
                 used_recv = used_recv.or_else(|| used_recvs.try_recv().ok());
             }
             control.wait_event(Event::QpAccessError(far));
-            assert!(verbs.lock().return_send_queue(used_send.unwrap()).is_ok());
-            assert!(verbs.lock().return_recv_queue(used_recv.unwrap()).is_ok());
+            verbs.lock().keep_send(used_send.unwrap());
+            verbs.lock().keep_recv(used_recv.unwrap());
             verbs.lock().destroy_qp(near).unwrap();
             verbs.lock().destroy_qp(far).unwrap();
         }
@@ -382,12 +391,12 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
         assert!(round >= GENERATIONS, "{round} rounds");
         let unexpected = control.events.iter().filter(|event| !matches!(event, Event::Stray(_) | Event::Completion(_)));
         assert_eq!(unexpected.count(), 0, "{:?}", control.events);
-        refused!(verbs.lock().destroy_cq(cq), Ebusy, DestroyCqError::Taken);
+        refused!(verbs.lock().destroy_cq(cq), Ebusy, DestroyCqError::Owned);
         drop(ending);
-        assert!(verbs.lock().return_cq(poller.join().unwrap()).is_ok());
-        assert!(verbs.lock().return_interrupt_handler(interrupts.join().unwrap()).is_ok());
+        verbs.lock().keep_cq(poller.join().unwrap());
+        drop(interrupts.join().unwrap());
     });
-    let mut node = Node { host, verbs: verbs.into_inner() };
+    let mut node = Node { host, verbs: verbs.0.into_inner().unwrap() };
     assert!(node.poll(cq).is_empty());
     node.verbs.destroy_cq(cq).unwrap();
     for region in [to.mr, spare.mr] {

@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use bareverbs::{Access, Payload, QpCap, QpInit, QpRings, QpType, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus};
+use bareverbs::{
+    Access, Payload, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus,
+};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
@@ -36,36 +38,38 @@ fn verbs_over_statics() {
         let memory = host.memory(4096);
         let mr = register(&mut verbs, pd, memory.whole(), ALL_ACCESS).unwrap();
         let info = verbs.mr(mr).unwrap();
-        let cq = verbs.create_cq(64).unwrap();
+        let mut cq = verbs.create_cq(64).unwrap();
         let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
         // The short rings first, then the long ones, and then there are none.
         let qps = [(); 3].map(|()| verbs.create_qp(&init).unwrap());
-        assert_eq!(verbs.create_qp(&init), Err(bareverbs::CreateQpError::Full));
+        assert_eq!(verbs.create_qp(&init).err(), Some(bareverbs::CreateQpError::Full));
         let lid = verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid;
-        for qp in qps {
-            let qpn = verbs.qp(qp).unwrap().qpn;
+        for mut qp in qps {
+            let qpn = verbs.qp(qp.handle()).unwrap().qpn;
             for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
-                verbs.modify_qp(qp, &attr, mask).unwrap();
+                verbs.modify_qp(qp.handle(), &attr, mask).unwrap();
             }
             let remote = bareverbs::Remote { addr: info.addr, rkey: info.rkey };
             for number in 0..100 {
                 let op = SendOp::Write { payload: Payload::Inline(&[number as u8]), remote };
-                verbs.post_send(qp, &signaled(number, op)).unwrap();
+                qp.send.post(&signaled(number, op)).unwrap();
                 let mut one = [bareverbs::Completion::EMPTY];
-                while verbs.poll_cq(cq, &mut one).unwrap() == 0 {
+                while cq.poll(&mut one).unwrap() == 0 {
                     host.world().advance(Duration::from_micros(1));
                 }
-                assert_eq!((one[0].wr_id, one[0].status, one[0].qp), (number, WcStatus::Success, qp), "round {round}");
+                assert_eq!((one[0].wr_id, one[0].status, one[0].qp), (number, WcStatus::Success, qp.handle()), "round {round}");
             }
         }
         assert_eq!(verbs.mr(mr).unwrap().access & Access::MW_BIND, Access::MW_BIND);
-        let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
+        drop(cq);
+        let Ok(driver) = verbs.into_provider() else { panic!("somebody has a queue") };
         assert!(driver.teardown().is_ok());
     }
 }
 
-/// Storage that is lent for ever: queues that are split off from verbs over it may go to any thread.
+/// Storage that is lent for ever: queues of verbs over it may go to any thread.
 static LENT: Mutex<Storage<'static, Driver, 1, 0, 0, 1, 1>> = Mutex::new(Storage::new([LENT_RINGS.view()]));
 static LENT_RINGS: QpRings<64, 16> = QpRings::new();
 
@@ -75,21 +79,22 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
     let mut verbs: Verbs<'static, Driver> = Verbs::new(driver, &mut **Box::leak(Box::new(LENT.lock().unwrap())));
     let pd = verbs.alloc_pd().unwrap();
-    let cq = verbs.create_cq(16).unwrap();
+    let mut completions = verbs.create_cq(16).unwrap();
+    let cq = completions.handle();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true }).unwrap();
+    let QueuePair { mut send, mut recv } = qp;
+    let qp = send.qp();
     let (lid, qpn) = (verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid, verbs.qp(qp).unwrap().qpn);
     for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
         verbs.modify_qp(qp, &attr, mask).unwrap();
     }
-    let (mut send, mut recv) = (verbs.take_send_queue(qp).unwrap(), verbs.take_recv_queue(qp).unwrap());
-    let mut completions = verbs.take_cq(cq).unwrap();
     let receiver = thread::spawn(move || {
-        recv.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
+        recv.post(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
         recv
     });
     let sender = thread::spawn(move || {
-        send.post_send(&signaled(2, SendOp::Send { payload: Payload::Inline(b"") })).unwrap();
+        send.post(&signaled(2, SendOp::Send { payload: Payload::Inline(b"") })).unwrap();
         send
     });
     let poller = thread::spawn(move || {
@@ -104,11 +109,9 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     found.sort_by_key(|completion| completion.wr_id);
     let facts: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(facts, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    let Err(mut verbs) = verbs.into_provider() else { panic!("queues are taken") };
-    assert!(verbs.return_cq(completions).is_ok());
-    assert!(verbs.return_recv_queue(receiver.join().unwrap()).is_ok());
-    assert!(verbs.return_send_queue(sender.join().unwrap()).is_ok());
-    verbs.destroy_qp(qp).unwrap();
+    let Err(mut verbs) = verbs.into_provider() else { panic!("somebody has queues") };
+    verbs.destroy_qp(QueuePair { send: sender.join().unwrap(), recv: receiver.join().unwrap() }).unwrap();
+    verbs.destroy_cq(completions).unwrap();
     let Ok(driver) = verbs.into_provider() else { panic!("everything is back") };
     assert!(driver.teardown().is_ok());
 }

@@ -1,11 +1,17 @@
 //! Memory windows on the device: what a key opens, when it stops opening it, and what a failed bind leaves behind.
 
+use std::time::{Duration, Instant};
+
 use bareverbs::{
-    Access, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType,
-    Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpRings, QpState,
+    QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode, WcStatus,
 };
+use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
-use bareverbs_tests::{CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts};
+use bareverbs_tests::{
+    CAP, Connection, Driver, End, KeptVerbs, Node, Pair, Region, driver_config, end, end_in, instant, machine, pattern,
+    rc_steps, refused, signaled, to_rts,
+};
 
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
@@ -82,6 +88,7 @@ impl Fixture {
     }
 }
 
+// contract: bind-range-enforced
 #[test]
 fn a_window_opens_its_range_and_nothing_else() {
     let mut fixture = Fixture::new();
@@ -101,6 +108,7 @@ fn a_window_opens_its_range_and_nothing_else() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: bind-zero-based
 #[test]
 fn a_zero_based_window_counts_from_its_start() {
     let mut fixture = Fixture::new();
@@ -111,6 +119,7 @@ fn a_zero_based_window_counts_from_its_start() {
     fixture.refused(fixture.there.buffer.addr + 4000, rkey, 1);
 }
 
+// contract: bind-unbound
 #[test]
 fn an_unbound_window_opens_nothing() {
     let mut fixture = Fixture::new();
@@ -127,6 +136,7 @@ fn an_unbound_window_opens_nothing() {
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
+// contract: bind-replaces
 #[test]
 fn a_rebind_replaces_the_binding_and_the_old_key() {
     let mut fixture = Fixture::new();
@@ -144,13 +154,14 @@ fn a_rebind_replaces_the_binding_and_the_old_key() {
     fixture.refused(addr + 254, keys[254], 1);
 }
 
+// contract: bind-key-usable
 #[test]
 fn a_send_after_the_bind_may_carry_the_new_key() {
     let mut fixture = Fixture::new();
     let inbox = fixture.pair.a.region(fixture.a.pd, 64, ALL);
     fixture.pair.a.verbs.post_recv(fixture.a.qp, &bareverbs::RecvWr { wr_id: 1, sges: &[inbox.sge(0, 4)] }).unwrap();
     let request = MwBind { flags: SendFlags::empty(), ..fixture.request(0, 4096, Access::REMOTE_WRITE) };
-    let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+    let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp);
     let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
     let bytes = rkey.get().to_be_bytes();
     queue.post(&signaled(2, SendOp::Send { payload: Payload::Inline(&bytes) })).unwrap();
@@ -162,6 +173,7 @@ fn a_send_after_the_bind_may_carry_the_new_key() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: bind-all-qps
 #[test]
 fn a_binding_serves_every_queue_pair_of_the_domain() {
     let mut fixture = Fixture::new();
@@ -183,6 +195,7 @@ fn a_binding_serves_every_queue_pair_of_the_domain() {
     assert_eq!(fixture.pair.a.completions(foreign_a.cq, 1)[0].status, WcStatus::RemAccessErr);
 }
 
+// contract: bind-failure
 #[test]
 fn a_failed_bind_leaves_the_window_as_it_was() {
     let mut fixture = Fixture::new();
@@ -233,6 +246,7 @@ impl Fixture {
     }
 }
 
+// contract: bind-failure
 #[test]
 fn a_failed_bind_leaves_a_later_one_of_another_queue_pair() {
     let mut fixture = Fixture::new();
@@ -263,6 +277,7 @@ fn a_failed_bind_leaves_a_later_one_of_another_queue_pair() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: mw-dealloc-in-flight
 #[test]
 fn a_window_is_busy_while_binds_of_it_are_in_flight() {
     let mut fixture = Fixture::new();
@@ -286,14 +301,14 @@ fn a_window_is_busy_while_binds_of_it_are_in_flight() {
     for reset in [false, true] {
         let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type1).unwrap();
         let request = fixture.request(0, 64, Access::REMOTE_WRITE);
-        let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+        let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
         let key = batch.bind_mw(mw, &request).unwrap();
         std::mem::forget(batch);
         refused!(fixture.pair.b.verbs.dealloc_mw(mw), Ebusy, DeallocMwError::Busy { binds: 1 });
         if reset {
             fixture.reconnect();
         } else {
-            fixture.pair.b.verbs.ring_send_queue(fixture.b.qp).unwrap();
+            fixture.pair.b.verbs.ring_send_queue(fixture.b.qp);
             assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
             assert_eq!(write(&mut fixture, request.addr, key, 64), WcStatus::Success);
         }
@@ -304,6 +319,7 @@ fn a_window_is_busy_while_binds_of_it_are_in_flight() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: bind-unbind
 #[test]
 fn an_unbind_does_not_look_at_region_address_or_access() {
     let mut fixture = Fixture::new();
@@ -332,6 +348,7 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     fixture.pair.assert_no_findings();
 }
 
+// contract: mw-dealloc-bound
 #[test]
 fn dealloc_revokes_access_at_once_and_frees_the_region() {
     let mut fixture = Fixture::new();
@@ -343,6 +360,7 @@ fn dealloc_revokes_access_at_once_and_frees_the_region() {
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
+// contract: bind-type-2
 #[test]
 fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     let mut fixture = Fixture::new();
@@ -377,13 +395,53 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
+/// Regions come between the windows, so that neither the first nor the last key of a window begins the search at its cell.
+#[test]
+fn an_invalidation_costs_the_same_in_a_large_table() {
+    const WINDOWS: usize = 2048;
+    let host = World::new(WorldConfig::default()).add(instant(1)).unwrap();
+    let driver = Driver::bring_up(machine(&host), &driver_config(&host)).map_err(|(error, _)| error).unwrap();
+    let rings: &'static [QpRings<1024, 1024>; 1] = Box::leak(Box::default());
+    let storage = Box::new(Storage::<Driver, 1, 16, WINDOWS, 1, 1>::new(rings.each_ref().map(QpRings::view)));
+    let mut node = Node { host, verbs: KeptVerbs::new(Verbs::new(driver, Box::leak(storage))) };
+    let end = end(&mut node, true);
+    let lid = node.verbs.query_port(1).unwrap().lid;
+    to_rts(&mut node, end.qp, &rc_steps(&Connection::default(), lid, end.qpn, 7, 7));
+    let region = node.region(end.pd, 4096, ALL);
+    let windows: Vec<MwHandle> = (0..WINDOWS)
+        .map(|index| {
+            if index < 10 {
+                node.region(end.pd, 64, ALL);
+            }
+            node.verbs.alloc_mw(end.pd, MwType::Type2).unwrap()
+        })
+        .collect();
+    let info = bareverbs::BindInfo { mr: region.mr, addr: region.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let mut least = [Duration::MAX; 2];
+    for tag in 1..100 {
+        for (least, mw) in least.iter_mut().zip([windows[0], windows[WINDOWS - 1]]) {
+            node.verbs.post_send(end.qp, &signaled(1, SendOp::BindMw { mw, tag: KeyTag(tag), info })).unwrap();
+            assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
+            let rkey = node.verbs.mw(mw).unwrap().rkey;
+            let mut batch = node.verbs.send_batch(end.qp);
+            let start = Instant::now();
+            batch.post(&signaled(2, SendOp::LocalInv { rkey })).unwrap();
+            *least = (*least).min(start.elapsed());
+            drop(batch);
+            assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
+        }
+    }
+    assert!(least[1] < least[0] * 4, "the first window {:?}, the last of {WINDOWS} {:?}", least[0], least[1]);
+}
+
+// contract: bind-fence
 #[test]
 fn a_bind_fences_what_follows_it() {
     // A write by the peer's queue pair to itself would not show the order; a window bound and used on one queue does.
     let mut fixture = Fixture::new();
     for n in 0..50_usize {
         let request = MwBind { flags: SendFlags::empty(), ..fixture.request(n, 64, Access::REMOTE_WRITE) };
-        let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+        let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp);
         let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
         let op = SendOp::Read { sges: &[fixture.there.sge(8192, 8)], remote: fixture.here.remote(0) };
         queue.post(&SendWr { wr_id: n as u64, flags: SendFlags::SIGNALED, op }).unwrap();
@@ -451,7 +509,7 @@ fn a_reset_drops_a_bind_that_the_device_did_not_do() {
             fixture.drain();
             fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &request).unwrap();
         } else {
-            let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+            let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
             batch.bind_mw(fixture.mw, &request).unwrap();
             std::mem::forget(batch);
         }
@@ -462,6 +520,31 @@ fn a_reset_drops_a_bind_that_the_device_did_not_do() {
         refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
         fixture.pair.assert_no_findings();
     }
+}
+
+/// The tag of its key is that of a window that was never bound.
+#[test]
+fn a_reset_drops_a_type_2_bind_after_an_invalidation_that_the_device_did_not_do() {
+    let mut fixture = Fixture::new();
+    let (qp, cq) = (fixture.b.qp, fixture.b.cq);
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let info =
+        bareverbs::BindInfo { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let bind = |tag| SendOp::BindMw { mw, tag: KeyTag(tag), info };
+    fixture.pair.b.verbs.post_send(qp, &signaled(1, bind(0x11))).unwrap();
+    assert_eq!(fixture.pair.b.completions(cq, 1)[0].status, WcStatus::Success);
+    let rkey = fixture.pair.b.verbs.mw(mw).unwrap().rkey;
+    fixture.pair.b.verbs.post_send(qp, &signaled(2, SendOp::LocalInv { rkey })).unwrap();
+    assert_eq!(fixture.pair.b.completions(cq, 1)[0].status, WcStatus::Success);
+    let drained = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
+    fixture.pair.b.verbs.modify_qp(qp, &drained, QpAttrMask::STATE).unwrap();
+    fixture.pair.world.advance(Duration::from_millis(1));
+    fixture.pair.b.verbs.post_send(qp, &signaled(3, bind(0))).unwrap();
+    fixture.pair.world.advance(Duration::from_millis(1));
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    fixture.pair.b.verbs.modify_qp(qp, &reset, QpAttrMask::STATE).unwrap();
+    assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding, None);
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
 #[test]

@@ -8,9 +8,9 @@ use core::time::Duration;
 pub struct Config {
     /// Timeout for the firmware's boot. A device whose registers read as all ones has this time too, since it may be in a reset.
     pub boot_timeout: Duration,
-    /// Timeout for the initialization after the command queue is set.
+    /// Timeout for the initialization after the command queue is set. A card may tell a longer one, up to ten minutes.
     pub init_timeout: Duration,
-    /// Timeout of a command.
+    /// Timeout of a command. A card may tell a longer one, up to ten minutes.
     pub command_timeout: Duration,
     /// Timeout of a teardown for the firmware to return one more page.
     pub reclaim_timeout: Duration,
@@ -29,10 +29,8 @@ pub struct Config {
     pub firmware_pages: u32,
     /// MSI-X vector of the first three event queues; completion event queue n takes the n-th vector after it.
     pub first_vector: u16,
-    /// Whether the device signs the outputs of commands, and the driver checks them. Inputs are always signed.
-    pub signatures: bool,
-    /// Whether the BAR is mapped write-combining: short single requests then go through the BlueFlame registers, if the
-    /// device has them, and the fence's `flush` follows each doorbell. Must be off for a BAR that is mapped uncached, whose
+    /// Whether doorbells are mapped write-combining: short single requests then go through the BlueFlame registers, if the
+    /// device has them, and the fence's `flush` follows each doorbell. Must be off for doorbells that are mapped uncached, whose
     /// eight-byte writes a BlueFlame register does not put together.
     pub blue_flame: bool,
     /// Whether the function is a virtual one, which may not set the host's byte order.
@@ -54,7 +52,6 @@ impl Config {
         completion_events: 256,
         firmware_pages: 1 << 18,
         first_vector: 0,
-        signatures: false,
         blue_flame: false,
         virtual_function: false,
     };

@@ -81,7 +81,7 @@ errors! {
     ArenaTooSmall {
         /// Bytes handed in.
         have: usize = Wide
-    } => Errno::Einval, "the memory has {have} bytes, fewer than were promised";
+    } => Errno::Einval, "the memory has {have} bytes, fewer than were promised; give it `Mlx5::ARENA` bytes";
     /// The arena is too small: it has not that many free pages, or they are not contiguous.
     ArenaFull {
         /// Pages requested.
@@ -107,26 +107,28 @@ errors! {
     } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed} more are allowed; raise `Config::firmware_pages` by {lacks}",
         lacks = wanted.saturating_sub(allowed);
     /// Every doorbell record is in use.
-    RecordsFull => Errno::Enomem, "every doorbell record is in use";
+    RecordsFull => Errno::Enomem, "every doorbell record is in use; destroy queue pairs or completion queues";
     /// An access outside the registers or the memory that the integrator handed in.
     OutOfRange {
         /// Byte offset.
         offset: usize = Wide
     } => Errno::Eio, "byte {offset:#x} is outside registers or memory";
     /// The device did not finish its initialization in time.
-    NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time";
+    NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time; give it longer (`Config::boot_timeout`, `init_timeout`), or start \
+        it cold (power off and on)";
     /// The device has an unsupported revision of the command interface.
     CommandInterface {
         /// Its revision; the driver supports 5.
         revision: u16 = Upper
-    } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5";
+    } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5; update the card's firmware";
     /// The device describes an impossible command queue.
     CommandQueue {
         /// log2 of its entries.
         log_size: u8 = Small,
         /// log2 of the bytes from entry to entry.
         log_stride: u8 = Upper
-    } => Errno::Eio, "impossible command queue: 2^{log_size} entries, 2^{log_stride} bytes apart";
+    } => Errno::Eio, "impossible command queue: 2^{log_size} entries, 2^{log_stride} bytes apart; \
+        the BAR is not that of an mlx5 function, or its firmware is damaged";
     /// The device refused a command.
     CommandStatus {
         /// Opcode.
@@ -145,11 +147,6 @@ errors! {
         status: u8 = Small
     } => Errno::Eio, "{name:?} ({opcode:#x}) not delivered: {reason} ({status:#x})", name = CmdName(opcode),
         reason = CmdDeliveryStatus::from_code(u32::from(status)).map_or("unknown status", CmdDeliveryStatus::name);
-    /// The signature of the output is wrong: whether the command was executed is not known. The device is lost until a reset.
-    CommandSignature {
-        /// Opcode.
-        opcode: u16 = Upper
-    } => Errno::Ebadmsg, "{name:?} ({opcode:#x}): wrong signature; the device is lost until a reset", name = CmdName(opcode);
     /// A command timed out. The device is lost until a reset: it may still execute the command, so that no other is sent, and
     /// keeps its memory. Every later call fails with this error too.
     CommandTimeout {
@@ -170,22 +167,19 @@ errors! {
     Issi {
         /// Bit n: step n.
         supported: u32 = Wide
-    } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}";
+    } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
     /// The port is not an InfiniBand port.
     PortType {
         /// Its type.
         port_type: u8 = Small
-    } => Errno::Eopnotsupp, "port type {port_type} is not InfiniBand";
-    /// No such port.
+    } => Errno::Eopnotsupp, "port type {port_type} is not InfiniBand; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the card";
+    /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has.
     NoPort {
         /// The port requested.
         port: u8 = Small
-    } => Errno::Einval, "no port {port}";
+    } => Errno::Einval, "no port {port}: a function has port 1";
     /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
-    GrhRequired {
-        /// The port.
-        port: u8 = Small
-    } => Errno::Einval, "port {port} requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
+    GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
     /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
@@ -213,7 +207,7 @@ errors! {
     LimitExceeded {
         /// The maximum.
         limit: u32 = Wide
-    } => Errno::Einval, "more than the limit of {limit}";
+    } => Errno::Einval, "more than the limit of {limit}; ask for less";
     /// The device does not offer the feature, or the driver does not support it.
     Unsupported {
         /// The feature.
@@ -232,7 +226,7 @@ errors! {
     PagesKept {
         /// How many.
         pages: u32 = Wide
-    } => Errno::Ebusy, "the firmware kept {pages} pages";
+    } => Errno::Ebusy, "the firmware kept {pages} pages; reset the function before their memory is used again";
 }
 
 impl core::error::Error for Error {}
@@ -288,7 +282,6 @@ impl Error {
                 | Self::DeviceGone
                 | Self::DeviceReset
                 | Self::DeviceFatal { .. }
-                | Self::CommandSignature { .. }
         )
     }
 
@@ -387,7 +380,6 @@ mod tests {
             Error::CommandStatus { opcode: u16::MAX, status: u8::MAX, syndrome: u32::MAX },
             Error::CommandStatus { opcode: 0x123, status: 4, syndrome: 5 },
             Error::CommandDelivery { opcode: u16::MAX, status: u8::MAX },
-            Error::CommandSignature { opcode: u16::MAX },
             Error::CommandTimeout { opcode: u16::MAX },
             Error::DeviceGone,
             Error::DeviceReset,
@@ -395,7 +387,7 @@ mod tests {
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },
             Error::NoPort { port: u8::MAX },
-            Error::GrhRequired { port: u8::MAX },
+            Error::GrhRequired,
             Error::MadStatus { attribute: u16::MAX, status: u16::MAX },
             Error::MadStatus { attribute: 0x15, status: 1 },
             Error::BadAnswer { opcode: u16::MAX, value: u32::MAX },

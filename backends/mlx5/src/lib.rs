@@ -35,6 +35,7 @@
 //! ```
 //!
 //! `P` names the types of registers, memory, pages, fences and clock. The book of the project shows a whole program for firmware.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_debug_implementations)]
@@ -45,6 +46,7 @@ extern crate std;
 mod bring_up;
 mod command;
 mod config;
+mod direct;
 mod dma;
 mod driver;
 mod error;
@@ -66,6 +68,7 @@ use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
 pub use command::name::CmdName;
 pub use config::Config;
+pub use direct::Mlx5Direct;
 pub use error::{Error, Feature};
 pub use events::health::Health;
 pub use objects::cq::Cq;
@@ -172,15 +175,6 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Same as [`Mlx5::teardown`].
     pub fn take_down(&mut self) -> Result<TeardownReport, TeardownError> {
         self.view().tear_down()
-    }
-
-    /// Checks the health of the device. To be called about every two seconds.
-    ///
-    /// # Errors
-    /// The device is gone, or was reset by somebody else.
-    pub fn health(&mut self) -> Result<Health, Error> {
-        let driver = self.view();
-        Ok(driver.health.check(&mut driver.commands)?)
     }
 
     /// Returns the firmware version: major, minor, sub-minor.

@@ -1,11 +1,13 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, DeviceLoss, Gid, Instant, Lkey, MrRequest,
-    MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey,
+    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, DeviceLoss, EncodedAddress,
+    Gid, Instant, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    RingSizes, Rkey,
 };
 
 use crate::Mlx5;
+use crate::direct::Mlx5Direct;
 use crate::error::Error;
 use crate::events::completion::Mlx5CompletionEvents;
 use crate::log::logged;
@@ -17,7 +19,10 @@ use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
 
-impl<P: Platform, const PAGES: usize> Provider for Mlx5<P, PAGES>
+// SAFETY: the device gets addresses from its arena, its pages, and the map of a request. What it did not confirm to be destroyed
+// stays known: an error says that it may use the memory. Rings come from allocations of the arena that last until then.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl<P: Platform, const PAGES: usize> Provider for Mlx5<P, PAGES>
 where
     P: 'static,
 {
@@ -31,6 +36,11 @@ where
     type RecvRing = Mlx5RecvRing<P>;
     type CqRing = Mlx5CqRing<P>;
     type CompletionEvents = Mlx5CompletionEvents<P>;
+    type Direct<'a> = Mlx5Direct<'a, P>;
+
+    fn direct(&mut self) -> Mlx5Direct<'_, P> {
+        Mlx5Direct::new(self.view())
+    }
 
     fn device_attr(&self) -> &DeviceAttr {
         &self.driver.attr
@@ -46,6 +56,10 @@ where
 
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
         logged("query_pkey", self.view().query_pkey(port, index))
+    }
+
+    fn encode_address(&mut self, av: &AddressVector) -> Result<EncodedAddress, Error> {
+        logged("encode_address", self.view().encode_address(av))
     }
 
     fn alloc_pd(&mut self, _: CoreToken) -> Result<Pd, Error> {
@@ -68,7 +82,7 @@ where
         logged("create_mw", self.view().create_mw(pd, kind))
     }
 
-    fn query_mw(&mut self, _: CoreToken, mw: &Mw) -> Result<Rkey, Error> {
+    fn query_mw(&mut self, _: CoreToken, mw: &Mw) -> Result<(Rkey, bool), Error> {
         logged("query_mw", self.view().query_mw(mw))
     }
 
@@ -78,6 +92,10 @@ where
 
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
         logged("create_cq", self.view().create_cq(entries))
+    }
+
+    fn query_cq(&mut self, cq: &Cq) -> Result<bool, Error> {
+        logged("query_cq", self.view().query_cq(cq))
     }
 
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cq) -> Result<(), Error> {
@@ -109,6 +127,14 @@ where
 
     fn destroy_qp(&mut self, _: CoreToken, qp: &mut Qp) -> Result<(), Error> {
         logged("destroy_qp", self.view().destroy_qp(qp))
+    }
+
+    fn attach_mcast(&mut self, _: CoreToken, qp: &mut Qp, gid: &Gid) -> Result<(), Error> {
+        logged("attach_mcast", self.view().attach_mcast(qp, gid))
+    }
+
+    fn detach_mcast(&mut self, _: CoreToken, qp: &mut Qp, gid: &Gid) -> Result<(), Error> {
+        logged("detach_mcast", self.view().detach_mcast(qp, gid))
     }
 
     fn now(&self) -> Instant {

@@ -8,6 +8,8 @@ use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister, format_as};
 pub struct MappedBar {
     base: NonNull<u8>,
     len: usize,
+    /// Where doorbells are rung.
+    doorbells: NonNull<u8>,
 }
 
 format_as!([] MappedBar, "MappedBar({:#x}, {} bytes)", |this| this.base.addr().get(), this.len);
@@ -20,18 +22,29 @@ impl MappedBar {
     /// as the value and the doorbells made from it live. Nothing else in the program accesses registers that the owner of the
     /// value uses. Registers direct the device's DMA: without an IOMMU, only the device's driver gets the value.
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, doorbells: base }
+    }
+
+    /// Rings doorbells through another mapping of the same BAR, a write-combining one: for BlueFlame, while all other registers stay
+    /// uncached.
+    ///
+    /// # Safety
+    /// At `combining`, aligned to 4096, the same BAR is mapped a second time, write-combining, for as long as the value and the doorbells
+    /// made from it live.
+    #[must_use]
+    pub const unsafe fn with_combining_doorbells(self, combining: NonNull<u8>) -> Self {
+        Self { doorbells: combining, ..self }
     }
 
     /// Returns the first of `count` registers of type `T`, if all of them lie in the BAR and the first is aligned.
     #[inline]
-    fn registers<T>(&self, offset: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
+    fn registers<T>(&self, base: NonNull<u8>, offset: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
         let len = count.saturating_mul(size_of::<T>());
         if !offset.is_multiple_of(size_of::<T>()) || len > self.len || offset > self.len - len {
             return Err(OutOfRange { offset, len });
         }
-        // SAFETY: the bytes from `offset` to `offset + len` lie in the BAR (checked).
-        Ok(unsafe { self.base.add(offset) }.cast())
+        // SAFETY: the bytes from `offset` to `offset + len` lie in the BAR (checked), of which each base is a mapping.
+        Ok(unsafe { base.add(offset) }.cast())
     }
 }
 
@@ -48,14 +61,14 @@ impl Registers for MappedBar {
 
     #[inline]
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
-        let register = self.registers::<u32>(offset, 1)?;
+        let register = self.registers::<u32>(self.base, offset, 1)?;
         // SAFETY: an aligned register of the BAR, which stays mapped (promised to `new`).
         Ok(unsafe { register.read_volatile() })
     }
 
     #[inline]
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
-        let register = self.registers::<u32>(offset, 1)?;
+        let register = self.registers::<u32>(self.base, offset, 1)?;
         // SAFETY: an aligned register of the BAR, which stays mapped. It may direct the device's DMA: an IOMMU confines that,
         // or the caller is the device's driver (promised to `new`).
         unsafe { register.write_volatile(value) };
@@ -66,11 +79,11 @@ impl Registers for MappedBar {
         if !count.is_power_of_two() {
             return Err(OutOfRange { offset, len: count.saturating_mul(8) });
         }
-        Ok(MappedDoorbell { first: self.registers(offset, count)?, mask: count.wrapping_sub(1) })
+        Ok(MappedDoorbell { first: self.registers(self.doorbells, offset, count)?, mask: count.wrapping_sub(1) })
     }
 
     fn word(&self, offset: usize) -> Result<MappedWord, OutOfRange> {
-        Ok(MappedWord { register: self.registers(offset, 1)? })
+        Ok(MappedWord { register: self.registers(self.base, offset, 1)? })
     }
 }
 
@@ -165,6 +178,26 @@ mod tests {
             expected[at..at + 8].copy_from_slice(&0x1122_3344_5566_7788_u64.to_ne_bytes());
             assert!(bytes(base, LEN) == expected, "{offset:#x}");
         }
+    }
+
+    #[test]
+    fn doorbells_are_rung_through_the_second_mapping_alone() {
+        let ((bar, base), combining) = (bar(LEN), aligned::<LEN>(0));
+        // SAFETY: leaked memory of that length and alignment, of this test alone.
+        let mut bar = unsafe { bar.with_combining_doorbells(combining) };
+        bar.doorbell(0x800, 8).unwrap().write(3, 0x1122_3344_5566_7788);
+        bar.write32(0x18, 1).unwrap();
+        bar.word(0x40).unwrap().write(2);
+        assert_eq!(bar.read32(0x18), Ok(1));
+        let written = |at: usize, bytes: &[u8]| {
+            let mut expected = vec![0; LEN];
+            expected[at..at + bytes.len()].copy_from_slice(bytes);
+            expected
+        };
+        assert!(bytes(combining, LEN) == written(0x818, &0x1122_3344_5566_7788_u64.to_ne_bytes()));
+        let mut registers = written(0x18, &1u32.to_ne_bytes());
+        registers[0x40..0x44].copy_from_slice(&2u32.to_ne_bytes());
+        assert!(bytes(base, LEN) == registers);
     }
 
     #[test]

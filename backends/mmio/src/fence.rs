@@ -23,9 +23,10 @@ pub struct CpuFence {
 }
 
 impl CpuFence {
-    /// For a BAR that is mapped uncached (device memory). The mlx5 driver's option `blue_flame` must be off.
+    /// For doorbells that are mapped uncached (device memory). The mlx5 driver's option `blue_flame` must be off.
     pub const UNCACHED: Self = Self { write_combining: false };
-    /// For a BAR that is mapped write-combining, with the mlx5 driver's option `blue_flame` on.
+    /// For doorbells that are mapped write-combining ([`MappedBar::with_combining_doorbells`](crate::MappedBar::with_combining_doorbells), or
+    /// the whole BAR), with the mlx5 driver's option `blue_flame` on.
     pub const WRITE_COMBINING: Self = Self { write_combining: true };
 }
 
@@ -60,6 +61,11 @@ impl DmaFence for CpuFence {
         #[cfg(target_arch = "arm")]
         barrier!("dmb");
         compiler_fence(Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn release_uncached(&self) {
+        Self::UNCACHED.release();
     }
 
     #[inline(always)]

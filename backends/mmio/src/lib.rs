@@ -10,6 +10,7 @@
 //!
 //! Firmware and VFIO build their platform from these types. A simulated device, or a machine with other buses or barriers,
 //! implements the traits itself.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![expect(unsafe_code, reason = "a mapped BAR and device memory are raw memory")]
 #![warn(missing_debug_implementations)]

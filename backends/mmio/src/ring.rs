@@ -81,6 +81,12 @@ impl RingView for MappedRingView<'_> {
     }
 
     #[inline(always)]
+    fn block_word(self, block: u32, word: usize) -> u64 {
+        // SAFETY: a block has eight words, as of `put`.
+        unsafe { self.at((block as usize).wrapping_mul(64)).add(word & 7).read_volatile() }
+    }
+
+    #[inline(always)]
     fn record(self, second: bool, value: u32) {
         // SAFETY: the record has eight bytes (promised to `new`).
         unsafe { self.ring.record.add(usize::from(second)).write_volatile(value) };

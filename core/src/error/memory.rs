@@ -168,8 +168,6 @@ operation_error! {
 operation_error! {
     /// Why a window was not bound; window and queue are as before.
     pub enum BindMwError {
-        /// The queue pair's handle is stale.
-        StaleQp => Einval, "the queue pair's handle is stale";
         /// The transport has no windows.
         Transport {
             /// Transport of the queue pair.
@@ -199,8 +197,6 @@ operation_error! {
         } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
         TooManyPendingBinds => Enomem, "no room to remember the bind";
-        /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
-        Taken => Ebusy, "the send queue is taken";
     }
     inner {
         /// Window, region, rights or range do not fit.

@@ -8,10 +8,10 @@ pub use memory::{
     AllocMwError, AllocPdError, BindMwError, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
 };
 pub use queue::{
-    CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollEventError, QueryError,
-    QueryQpError, TakeError, WaitActiveError,
+    AttachMcastError, CreateAhError, CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, DetachMcastError,
+    ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError, TakeError, WaitActiveError,
 };
-pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SendBatchError, SgeFault};
+pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 
 use core::fmt;
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::operation_error;
-use crate::{DeviceLoss, Errno, PhysState, PortState, QpAttrMask, QpCap, QpState};
+use crate::{AddressPart, DeviceLoss, Errno, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType};
 
 operation_error! {
     /// Why a query was not answered.
@@ -134,17 +134,17 @@ operation_error! {
 operation_error! {
     /// Why a completion queue was not destroyed; it is as before.
     pub enum DestroyCqError<E> {
-        /// The handle is stale.
-        Stale => Einval, "the completion queue's handle is stale";
+        /// The handle is stale, or the queue is of other verbs.
+        Stale => Einval, "no such completion queue here";
         /// Queue pairs complete into it.
         Busy {
             /// How many work queues.
             users: u32
         } => Ebusy, "{users} work queues complete into the completion queue";
-        /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken";
-        /// The interrupt handler is taken by [`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler), and may
-        /// have events of it.
+        /// Its value was not dropped: whoever has it destroys it by that.
+        Owned => Ebusy, "the completion queue is somebody's";
+        /// Somebody has the interrupt handler ([`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler)), and it may
+        /// have events of the queue. It is taken back when it is dropped.
         EventsTaken => Ebusy, "the interrupt handler is taken";
     }
     device {
@@ -156,10 +156,6 @@ operation_error! {
 operation_error! {
     /// Why a completion queue was not armed.
     pub enum NotifyCqError {
-        /// The handle is stale.
-        Stale => Einval, "the completion queue's handle is stale";
-        /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken";
         /// The device is lost.
         DeviceLost {
             /// Why.
@@ -169,10 +165,8 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a queue, or the interrupt handler, was not split off from the verbs.
+    /// Why the interrupt handler was not split off from the verbs.
     pub enum TakeError {
-        /// The handle is stale.
-        Stale => Einval, "the handle is stale";
         /// It is taken already.
         Taken => Ebusy, "it is taken already";
     }
@@ -206,8 +200,8 @@ operation_error! {
         } => Einval, "the device has no such capacities: {excess}", excess = Excess { wanted, max };
         /// The table is full, or all rings that are long enough are in use.
         Full => Enomem, "the table of queue pairs is full";
-        /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue
-        /// that is split off. Poll that queue until it is empty.
+        /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
+        /// Poll that queue until it is empty.
         Draining => Eagain, "completions of a queue pair that is gone are not polled yet";
         /// The backend made rings whose length is no power of two or exceeds 32,768.
         ForeignRings {
@@ -226,8 +220,8 @@ operation_error! {
 operation_error! {
     /// Why a queue pair was not modified.
     pub enum ModifyQpError<E> {
-        /// The handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
+        /// The handle is stale, or the queues are not those of one queue pair of these verbs.
+        Stale => Einval, "no such queue pair here";
         /// CUR_STATE does not agree with the state.
         CurState {
             /// State that the caller assumes.
@@ -264,9 +258,9 @@ operation_error! {
             /// Maximum.
             max: u32
         } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
-        /// Queues of the queue pair are split off, so it cannot be reset.
-        Taken => Ebusy, "queues of the queue pair are taken";
-        /// Stale completions may wait in a completion queue that is split off: from before the last RESET, or of an earlier
+        /// Only whoever has its queues resets a queue pair: [`Verbs::reset_qp`](crate::Verbs::reset_qp).
+        Owned => Ebusy, "only whoever has its queues resets a queue pair";
+        /// Stale completions may wait in a completion queue: from before the last RESET, or of an earlier
         /// queue pair with the number. Poll that queue until it is empty.
         Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, are not polled yet";
     }
@@ -291,14 +285,75 @@ operation_error! {
 operation_error! {
     /// Why a queue pair was not destroyed.
     pub enum DestroyQpError<E> {
-        /// The handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
-        /// Queues of the queue pair are split off.
-        Taken => Ebusy, "queues of the queue pair are taken";
+        /// The handle is stale, or the queues are not those of one queue pair of these verbs.
+        Stale => Einval, "no such queue pair here";
+        /// A queue of it was not dropped: whoever has both destroys it by them.
+        Owned => Ebusy, "the queue pair is somebody's";
+        /// It is in multicast groups: [`Verbs::detach_mcast`](crate::Verbs::detach_mcast).
+        Attached {
+            /// How many.
+            groups: u32
+        } => Ebusy, "the queue pair is in {groups} multicast groups: detach it first";
     }
     device {
         /// The device refuses; the queue pair is as before.
         Device, "the device kept the queue pair";
+    }
+}
+
+operation_error! {
+    /// Why no address handle was made.
+    pub enum CreateAhError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// A part of the address outside its range.
+        Value {
+            /// Which one.
+            part: AddressPart,
+            /// Its value.
+            value: u32,
+            /// Minimum.
+            min: u32,
+            /// Maximum.
+            max: u32
+        } => Einval, "{part:?} of the address is {value}, which is not between {min} and {max}";
+    }
+    device {
+        /// The device has no such address.
+        Device, "the device has no such address";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not attached to a multicast group; it is as before.
+    pub enum AttachMcastError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+        /// The queue pair is none for datagrams.
+        Transport {
+            /// Its transport.
+            qp_type: QpType
+        } => Einval, "a queue pair of type {qp_type:?} is in no group: only datagrams are sent to one";
+        /// The GID is none of a group: its first byte is not 0xff.
+        NoGroup => Einval, "the GID names no multicast group: its first byte is not 0xff";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device did not attach the queue pair";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not detached from a multicast group; it is as before.
+    pub enum DetachMcastError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+        /// The queue pair is in no group.
+        NotAttached => Einval, "the queue pair is in no group";
+    }
+    device {
+        /// The device refuses: the queue pair is not in this group, for instance.
+        Device, "the device did not detach the queue pair";
     }
 }
 

@@ -3,9 +3,7 @@
 use core::fmt;
 
 use super::operation_error;
-use crate::{
-    BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, TakeError, WcOpcode,
-};
+use crate::{BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, WcOpcode};
 
 operation_error! {
     /// What is wrong with an SGE.
@@ -21,46 +19,10 @@ operation_error! {
     }
 }
 
-operation_error! {
-    /// Why a send queue was not opened.
-    pub enum SendBatchError {
-        /// The queue pair's handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
-        /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
-        Taken => Ebusy, "the send queue is taken";
-        /// The queue pair cannot send in its state. That is ERR if the device is lost; polling says why.
-        NotReady {
-            /// The state.
-            state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send";
-    }
-}
-
-impl From<SendBatchError> for PostSendError {
-    fn from(error: SendBatchError) -> Self {
-        match error {
-            SendBatchError::Stale => Self::Stale,
-            SendBatchError::Taken => Self::Taken,
-            SendBatchError::NotReady { state } => Self::NotReady { state },
-        }
-    }
-}
-
-impl From<TakeError> for PollCqError {
-    fn from(error: TakeError) -> Self {
-        match error {
-            TakeError::Stale => Self::Stale,
-            TakeError::Taken => Self::Taken,
-        }
-    }
-}
-
 /// Why a send was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PostSendError {
-    /// The queue pair's handle is stale.
-    Stale,
     /// The queue pair cannot send in its state.
     NotReady {
         /// The state.
@@ -75,8 +37,20 @@ pub enum PostSendError {
     },
     /// Atomics on a device that does none.
     NoAtomics,
-    /// A datagram names its destination by an address handle, which a request cannot carry yet.
+    /// A send of a datagram names no destination: see [`SendWr::send_to`](crate::SendWr::send_to).
     NoAddressHandle,
+    /// A send names a destination, which only datagrams have.
+    Destination {
+        /// The transport.
+        qp_type: QpType,
+    },
+    /// The address handle belongs to another protection domain than the queue pair.
+    AddressDomain,
+    /// The number of the destination's queue pair has more than 24 bits.
+    RemoteQpn {
+        /// The number.
+        qpn: Qpn,
+    },
     /// Flags that the operation or the transport lacks.
     Flags {
         /// Those that do not fit.
@@ -96,7 +70,8 @@ pub enum PostSendError {
         /// Most that the queue pair takes.
         max: u32,
     },
-    /// A message longer than the device sends.
+    /// A message longer than the device sends. A datagram is one packet: no longer than the MTU that its port had when the queue
+    /// pair was moved to RTR.
     MessageSize {
         /// Maximum in bytes.
         max: u32,
@@ -131,8 +106,6 @@ pub enum PostSendError {
     },
     /// No room to remember the bind.
     TooManyPendingBinds,
-    /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
-    Taken,
     /// The device is lost.
     DeviceLost {
         /// Why.
@@ -146,8 +119,11 @@ impl PostSendError {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
             Self::DeviceLost { .. } => Errno::Eio,
-            Self::NoAtomics | Self::NoAddressHandle => Errno::Eopnotsupp,
-            Self::Stale
+            Self::NoAtomics => Errno::Eopnotsupp,
+            Self::AddressDomain => Errno::Eperm,
+            Self::NoAddressHandle
+            | Self::Destination { .. }
+            | Self::RemoteQpn { .. }
             | Self::Opcode { .. }
             | Self::Flags { .. }
             | Self::SgeCount { .. }
@@ -159,7 +135,6 @@ impl PostSendError {
             Self::Bind(refused) => refused.errno(),
             Self::QueueFull { .. } => Errno::Enospc,
             Self::TooManyPendingBinds => Errno::Enomem,
-            Self::Taken => Errno::Ebusy,
         }
     }
 }
@@ -167,12 +142,16 @@ impl PostSendError {
 impl fmt::Display for PostSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stale => f.write_str("the queue pair's handle is stale"),
             Self::NotReady { state } => write!(f, "a queue pair in {state:?} does not send"),
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
             Self::NoAtomics => f.write_str("the device does no atomics"),
-            Self::NoAddressHandle => f.write_str("a datagram needs an address handle, which requests do not carry yet"),
+            Self::NoAddressHandle => f.write_str("a datagram needs a destination: send it with SendWr::send_to"),
+            Self::Destination { qp_type } => {
+                write!(f, "a queue pair of type {qp_type:?} sends to its peer: only a datagram has a destination of its own")
+            }
+            Self::AddressDomain => f.write_str("the address handle belongs to another protection domain"),
+            Self::RemoteQpn { qpn } => write!(f, "queue pair {qpn} of the destination: a number has 24 bits"),
             Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::InlineSize { length, max } => write!(f, "{length} bytes inline, the queue pair takes {max}"),
@@ -185,7 +164,6 @@ impl fmt::Display for PostSendError {
                 write!(f, "the request needs {needed} blocks of the send queue, {free} are free")
             }
             Self::TooManyPendingBinds => f.write_str("no room to remember the bind"),
-            Self::Taken => f.write_str("the send queue is taken"),
         }
     }
 }
@@ -196,8 +174,6 @@ impl core::error::Error for PostSendError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum PostRecvError {
-    /// The queue pair's handle is stale.
-    Stale,
     /// The queue pair cannot receive in its state.
     NotReady {
         /// The state.
@@ -221,8 +197,6 @@ pub enum PostRecvError {
     },
     /// The receive queue is full.
     QueueFull,
-    /// The receive queue is taken by [`Verbs::take_recv_queue`](crate::Verbs::take_recv_queue).
-    Taken,
     /// The device is lost.
     DeviceLost {
         /// Why.
@@ -236,10 +210,9 @@ impl PostRecvError {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
             Self::DeviceLost { .. } => Errno::Eio,
-            Self::Stale | Self::SgeCount { .. } => Errno::Einval,
+            Self::SgeCount { .. } => Errno::Einval,
             Self::Sge { fault, .. } => fault.errno(),
             Self::QueueFull => Errno::Enospc,
-            Self::Taken => Errno::Ebusy,
         }
     }
 }
@@ -247,13 +220,11 @@ impl PostRecvError {
 impl fmt::Display for PostRecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stale => f.write_str("the queue pair's handle is stale"),
             Self::NotReady { state } => write!(f, "a queue pair in {state:?} takes no receives"),
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::QueueFull => f.write_str("the receive queue is full"),
-            Self::Taken => f.write_str("the receive queue is taken"),
         }
     }
 }
@@ -281,8 +252,6 @@ impl<E: core::error::Error> core::error::Error for BadWr<E> {}
 operation_error! {
     /// What is wrong with a completion, or with the queue. The completion in question is taken with the error, the others stay.
     pub enum PollCqError {
-        /// The completion queue's handle is stale.
-        Stale => Einval, "the completion queue's handle is stale";
         /// No queue pair of this number completes into this queue.
         UnknownQp {
             /// The number.
@@ -318,7 +287,5 @@ operation_error! {
             /// Why.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
-        /// The queue is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken";
     }
 }

@@ -3,16 +3,17 @@
 //! Its memory and its registers are words of the model. Between a doorbell and its completion it can carry the order of its
 //! owner's stores, as a real device does. It can also carry none, which is the minimum that words of the core can count on.
 
+use core::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::vec::Vec;
 
 use crate::sync::Ordering;
 use crate::{
-    AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
-    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, DeviceLoss, Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType,
-    Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
-    SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
+    AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
+    CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
+    Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
+    QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, WcData,
+    WcStatus,
 };
 
 const QPN: u32 = 0x100;
@@ -63,6 +64,8 @@ pub(super) struct Memory {
     carries: bool,
     /// Whether receives fail.
     fails: AtomicBool,
+    /// Whether sends fail.
+    sends_fail: AtomicBool,
     /// Whether nothing completes.
     is_silent: AtomicBool,
 }
@@ -89,7 +92,7 @@ pub(super) struct Device {
     memory: Arc<Memory>,
     events: Option<Events>,
     keys: u32,
-    pub(super) is_lost: bool,
+    is_lost: Cell<bool>,
 }
 
 impl Device {
@@ -113,9 +116,10 @@ impl Device {
             arming: loom::sync::Mutex::default(),
             carries,
             fails: AtomicBool::new(false),
+            sends_fail: AtomicBool::new(false),
             is_silent: AtomicBool::new(false),
         });
-        Self { attr, events: Some(Events(Arc::clone(&memory))), memory, keys: 0, is_lost: false }
+        Self { attr, events: Some(Events(Arc::clone(&memory))), memory, keys: 0, is_lost: Cell::new(false) }
     }
 
     fn memory(&self) -> Arc<Memory> {
@@ -127,9 +131,19 @@ impl Device {
         self.memory.fails.store(fails, Ordering::Relaxed);
     }
 
+    /// Sends fail from now on.
+    pub(super) fn fail_sends(&self) {
+        self.memory.sends_fail.store(true, Ordering::Relaxed);
+    }
+
     /// Completes nothing from now on.
     pub(super) fn be_silent(&self) {
         self.memory.is_silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Is lost from now on.
+    pub(super) fn lose(&self) {
+        self.is_lost.set(true);
     }
 
     fn key(&mut self) -> u32 {
@@ -138,7 +152,9 @@ impl Device {
     }
 }
 
-impl Provider for Device {
+// SAFETY: the device uses no memory.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Provider for Device {
     type Error = Broken;
     type Pd = ();
     type Mr = ();
@@ -149,6 +165,9 @@ impl Provider for Device {
     type RecvRing = Recvs;
     type CqRing = Ring;
     type CompletionEvents = Events;
+    type Direct<'a> = ();
+
+    fn direct(&mut self) {}
 
     fn device_attr(&self) -> &DeviceAttr {
         &self.attr
@@ -164,6 +183,10 @@ impl Provider for Device {
 
     fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, Broken> {
         Ok(0)
+    }
+
+    fn encode_address(&mut self, _av: &AddressVector) -> Result<EncodedAddress, Broken> {
+        Ok(EncodedAddress::default())
     }
 
     fn alloc_pd(&mut self, _: CoreToken) -> Result<(), Broken> {
@@ -188,8 +211,8 @@ impl Provider for Device {
         Ok((key, Rkey::new(key)))
     }
 
-    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<Rkey, Broken> {
-        Ok(Rkey::new(*mw))
+    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<(Rkey, bool), Broken> {
+        Ok((Rkey::new(*mw), true))
     }
 
     fn destroy_mw(&mut self, _: CoreToken, _mw: &mut u32) -> Result<(), Broken> {
@@ -201,6 +224,10 @@ impl Provider for Device {
         Ok(CreatedCq { cq: (), ring, cqn: Cqn::new(CQN), entries, vector: 1 })
     }
 
+    fn query_cq(&mut self, (): &()) -> Result<bool, Broken> {
+        Ok(true)
+    }
+
     fn destroy_cq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
@@ -210,7 +237,8 @@ impl Provider for Device {
     }
 
     fn create_qp(&mut self, _: CoreToken, _params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
-        let (send, recv) = (Sends(self.memory()), Recvs { memory: self.memory(), notified: 0 });
+        let (send, recv) =
+            (Sends { memory: self.memory(), notified: Cell::new(0) }, Recvs { memory: self.memory(), notified: 0 });
         Ok(CreatedQp { qp: (), send, recv, qpn: Qpn::new(QPN) })
     }
 
@@ -233,6 +261,14 @@ impl Provider for Device {
         Ok(())
     }
 
+    fn attach_mcast(&mut self, _: CoreToken, (): &mut (), _gid: &Gid) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn detach_mcast(&mut self, _: CoreToken, (): &mut (), _gid: &Gid) -> Result<(), Broken> {
+        Ok(())
+    }
+
     fn now(&self) -> Instant {
         Instant::default()
     }
@@ -240,7 +276,7 @@ impl Provider for Device {
     fn relax(&self, _: Instant) {}
 
     fn lost(&self) -> Option<(DeviceLoss, Broken)> {
-        if self.is_lost { Some((DeviceLoss::Fatal, Broken)) } else { None }
+        if self.is_lost.get() { Some((DeviceLoss::Fatal, Broken)) } else { None }
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Broken> {
@@ -248,7 +284,7 @@ impl Provider for Device {
     }
 
     fn maintain(&mut self) -> Result<Instant, Broken> {
-        if self.is_lost { Err(Broken) } else { Ok(Instant::default()) }
+        if self.is_lost.get() { Err(Broken) } else { Ok(Instant::default()) }
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Events> {
@@ -281,20 +317,26 @@ impl CompletionEvents for Events {
 }
 
 /// The send ring: a request is one block, and completes successfully at its doorbell.
-pub(super) struct Sends(Arc<Memory>);
+pub(super) struct Sends {
+    memory: Arc<Memory>,
+    /// End of the requests that the device was notified of.
+    notified: Cell<u32>,
+}
 
 impl SendRing for Sends {
     type Writer<'a> = Writer<'a>;
 
     fn writer(&self) -> Writer<'_> {
-        Writer(&self.0)
+        Writer(self)
     }
 
-    fn reset(&mut self) {}
+    fn reset(&mut self) {
+        self.notified.set(0);
+    }
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Writer<'a>(&'a Memory);
+pub(super) struct Writer<'a>(&'a Sends);
 
 impl SendWriter for Writer<'_> {
     const ATOMIC_BLOCKS: u32 = 1;
@@ -316,15 +358,26 @@ impl SendWriter for Writer<'_> {
 
     fn put_inline(&mut self, _at: u32, _op: &DataOp, _bytes: &[u8], _flags: SendFlags) {}
 
+    fn datagram_sge_blocks(_count: usize) -> u32 {
+        1
+    }
+
+    fn datagram_inline_blocks(_len: usize) -> u32 {
+        1
+    }
+
+    fn put_datagram(&mut self, _at: u32, _op: &DatagramOp<'_>, _payload: Payload<'_>, _flags: SendFlags) {}
+
     fn put_atomic(&mut self, _at: u32, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
 
     fn put_bind(&mut self, _at: u32, _bind: &Bind, _flags: SendFlags) {}
 
     fn put_local_inv(&mut self, _at: u32, _rkey: Rkey, _flags: SendFlags) {}
 
-    fn ring(&mut self, from: u32, end: u32) {
-        for at in from..end {
-            self.0.complete(at & 0xffff);
+    fn ring(&mut self, end: u32) {
+        for at in self.0.notified.replace(end)..end {
+            let failed = if self.0.memory.sends_fail.load(Ordering::Relaxed) { FAILED } else { 0 };
+            self.0.memory.complete(failed | at & 0xffff);
         }
     }
 
@@ -374,11 +427,6 @@ impl CqRing for Ring {
             arming.armed = true;
         }
     }
-
-    fn clean(&mut self, _qpn: Qpn) {
-        let left: Vec<u32> = self.memory.ring.iter().map(|entry| entry.load(Ordering::Acquire)).collect();
-        self.next.store(left.iter().position(|word| *word == 0).unwrap(), Ordering::Relaxed);
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -410,9 +458,17 @@ impl CqReader for Reader<'_> {
 
     fn parse(&self) -> Result<RawCompletion, u8> {
         let kind = if self.word & RECV != 0 { RawKind::Recv } else { RawKind::Send };
-        let status = if self.word & FAILED != 0 { WcStatus::WrFlushErr } else { WcStatus::Success };
+        let status = match (self.word & FAILED != 0, kind) {
+            (false, _) => WcStatus::Success,
+            (true, RawKind::Send) => WcStatus::LocProtErr,
+            (true, _) => WcStatus::WrFlushErr,
+        };
         let index = self.word as u16;
         Ok(RawCompletion { qpn: Qpn::new(QPN), kind, index, status, vendor_err: 0, byte_len: 0, data: WcData::None })
+    }
+
+    fn source(&self) -> Source {
+        Source::default()
     }
 
     fn advance(&mut self) {

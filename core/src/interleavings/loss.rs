@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::{Harness, send};
 use crate::sync::modelled::check;
-use crate::{Completion, CompletionQueue, DeviceLoss, PollCqError, PostRecvError, PostSendError, RecvWr, WcStatus};
+use crate::{Completion, CompletionQueue, DeviceLoss, PollCqError, PostRecvError, PostSendError, QueuePair, RecvWr, WcStatus};
 
 use super::device::Device;
 
@@ -31,14 +31,13 @@ fn take(queue: &mut CompletionQueue<'static, Device>, times: usize, given: &mut 
 fn each_request_is_given_once(silent: bool) {
     check(move || {
         let mut harness = Harness::new(true);
-        let mut sends = harness.verbs.take_send_queue(harness.qp).unwrap();
-        let mut recvs = harness.verbs.take_recv_queue(harness.qp).unwrap();
-        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        let QueuePair { send: mut sends, recv: mut recvs } = harness.verbs.take_qp(harness.qp);
+        let mut queue = harness.verbs.take_cq(harness.cq);
         if silent {
             harness.verbs.provider().be_silent();
         }
-        recvs.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
-        let poster = thread::spawn(move || match sends.post_send(&send(2)) {
+        recvs.post(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
+        let poster = thread::spawn(move || match sends.post(&send(2)) {
             Ok(()) => true,
             Err(error) => {
                 assert_eq!(error, PostSendError::DeviceLost { loss: DeviceLoss::Fatal });
@@ -50,14 +49,14 @@ fn each_request_is_given_once(silent: bool) {
             take(&mut queue, 2, &mut given);
             (queue, given)
         });
-        harness.verbs.provider_mut().is_lost = true;
+        harness.verbs.provider().lose();
         assert!(harness.verbs.maintain().is_err());
         let posted = poster.join().unwrap();
         let (mut queue, mut given) = poller.join().unwrap();
         take(&mut queue, 5, &mut given);
         given.sort_unstable();
         assert_eq!(given, if posted { std::vec![1, 2] } else { std::vec![1] });
-        let refused = recvs.post_recv(&RecvWr { wr_id: 3, sges: &[] });
+        let refused = recvs.post(&RecvWr { wr_id: 3, sges: &[] });
         assert_eq!(refused, Err(PostRecvError::DeviceLost { loss: DeviceLoss::Fatal }));
     });
 }

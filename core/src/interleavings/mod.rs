@@ -13,12 +13,14 @@ mod draining;
 mod loss;
 mod regions;
 mod rings;
+mod states;
 mod waking;
 mod windows;
 
 use std::boxed::Box;
 
 use self::device::Device;
+use crate::kept_verbs::KeptVerbs;
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::{
@@ -28,7 +30,7 @@ use crate::{
 
 /// Verbs with one region, one completion queue and one queue pair, which sends.
 struct Harness {
-    verbs: Verbs<'static, Device>,
+    verbs: KeptVerbs<Device>,
     pd: PdHandle,
     mr: MrHandle,
     cq: CqHandle,
@@ -43,6 +45,10 @@ const LENGTH: u64 = 0x4000;
 impl Harness {
     /// Creates the objects of a test; `carries`: see [`device`].
     fn new(carries: bool) -> Self {
+        Self::of(QpType::Rc, carries)
+    }
+
+    fn of(qp_type: QpType, carries: bool) -> Self {
         // An execution of the model lives for milliseconds, and a queue on another thread for as long as it likes.
         let rings: &'static [QpRings<2, 2>; 1] = Box::leak(Box::new([const { QpRings::new() }]));
         // The model sees a word from its first store on.
@@ -50,7 +56,7 @@ impl Harness {
         view.send.iter().for_each(|entry| entry.set(SendFacts { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send }));
         view.recv.iter().for_each(|entry| entry.set(0));
         let storage = Box::leak(Box::new(Storage::<Device, 1, 1, 2, 1, 1>::new(QpRings::views(rings))));
-        let mut verbs = Verbs::new(Device::new(carries), storage);
+        let mut verbs = KeptVerbs::new(Verbs::new(Device::new(carries), storage));
         let pd = verbs.alloc_pd().unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
         // SAFETY: the device reads and writes no memory.
@@ -58,7 +64,7 @@ impl Harness {
         let mr = unsafe { verbs.reg_mr_raw(pd, BASE, LENGTH, access, &OffsetMap::default()) }.unwrap();
         let cq = verbs.create_cq(8).unwrap();
         let cap = QpCap { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).unwrap();
         let mut harness = Self { verbs, pd, mr, cq, qp, init };
         harness.connect();
@@ -71,7 +77,8 @@ impl Harness {
             assert!(self.leaves_reset());
         }
         for state in [QpState::Rtr, QpState::Rts] {
-            let rule = crate::transition::rule(QpType::Rc, self.verbs.qp(self.qp).unwrap().state, state).unwrap();
+            let info = self.verbs.qp(self.qp).unwrap();
+            let rule = crate::transition::rule(info.qp_type, info.state, state).unwrap();
             self.verbs.modify_qp(self.qp, &attributes(state), rule.required | QpAttrMask::STATE).unwrap();
         }
     }

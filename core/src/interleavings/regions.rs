@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::Between;
-use crate::shared::{RegionFacts, RegionSlot, Regions};
+use crate::shared::{RegionFacts, RegionSlot, Regions, domain_word};
 use crate::sync::modelled::check;
 use crate::{Access, Lkey};
 
@@ -12,7 +12,7 @@ use crate::{Access, Lkey};
 fn region(key: u32, n: u32) -> RegionFacts {
     let all = u64::from(n) << 32 | u64::from(n);
     let access = Access::from_bits_retain(n);
-    RegionFacts { lkey: Lkey::new(key), generation: n, pd: n as u16, access, base: all, length: all }
+    RegionFacts { lkey: Lkey::new(key), generation: n, pd: n as u16, access, base: all, length: all, max_message: u32::MAX }
 }
 
 /// A region follows another with the same key in its slot. A search finds the one, the other, or none.
@@ -56,8 +56,10 @@ fn facts_found_by_key_are_of_one_region() {
 #[test]
 fn facts_for_posting_are_of_one_region() {
     one_or_the_other(|slot| {
-        let found = Regions::new(core::slice::from_ref(slot)).find_usable(Lkey::new(7))?;
+        let regions = Regions::new(core::slice::from_ref(slot));
+        let of = |n| Some((n, regions.find_usable(Lkey::new(7), domain_word(n), 1)?));
+        let (pd, found) = of(1).or_else(|| of(2))?;
         let contains = |n: u64| found.contains(n << 32 | n, 1) && !found.contains((n << 32 | n) - 1, 1);
-        Some((found.pd, found.access.bits(), contains(1), contains(2)))
+        Some((pd, found.access.bits(), contains(1), contains(2)))
     });
 }

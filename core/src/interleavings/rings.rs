@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::device::Device;
 use super::{Harness, send};
 use crate::sync::modelled::check;
-use crate::{Completion, CompletionQueue, PollCqError, RecvWr};
+use crate::{Completion, CompletionQueue, PollCqError, QueuePair, RecvWr};
 
 /// Takes one completion.
 fn poll(queue: &mut CompletionQueue<'static, Device>) -> Result<Option<u64>, PollCqError> {
@@ -19,11 +19,11 @@ fn poll(queue: &mut CompletionQueue<'static, Device>) -> Result<Option<u64>, Pol
 fn a_completion_finds_its_send() {
     check(|| {
         let mut harness = Harness::new(true);
-        let (mut sends, mut queue) =
-            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { send: mut sends, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         let sender = thread::spawn(move || {
             for wr_id in 1..=2 {
-                sends.post_send(&send(wr_id)).unwrap();
+                sends.post(&send(wr_id)).unwrap();
             }
         });
         let mut given: Vec<u64> = (0..2).filter_map(|_| poll(&mut queue).unwrap()).collect();
@@ -39,11 +39,11 @@ fn a_completion_finds_its_send() {
 fn a_completion_finds_its_receive() {
     check(|| {
         let mut harness = Harness::new(true);
-        let (mut recvs, mut queue) =
-            (harness.verbs.take_recv_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { recv: mut recvs, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         let receiver = thread::spawn(move || {
             for wr_id in 1..=2 {
-                recvs.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
+                recvs.post(&RecvWr { wr_id, sges: &[] }).unwrap();
             }
         });
         let mut given: Vec<u64> = (0..2).filter_map(|_| poll(&mut queue).unwrap()).collect();
@@ -61,13 +61,13 @@ fn a_completion_finds_its_receive() {
 fn a_request_is_whole_when_the_head_is_past_it() {
     check(|| {
         let mut harness = Harness::new(false);
-        let (mut sends, mut queue) =
-            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { send: mut sends, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         // The place was used before.
-        sends.post_send(&send(u64::MAX)).unwrap();
-        sends.post_send(&send(u64::MAX)).unwrap();
+        sends.post(&send(u64::MAX)).unwrap();
+        sends.post(&send(u64::MAX)).unwrap();
         assert_eq!((poll(&mut queue), poll(&mut queue)), (Ok(Some(u64::MAX)), Ok(Some(u64::MAX))));
-        let sender = thread::spawn(move || sends.post_send(&send(7)).unwrap());
+        let sender = thread::spawn(move || sends.post(&send(7)).unwrap());
         match poll(&mut queue) {
             Ok(None | Some(7)) | Err(PollCqError::UnknownRequest { .. }) => {}
             wrong => panic!("{wrong:?}"),
@@ -80,9 +80,9 @@ fn a_request_is_whole_when_the_head_is_past_it() {
 fn a_receive_is_whole_when_the_head_is_past_it() {
     check(|| {
         let mut harness = Harness::new(false);
-        let (mut recvs, mut queue) =
-            (harness.verbs.take_recv_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
-        let receiver = thread::spawn(move || recvs.post_recv(&RecvWr { wr_id: 7, sges: &[] }).unwrap());
+        let (QueuePair { recv: mut recvs, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
+        let receiver = thread::spawn(move || recvs.post(&RecvWr { wr_id: 7, sges: &[] }).unwrap());
         match poll(&mut queue) {
             Ok(None | Some(7)) | Err(PollCqError::UnknownRequest { .. }) => {}
             wrong => panic!("{wrong:?}"),
@@ -96,18 +96,42 @@ fn a_receive_is_whole_when_the_head_is_past_it() {
 fn a_place_is_used_again_when_its_request_was_taken() {
     check(|| {
         let mut harness = Harness::new(true);
-        let (mut sends, mut queue) =
-            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { send: mut sends, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         for wr_id in 1..=2 {
-            sends.post_send(&send(wr_id)).unwrap();
+            sends.post(&send(wr_id)).unwrap();
         }
         let sender = thread::spawn(move || {
-            while sends.post_send(&send(3)).is_err() {
+            while sends.post(&send(3)).is_err() {
                 thread::yield_now();
             }
         });
         assert_eq!((poll(&mut queue), poll(&mut queue)), (Ok(Some(1)), Ok(Some(2))));
         sender.join().unwrap();
         assert_eq!(poll(&mut queue), Ok(Some(3)));
+    });
+}
+
+/// Whoever destroys a queue pair that was dropped sees all that its poster did, and nothing of it comes after.
+#[test]
+fn what_a_poster_did_comes_before_its_queues_are_dropped() {
+    check(|| {
+        let mut harness = Harness::new(false);
+        harness.verbs.provider().be_silent();
+        let mut qp = harness.verbs.take_qp(harness.qp);
+        let poster = thread::spawn(move || {
+            qp.send.post(&send(1)).unwrap();
+            qp.recv.post(&RecvWr { wr_id: 2, sges: &[] }).unwrap();
+        });
+        for _ in 0..2 {
+            if harness.verbs.destroy_dropped_qp(harness.qp).is_ok() {
+                let slot = &harness.verbs.shared.qps[0];
+                let heads = [&slot.send, &slot.recv].map(|ring| ring.head.load(crate::sync::Ordering::Relaxed));
+                assert_eq!(heads, [1, 1]);
+                break;
+            }
+            thread::yield_now();
+        }
+        poster.join().unwrap();
     });
 }

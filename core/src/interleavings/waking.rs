@@ -5,7 +5,7 @@ use loom::thread;
 
 use super::{Harness, send};
 use crate::sync::modelled::check;
-use crate::{Completion, Event};
+use crate::{Completion, Event, QueuePair};
 
 /// A lost wake-up would be a deadlock of the model. The first completion may come before the queue is armed, while it is, or
 /// after; the event of an earlier arm may be taken at any time.
@@ -13,12 +13,12 @@ use crate::{Completion, Event};
 fn an_event_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
-        let (mut sends, mut queue) =
-            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { send: mut sends, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         let mut handler = harness.verbs.take_interrupt_handler().unwrap();
         let device = thread::spawn(move || {
             for wr_id in 1..=2 {
-                sends.post_send(&send(wr_id)).unwrap();
+                sends.post(&send(wr_id)).unwrap();
                 handler.on_interrupt(1);
             }
         });
@@ -37,7 +37,7 @@ fn an_event_wakes_the_poller() {
 fn a_reset_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
-        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        let mut queue = harness.verbs.take_cq(harness.cq);
         let poller = thread::spawn(move || {
             block_on(queue.ready());
             assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0));
@@ -54,12 +54,12 @@ fn a_reset_wakes_the_poller() {
 fn a_lost_device_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
-        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        let mut queue = harness.verbs.take_cq(harness.cq);
         let poller = thread::spawn(move || {
             block_on(queue.ready());
             assert!(queue.poll(&mut [Completion::EMPTY]).is_err());
         });
-        harness.verbs.provider_mut().is_lost = true;
+        harness.verbs.provider().lose();
         assert!(harness.verbs.maintain().is_err());
         poller.join().unwrap();
         harness.forget_waker();
@@ -71,16 +71,16 @@ fn a_lost_device_wakes_the_poller() {
 fn an_event_is_reported_after_its_completion() {
     check(|| {
         let mut harness = Harness::new(true);
-        let (mut sends, mut queue) =
-            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let (QueuePair { send: mut sends, .. }, mut queue) =
+            (harness.verbs.take_qp(harness.qp), harness.verbs.take_cq(harness.cq));
         let mut handler = harness.verbs.take_interrupt_handler().unwrap();
         // Armed twice, as by a thread that polls from time to time.
-        queue.req_notify(false);
-        sends.post_send(&send(1)).unwrap();
+        queue.req_notify(false).unwrap();
+        sends.post(&send(1)).unwrap();
         handler.on_interrupt(1);
-        queue.req_notify(false);
+        queue.req_notify(false).unwrap();
         let device = thread::spawn(move || {
-            sends.post_send(&send(2)).unwrap();
+            sends.post(&send(2)).unwrap();
             handler.on_interrupt(1);
         });
         assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(harness.cq))));

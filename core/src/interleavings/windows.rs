@@ -17,7 +17,7 @@ fn a_bind_holds_its_region_or_comes_too_late() {
     check(|| {
         let mut harness = Harness::new(true);
         let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
-        let (mut sends, mr) = (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.mr);
+        let (mut sends, mr) = (harness.verbs.take_qp(harness.qp).send, harness.mr);
         let sender = thread::spawn(move || sends.bind_mw(mw, &bind(mr, 1)));
         let gone = harness.verbs.dereg_mr_raw(mr);
         match (sender.join().unwrap(), gone) {
@@ -34,8 +34,8 @@ fn a_completion_of_a_bind_ends_it() {
     check(|| {
         let mut harness = Harness::new(true);
         let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
-        let (mut sends, mr) = (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.mr);
-        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        let (mut sends, mr) = (harness.verbs.take_qp(harness.qp).send, harness.mr);
+        let mut queue = harness.verbs.take_cq(harness.cq);
         sends.bind_mw(mw, &bind(mr, 1)).unwrap();
         let sender = thread::spawn(move || {
             sends.bind_mw(mw, &bind(mr, 2)).unwrap();

@@ -72,6 +72,7 @@ fn a_stale_event_after_a_reset_breaks_nothing() {
     let qpn = harness.qpn();
     harness.device().break_qp(qpn);
     harness.step(harness.qp, QpState::Reset);
+    harness.poll_ids();
     harness.connect(harness.qp);
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
     assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
@@ -85,6 +86,7 @@ fn an_event_of_a_queue_pair_that_is_gone_does_not_break_the_next_with_its_number
     let qpn = harness.qpn();
     harness.device().break_qp(qpn);
     harness.verbs.destroy_qp(harness.qp).unwrap();
+    harness.poll_ids();
     harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
     harness.connect(harness.qp);
     assert_eq!(harness.qpn(), qpn);
@@ -166,6 +168,7 @@ fn a_queue_that_overran_says_so_when_its_event_was_taken() {
         let sizes = harness.verbs.ring_sizes(QpType::Rc, &super::CAP).unwrap();
         assert_eq!(fits, sizes.send_blocks + sizes.recv_entries <= entries);
         harness.verbs.destroy_qp(harness.qp).unwrap();
+        let _ = harness.poll();
         let cq = harness.verbs.create_cq(entries).unwrap();
         let cqn = harness.verbs.cq(cq).unwrap().cqn;
         let init = QpInit { send_cq: cq, recv_cq: cq, ..harness.init(QpType::Rc) };
@@ -177,7 +180,7 @@ fn a_queue_that_overran_says_so_when_its_event_was_taken() {
         while harness.device().execute(qpn) {}
         harness.device().break_qp(qpn);
         while harness.device().flush_receive(qpn) {}
-        let mut queue = harness.verbs.take_cq(cq).unwrap();
+        let mut queue = harness.verbs.take_cq(cq);
         let good = queue.completions().map_while(Result::ok).count();
         let broken = Err(PollCqError::Broken { cqn, syndrome: 1 });
         let event = core::iter::from_fn(|| harness.verbs.poll_event().unwrap()).find(|event| *event == Event::CqError(cq, 1));
@@ -232,23 +235,25 @@ fn an_interrupt_handler_takes_the_events_of_its_vector() {
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.verbs.req_notify_cq(other, false).unwrap();
     assert_eq!(harness.device().armed, [(other_cqn, 2, false)]);
-    assert!(harness.verbs.return_interrupt_handler(handler).is_ok());
+    drop(handler);
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(other))));
 }
 
 #[test]
-fn an_interrupt_handler_belongs_to_its_verbs() {
-    let (mut harness, mut other) = (Harness::new(), Harness::new());
+fn an_interrupt_handler_is_back_when_it_is_dropped() {
+    let mut harness = Harness::new();
     let handler = harness.verbs.take_interrupt_handler().unwrap();
-    let theirs = other.verbs.take_interrupt_handler().unwrap();
-    let Err(handler) = other.verbs.return_interrupt_handler(handler) else { panic!("it is of other verbs") };
-    assert!(other.verbs.return_interrupt_handler(theirs).is_ok());
     harness.verbs.destroy_qp(harness.qp).unwrap();
     let error = harness.verbs.destroy_cq(harness.cq).unwrap_err();
     assert_eq!((error, error.errno()), (DestroyCqError::EventsTaken, Errno::Ebusy));
     let Err(mut verbs) = harness.verbs.into_provider() else { panic!("the handler is taken") };
-    assert!(verbs.return_interrupt_handler(handler).is_ok());
-    verbs.destroy_cq(harness.cq).unwrap();
+    // Whoever drops it: a task that panics, for instance.
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _handler = handler;
+        panic!("with the handler");
+    }));
+    assert!(ended.is_err());
+    verbs.destroy_dropped_cq(harness.cq).unwrap();
     assert!(verbs.into_provider().is_ok());
 }
 
@@ -296,7 +301,7 @@ mod ready {
     impl Waiting {
         fn new() -> Self {
             let mut harness = Harness::new();
-            let queue = harness.verbs.take_cq(harness.cq).unwrap();
+            let queue = harness.verbs.take_cq(harness.cq);
             harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
             Self { harness, queue, count: Arc::default() }
         }

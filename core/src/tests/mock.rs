@@ -1,15 +1,16 @@
 //! A device in plain memory: it records its calls, and does what the test says.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::{
-    Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, DeviceLoss, Errno, Gid, Guid, Instant, KeyTag, Lkey,
-    MrRequest, MwType, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind,
-    RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
+    Access, AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
+    CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
+    Errno, Gid, Guid, Instant, KeyTag, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
+    Source, WcData, WcStatus,
 };
 
 /// How long a pause takes.
@@ -46,6 +47,7 @@ impl DeviceError for MockError {
 pub(super) enum Kind {
     Message,
     Inline(usize),
+    Datagram { remote_qpn: Qpn, bytes: u32, imm: Option<[u8; 4]>, encoded: u64 },
     Read,
     Atomic,
     Bind(Bind),
@@ -135,6 +137,8 @@ pub(super) struct Device {
     /// Low byte of the next key.
     tag: KeyTag,
     sequence: u64,
+    /// Members of multicast groups.
+    pub(super) groups: BTreeSet<(Qpn, [u8; 16])>,
     /// Regions by key.
     pub(super) regions: BTreeMap<u32, ()>,
     /// Windows by number.
@@ -142,12 +146,18 @@ pub(super) struct Device {
     queues: BTreeMap<Cqn, VecDeque<Entry>>,
     /// Entries that a queue has; 0 once it has overrun.
     capacities: BTreeMap<Cqn, usize>,
+    /// Queues of which it says that they work: of all others, that they have overrun.
+    pub(super) working: Vec<Cqn>,
     pub(super) qps: BTreeMap<Qpn, QueuePair>,
     pub(super) sent: Vec<Sent>,
     pub(super) received: Vec<(Qpn, u32, usize)>,
     /// Doorbells: queue pair, end, whether of sends.
     pub(super) doorbells: Vec<(Qpn, u32, bool)>,
     pub(super) consumed: u32,
+    /// Bytes of the completion that was taken last: stands for its source.
+    taken: u32,
+    /// Writes each completion anew when it was taken, this many times: it does not keep to the consumer index.
+    pub(super) floods: u32,
     /// Arms: queue, events, whether for solicited ones only.
     pub(super) armed: Vec<(Cqn, u32, bool)>,
     pub(super) events: VecDeque<AsyncEvent>,
@@ -189,15 +199,19 @@ impl Device {
             strict: true,
             tag: KeyTag::default(),
             sequence: 0,
+            groups: BTreeSet::new(),
             regions: BTreeMap::new(),
             windows: BTreeMap::new(),
             queues: BTreeMap::new(),
             capacities: BTreeMap::new(),
+            working: Vec::new(),
             qps: BTreeMap::new(),
             sent: Vec::new(),
             received: Vec::new(),
             doorbells: Vec::new(),
             consumed: 0,
+            taken: 0,
+            floods: 0,
             armed: Vec::new(),
             events: VecDeque::new(),
             completion_events: VecDeque::new(),
@@ -440,7 +454,9 @@ impl Mock {
     }
 }
 
-impl Provider for Mock {
+// SAFETY: the mock device uses no memory.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Provider for Mock {
     type Error = MockError;
     type Pd = ();
     type Mr = u32;
@@ -451,6 +467,9 @@ impl Provider for Mock {
     type RecvRing = MockRecvRing;
     type CqRing = MockCqRing;
     type CompletionEvents = MockEvents;
+    type Direct<'a> = ();
+
+    fn direct(&mut self) {}
 
     fn device_attr(&self) -> &DeviceAttr {
         &self.device
@@ -471,6 +490,11 @@ impl Provider for Mock {
     fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, MockError> {
         drop(self.step()?);
         Ok(0xffff)
+    }
+
+    fn encode_address(&mut self, av: &AddressVector) -> Result<EncodedAddress, MockError> {
+        drop(self.step()?);
+        Ok(EncodedAddress([u64::from(av.dlid.get()), 0, 0, 0, 0, 0]))
     }
 
     fn alloc_pd(&mut self, _: CoreToken) -> Result<(), MockError> {
@@ -515,8 +539,8 @@ impl Provider for Mock {
         Ok((rkey >> 8, Rkey::new(rkey)))
     }
 
-    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<Rkey, MockError> {
-        Ok(Rkey::new(self.step()?.windows[mw].rkey))
+    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<(Rkey, bool), MockError> {
+        Ok((Rkey::new(self.step()?.windows[mw].rkey), true))
     }
 
     fn destroy_mw(&mut self, _: CoreToken, mw: &mut u32) -> Result<(), MockError> {
@@ -536,6 +560,10 @@ impl Provider for Mock {
         device.capacities.insert(cqn, entries as usize);
         let ring = MockCqRing { shared: self.shared(), cqn };
         Ok(CreatedCq { cq: cqn, ring, cqn, entries, vector: (number & 1) as u16 })
+    }
+
+    fn query_cq(&mut self, cq: &Cqn) -> Result<bool, MockError> {
+        Ok(self.step()?.working.contains(cq))
     }
 
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cqn) -> Result<(), MockError> {
@@ -605,6 +633,15 @@ impl Provider for Mock {
         device.alive[4] -= 1;
         device.qps.remove(qpn);
         Ok(())
+    }
+
+    fn attach_mcast(&mut self, _: CoreToken, qpn: &mut Qpn, gid: &Gid) -> Result<(), MockError> {
+        self.step()?.groups.insert((*qpn, gid.0));
+        Ok(())
+    }
+
+    fn detach_mcast(&mut self, _: CoreToken, qpn: &mut Qpn, gid: &Gid) -> Result<(), MockError> {
+        if self.step()?.groups.remove(&(*qpn, gid.0)) { Ok(()) } else { Err(MockError::Refused) }
     }
 
     fn now(&self) -> Instant {
@@ -718,6 +755,23 @@ impl SendWriter for MockWriter<'_> {
         self.put(at, Kind::Inline(bytes.len()), flags);
     }
 
+    fn datagram_sge_blocks(count: usize) -> u32 {
+        blocks(64 + count * 16)
+    }
+
+    fn datagram_inline_blocks(len: usize) -> u32 {
+        blocks(64 + len + 4)
+    }
+
+    fn put_datagram(&mut self, at: u32, op: &DatagramOp<'_>, payload: Payload<'_>, flags: SendFlags) {
+        let bytes = match payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
+            Payload::Inline(bytes) => bytes.len() as u32,
+        };
+        let encoded = op.address.0[0];
+        self.put(at, Kind::Datagram { remote_qpn: op.remote_qpn, bytes, imm: op.imm, encoded }, flags);
+    }
+
     fn put_atomic(&mut self, at: u32, _op: &AtomicOp, _sge: &Sge, flags: SendFlags) {
         self.put(at, Kind::Atomic, flags);
     }
@@ -730,12 +784,11 @@ impl SendWriter for MockWriter<'_> {
         self.put(at, Kind::LocalInv(rkey), flags);
     }
 
-    fn ring(&mut self, from: u32, end: u32) {
+    fn ring(&mut self, end: u32) {
         let qpn = self.0.qpn;
         let mut device = lock(&self.0.shared);
         device.doorbells.push((qpn, end, true));
         let qp = device.qps.get_mut(&qpn).unwrap();
-        assert!(qp.rung == from, "the device was notified up to {}, not up to {from}", qp.rung);
         qp.rung = end;
     }
 
@@ -803,11 +856,6 @@ impl CqRing for MockCqRing {
             assert!(device.execute(qpn));
         }
     }
-
-    fn clean(&mut self, qpn: Qpn) {
-        let mut device = lock(&self.shared);
-        device.queues.get_mut(&self.cqn).unwrap().retain(|entry| entry.raw.is_err() || entry.raw.unwrap().qpn != qpn);
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -845,8 +893,19 @@ impl CqReader for MockReader<'_> {
         self.front().unwrap().raw
     }
 
+    fn source(&self) -> Source {
+        let device = lock(&self.0.shared);
+        Source { src_qp: Qpn::new(device.taken), ..Source::default() }
+    }
+
     fn advance(&mut self) {
-        lock(&self.0.shared).queues.get_mut(&self.0.cqn).unwrap().pop_front();
+        let mut device = lock(&self.0.shared);
+        if let (Some(left), Some(entry)) = (device.floods.checked_sub(1), device.queues[&self.0.cqn].front().copied()) {
+            device.floods = left;
+            device.queues.get_mut(&self.0.cqn).unwrap().push_back(entry);
+        }
+        device.taken =
+            device.queues.get_mut(&self.0.cqn).unwrap().pop_front().map_or(0, |entry| entry.raw.map_or(0, |raw| raw.byte_len));
     }
 
     fn publish_consumer_index(&mut self) {

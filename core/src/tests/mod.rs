@@ -1,18 +1,22 @@
 //! The verbs on a device that records its calls and does what the test says.
 
 mod bind;
+mod datagrams;
 mod draining;
 mod events;
 mod loss;
 mod mock;
 mod model;
 mod objects;
+mod owned;
 mod poll;
 mod port;
 mod post;
 mod region;
+mod reset;
 mod states;
-mod taken;
+#[cfg(any(feature = "log", feature = "multicore"))]
+mod unwinding;
 
 use std::boxed::Box;
 use std::sync::MutexGuard;
@@ -20,6 +24,7 @@ use std::vec;
 use std::vec::Vec;
 
 use self::mock::{Device, Mock, MockError};
+use crate::kept_verbs::KeptVerbs;
 use crate::sync::Ordering;
 use crate::{
     Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, QpAttr,
@@ -28,7 +33,7 @@ use crate::{
 };
 
 /// The verbs of the tests: two of each, but four regions.
-type TestVerbs = Verbs<'static, Mock>;
+type TestVerbs = KeptVerbs<Mock>;
 
 /// First byte and length of the region that every harness has.
 const BASE: u64 = 0x1_0000;
@@ -55,7 +60,7 @@ const CAP: QpCap = QpCap { max_send_wr: 5, max_recv_wr: 8, max_send_sge: 4, max_
 /// Creates the verbs on a device, in leaked memory.
 fn verbs_on(mock: Mock) -> TestVerbs {
     let rings: &'static [QpRings<16, 8>; 2] = Box::leak(Box::new([const { QpRings::new() }; 2]));
-    Verbs::new(mock, Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings)))))
+    KeptVerbs::new(Verbs::new(mock, Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings))))))
 }
 
 /// Registers a region for which there is no memory.
@@ -83,12 +88,11 @@ fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
     let slot = &verbs.shared.qps[usize::from(qp.index())];
     slot.send.start_at(at);
     slot.recv.start_at(at);
-    let qp = verbs.qps.get_mut(qp).unwrap();
-    let (Some(send), Some(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is taken") };
+    let send = verbs.send(qp);
     send.head.set(at);
-    send.doorbell_head.set(at);
-    recv.head = at;
     send.ring.start_at(at);
+    let recv = verbs.recv(qp);
+    recv.head = at;
     recv.ring.start_at(at);
 }
 

@@ -128,7 +128,7 @@ fn a_region_that_cannot_be_deregistered_comes_back() {
     // Of other verbs, where the slot and even the key may be the same.
     let mut other = Harness::new();
     let theirs = other.verbs.reg_mr(other.pd, Buffer::new(&alive), ALL_RIGHTS).unwrap();
-    assert_eq!((theirs.handle(), theirs.lkey()), (region.handle(), region.lkey()));
+    assert_eq!((theirs.handle().index(), theirs.lkey()), (region.handle().index(), region.lkey()));
     let refused = other.verbs.dereg_mr(region).unwrap_err();
     assert_eq!((refused.error, refused.error.errno()), (DeregMrError::Stale, Errno::Einval));
     harness.verbs.dereg_mr(refused.returned.unwrap()).unwrap();
@@ -137,10 +137,10 @@ fn a_region_that_cannot_be_deregistered_comes_back() {
 }
 
 /// Verbs with room for `MR` regions, and one domain.
-fn large<const MR: usize>() -> (Verbs<'static, Mock>, PdHandle) {
+fn large<const MR: usize>() -> (super::TestVerbs, PdHandle) {
     let rings: &'static [QpRings<16, 8>; 1] = Box::leak(Box::new([const { QpRings::new() }; 1]));
     let storage = Storage::<Mock, 1, MR, 1, 1, 1>::new(QpRings::views(rings));
-    let mut verbs = Verbs::new(Mock::new(), Box::leak(Box::new(storage)));
+    let mut verbs = crate::kept_verbs::KeptVerbs::new(Verbs::new(Mock::new(), Box::leak(Box::new(storage))));
     let pd = verbs.alloc_pd().unwrap();
     (verbs, pd)
 }

@@ -15,6 +15,7 @@ const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend];
 
+// contract: qp-transitions
 #[test]
 fn the_transitions_of_the_specification_and_no_others() {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -49,6 +50,7 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
 }
 
 /// Every single attribute of every transition: a required one cannot be left out, a foreign one cannot be added.
+// contract: qp-masks
 #[test]
 fn each_transition_names_what_is_missing_and_what_is_forbidden() {
     for qp_type in TYPES {
@@ -100,6 +102,7 @@ fn attributes_outside_the_mask_change_nothing() {
     assert_eq!((info.state, info.attr.access, info.attr.timeout), (QpState::Rts, Access::REMOTE_READ, 14));
 }
 
+// contract: qp-ranges
 #[test]
 fn values_out_of_range_are_named() {
     type Spoil = fn(&mut QpAttr);
@@ -156,6 +159,7 @@ fn the_assumed_state_must_be_so() {
     assert_eq!(harness.device().modified.last().unwrap().0, QpState::Sqe);
 }
 
+// contract: qp-refused
 #[test]
 fn a_device_that_refuses_leaves_the_state() {
     let mut harness = Harness::new();
@@ -165,6 +169,7 @@ fn a_device_that_refuses_leaves_the_state() {
     assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
 }
 
+// contract: qp-reset
 #[test]
 fn reset_empties_the_queues_and_starts_from_zero() {
     let mut harness = Harness::new();
@@ -209,6 +214,9 @@ fn the_text_of_an_error_names_what_is_wrong_and_what_may_be() {
     assert_eq!(text(&mut harness, &wrong, all), "PORT has the value 9, which is not between 1 and 1");
     let failed = Completion { status: WcStatus::RemAccessErr, vendor_err: 0x88, ..Completion::EMPTY };
     let error = failed.result().unwrap_err();
-    assert!(error.to_string().starts_with("the peer refuses the access") && error.to_string().ends_with("(vendor error 0x88)"));
+    assert!(
+        error.to_string().starts_with("remote access error: the peer refuses the access")
+            && error.to_string().ends_with("(vendor error 0x88)")
+    );
     assert_eq!(Completion { status: WcStatus::Success, ..failed }.result(), Ok(()));
 }

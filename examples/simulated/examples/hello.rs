@@ -4,7 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Completion, DmaBuffer, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, Storage, Verbs, WcStatus,
+    Access, AddressVector, Completion, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair,
+    SendWr, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
@@ -18,28 +19,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = |host: &Host| Driver::bring_up(host.machine(Driver::ARENA), &Config::DEFAULT).map_err(|(error, _)| error);
     let mut a = Verbs::new(start(&host_a)?, &mut tables_a);
     let mut b = Verbs::new(start(&host_b)?, &mut tables_b);
-
-    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
-    let create = |verbs: &mut Verbs<'_, Driver>| -> Result<_, Box<dyn Error>> {
+    type End<'s> = (PdHandle, CompletionQueue<'s, Driver>, QueuePair<'s, Driver>, QpAttr);
+    fn create<'s>(verbs: &mut Verbs<'s, Driver>) -> Result<End<'s>, Box<dyn Error>> {
+        let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
         let sizes = verbs.ring_sizes(QpType::Rc, &cap)?;
         let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(sizes.send_blocks + sizes.recv_entries)?);
-        let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
         let av = AddressVector { dlid: verbs.wait_active(1, Duration::from_secs(60))?.lid, port_num: 1, ..Default::default() };
-        let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp)?.qpn);
+        let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp.handle())?.qpn);
         Ok((pd, cq, qp, QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() }))
-    };
-    let (_, cq, qp_a, address_a) = create(&mut a)?;
-    let (pd, _, qp_b, address_b) = create(&mut b)?;
+    }
+    let (_, mut cq, mut qp_a, address_a) = create(&mut a)?;
+    let (pd, _cq, qp_b, address_b) = create(&mut b)?;
     // LID and QPN are the peer's, access and timers its own: the same on both sides here.
-    a.connect(qp_a, &address_b)?;
-    b.connect(qp_b, &address_a)?;
+    a.connect(qp_a.handle(), &address_b)?;
+    b.connect(qp_b.handle(), &address_a)?;
 
     let target = b.reg_mr(pd, host_b.memory(4096).whole(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    a.send_batch(qp_a)?.write_inline(1, SendFlags::SIGNALED, target.remote(0), b"hello, peer")?;
+    qp_a.send.post(&SendWr::write(target.remote(0), b"hello, peer").id(1))?;
     let mut done = [Completion::EMPTY];
-    while a.poll_cq(cq, &mut done)? == 0 {}
+    while cq.poll(&mut done)? == 0 {}
     assert_eq!(done.map(|done| done.status), [WcStatus::Success]);
-
     let mut bytes = [0; 11];
     target.read(0, &mut bytes)?;
     println!("{}", str::from_utf8(&bytes)?);

@@ -2,32 +2,31 @@
 
 use std::error::Error;
 
-use bareverbs::{Access, DmaBuffer, MwBind, MwType, Payload, Remote, SendFlags, SendOp, SendWr, WcStatus};
-use bareverbs_examples::{completion, connect, devices};
+use bareverbs::{Access, DmaBuffer, MwBind, MwType, Remote, SendFlags, SendWr, WcStatus};
+use bareverbs_testing::{Faults, connect, pair};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let [mut a, mut b] = devices()?;
-    let [end_a, end_b] = connect(&mut a, &mut b)?;
+    let [mut a, mut b] = pair(Faults::none())?;
+    let [mut end_a, mut end_b] = connect(&mut a, &mut b)?;
 
     // The region alone gives the peer no access.
-    let page = b.verbs.reg_mr(end_b.pd, b.buffer(4096), Access::LOCAL_WRITE | Access::MW_BIND)?;
-    let mw = b.verbs.alloc_mw(end_b.pd, MwType::Type1)?;
+    let page = b.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    let mw = b.verbs.alloc_mw(b.pd, MwType::Type1)?;
     let start = page.remote(0).addr;
     let (mr, access, flags) = (page.handle(), Access::REMOTE_WRITE, SendFlags::empty());
     let first = MwBind { wr_id: 1, flags, mr, addr: start, length: 64, access };
     // A bind is a request: it returns the key at once, and a completion when it is done.
-    let old = b.verbs.bind_mw(end_b.qp, mw, &first)?;
-    assert_eq!(completion(&mut b, end_b.cq)?.status, WcStatus::Success);
+    let old = end_b.qp.send.bind_mw(mw, &first)?;
+    assert_eq!(end_b.wait()?.status, WcStatus::Success);
     let mut write = |addr, rkey, text: &[u8]| -> Result<WcStatus, Box<dyn Error>> {
-        let op = SendOp::Write { payload: Payload::Inline(text), remote: Remote { addr, rkey } };
-        a.verbs.post_send(end_a.qp, &SendWr { wr_id: 2, flags, op })?;
-        Ok(completion(&mut a, end_a.cq)?.status)
+        end_a.qp.send.post(&SendWr::write(Remote { addr, rkey }, text).id(2))?;
+        Ok(end_a.wait()?.status)
     };
     assert_eq!(write(start, old, b"first")?, WcStatus::Success);
 
     // Bound to the next 64 bytes, the window has another key.
-    let new = b.verbs.bind_mw(end_b.qp, mw, &MwBind { addr: start + 64, ..first })?;
-    assert_eq!(completion(&mut b, end_b.cq)?.status, WcStatus::Success);
+    let new = end_b.qp.send.bind_mw(mw, &MwBind { addr: start + 64, ..first })?;
+    assert_eq!(end_b.wait()?.status, WcStatus::Success);
     assert_eq!(write(start + 64, new, b"second")?, WcStatus::Success);
     assert_eq!(write(start, old, b"third")?, WcStatus::RemAccessErr); // This ends the connection.
 

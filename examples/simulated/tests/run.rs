@@ -9,10 +9,6 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bareverbs::{Access, Completion, SendFlags, WcStatus};
-use bareverbs_examples::{connect, devices_on};
-use bareverbs_sim::wire::{Probability, WireFaults};
-
 /// How long a program may run: each takes less than a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -57,8 +53,8 @@ fn the_readme_shows_the_program_that_runs() {
     let (shown, _) = shown.split_once("```").unwrap();
     // Of another indentation there.
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-    let (shown, hello) = (lines(shown), lines(&examples()["hello"]));
-    assert!(hello.windows(shown.len()).any(|part| part == shown), "README.md shows another program than hello.rs");
+    let (shown, program) = (lines(shown), lines(&examples()["write_to_peer"]));
+    assert!(program.windows(shown.len()).any(|part| part == shown), "README.md shows another program than write_to_peer.rs");
 }
 
 #[test]
@@ -81,48 +77,4 @@ fn none_has_more_than_60_lines() {
         let lines = text.lines().count();
         assert!(lines <= 60, "{name}: {lines} lines");
     }
-}
-
-/// The cost of a lost frame is counted in polls: it is the same on each machine.
-#[test]
-fn a_wire_that_loses_frames_costs_few_polls() {
-    const WRITES: u64 = 100;
-    const MAX_POLLS: u64 = 1_000_000;
-    let loss = Probability::per_mille(200);
-    let [mut a, mut b] = devices_on(WireFaults { loss, ..WireFaults::NONE }).unwrap();
-    let [end_a, end_b] = connect(&mut a, &mut b).unwrap();
-    let target = b.verbs.reg_mr(end_b.pd, b.buffer(8), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let mut polls = 0;
-    for number in 0..WRITES {
-        let bytes = number.to_le_bytes();
-        a.verbs.send_batch(end_a.qp).unwrap().write_inline(number, SendFlags::SIGNALED, target.remote(0), &bytes).unwrap();
-        let mut done = [Completion::EMPTY];
-        while a.verbs.poll_cq(end_a.cq, &mut done).unwrap() == 0 {
-            polls += 1;
-            assert!(polls < MAX_POLLS, "{number} of {WRITES} writes");
-        }
-        assert_eq!(done.map(|done| (done.wr_id, done.status)), [(number, WcStatus::Success)]);
-    }
-}
-
-/// A thread that panics ends its program while another waits for it.
-#[test]
-fn a_thread_that_fails_ends_the_program() {
-    let output =
-        run(Command::new(env::current_exe().unwrap()).args(["--ignored", "--exact", "fails_in_a_thread", "--nocapture"]));
-    let printed = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(101) && printed.contains("no write"), "{}: {printed}", output.status);
-}
-
-#[test]
-#[ignore = "it fails: the program of the test above"]
-fn fails_in_a_thread() {
-    let written = bareverbs_examples::devices().unwrap().is_empty();
-    thread::scope(|scope| {
-        scope.spawn(move || assert!(written, "no write"));
-        // Waits for what only the other thread would do.
-        loop {
-            thread::park();
-        }
-    });
 }

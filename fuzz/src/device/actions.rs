@@ -97,16 +97,17 @@ impl Guest {
         };
         let dlid = if which == 0xff { 0xc001 } else { self.lid };
         let mut packet = Packet::new(Lrh { dlid, slid: self.lid, ..Lrh::default() }, bth);
-        packet.grh = global.then(|| Grh { dgid: [0xff; 16], ..Grh::default() });
-        packet.deth = Some(Deth { qkey: 1, source_qpn: qpn });
-        packet.reth = Some(Reth {
+        packet.link.infiniband_mut().expect("an InfiniBand packet").grh =
+            global.then(|| Grh { dgid: [0xff; 16], ..Grh::default() });
+        packet.transport.deth = Some(Deth { qkey: 1, source_qpn: qpn });
+        packet.transport.reth = Some(Reth {
             addr: addr % (2 * LEN as u64) + BASE,
             rkey: if rkey & 1 == 0 { self.key } else { rkey },
             len: rkey >> 8,
         });
-        packet.invalidate = Some(rkey);
-        packet.xrc_srqn = Some(rkey & 0xff);
-        packet.payload = vec![psn; usize::from(len) % 4097].into();
+        packet.transport.invalidate = Some(rkey);
+        packet.transport.xrc_srqn = Some(rkey & 0xff);
+        packet.transport.payload = vec![psn; usize::from(len) % 4097].into();
         self.device.receive(&packet.encode());
     }
 
@@ -119,9 +120,9 @@ impl Guest {
         let qpn = pick(&self.qps, which).map_or(0, |qp| qp.0);
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: qpn, ack_req: false, psn: psn.into() };
         let mut packet = Packet::new(Lrh { dlid: self.lid, slid: self.lid, ..Lrh::default() }, bth);
-        packet.aeth = Some(Aeth { syndrome: Syndrome::from_bits(syndrome), msn: u32::from(psn) + 1 });
-        packet.atomic_ack = Some(u64::from(len));
-        packet.payload = vec![psn; usize::from(len) % 4097].into();
+        packet.transport.aeth = Some(Aeth { syndrome: Syndrome::from_bits(syndrome), msn: u32::from(psn) + 1 });
+        packet.transport.atomic_ack = Some(u64::from(len));
+        packet.transport.payload = vec![psn; usize::from(len) % 4097].into();
         self.device.receive(&packet.encode());
     }
 
@@ -160,8 +161,8 @@ impl Guest {
         let vl = if dest_qpn == SUBNET_QPN && !self.device.config().managed { SUBNET_LANE } else { 0 };
         let lrh = Lrh { vl, dlid: if psn & 4 == 0 { lid } else { 0xffff }, slid: lid, ..Lrh::default() };
         let mut packet = Packet::new(lrh, bth);
-        packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: dest_qpn });
-        packet.payload = mad.into();
+        packet.transport.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: dest_qpn });
+        packet.transport.payload = mad.into();
         self.device.receive(&packet.encode());
     }
 

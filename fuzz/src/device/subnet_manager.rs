@@ -61,8 +61,8 @@ impl SubnetManager {
         let lrh = Lrh { vl: SUBNET_LANE, dlid: PERMISSIVE_LID, slid: MANAGER_LID, ..Lrh::default() };
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: SUBNET_QPN, ack_req: false, psn: 0 };
         let mut packet = Packet::new(lrh, bth);
-        packet.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
-        packet.payload = mad.bytes().to_vec().into();
+        packet.transport.deth = Some(Deth { qkey: 0, source_qpn: SUBNET_QPN });
+        packet.transport.payload = mad.bytes().to_vec().into();
         device.receive(&packet.encode());
     }
 }

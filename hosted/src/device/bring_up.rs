@@ -141,7 +141,7 @@ impl<H: Host> Device<H> {
     /// # Errors
     /// The device is gone, or stopped until a reset.
     pub fn check_health(&mut self) -> Result<()> {
-        self.verbs.provider_mut().health().map(|_| ()).with_context(|| self.host.name().to_string())
+        self.verbs.direct().health().map(|_| ()).with_context(|| self.host.name().to_string())
     }
 
     /// Tears the device down, with all verbs objects that are left on it.

@@ -2,24 +2,30 @@
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr,
-    Region, Sge,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpType,
+    RecvWr, Region, Sge,
 };
 
-use super::bring_up::Device;
+use super::bring_up::{Backend, Device};
 use super::host::Host;
+use super::stoppable::Stoppable;
 use crate::data_pattern::Pattern;
 
 /// Retransmissions after a timeout. After an RNR NAK the same value means without limit (ibv_modify_qp(3)).
 const RETRIES: u8 = 7;
 
-/// The verbs objects of one end.
+/// A queue pair of a device on platform `P`.
+pub(crate) type QueuePair<P> = bareverbs::QueuePair<'static, Backend<Stoppable<P>>>;
+/// A completion queue of it.
+pub(crate) type CompletionQueue<P> = bareverbs::CompletionQueue<'static, Backend<Stoppable<P>>>;
+
+/// The verbs objects of one end. Queues are named by their place in the order of creation.
 pub(crate) struct Endpoint<H: Host> {
     /// The memory for messages.
-    pub(crate) region: Region<H::Buffer>,
+    pub(crate) region: Region<'static, H::Buffer>,
     pd: PdHandle,
-    cqs: Vec<CqHandle>,
-    qps: Vec<QpHandle>,
+    cqs: Vec<CompletionQueue<H::Platform>>,
+    qps: Vec<QueuePair<H::Platform>>,
     /// Bytes on their way into the memory or out of it.
     scratch: Vec<u8>,
 }
@@ -42,8 +48,9 @@ impl<H: Host> Endpoint<H> {
     /// The device has no room for it.
     pub(crate) fn create_cq(&mut self, device: &mut Device<H>, entries: u32) -> Result<CqHandle> {
         let cq = device.verbs.create_cq(entries).with_context(|| format!("create_cq of {entries} entries"))?;
+        let handle = cq.handle();
         self.cqs.push(cq);
-        Ok(cq)
+        Ok(handle)
     }
 
     /// Creates a queue pair that completes to `send_cq` and `recv_cq`.
@@ -59,20 +66,35 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<QpHandle> {
         let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
         let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {}", self.qps.len()))?;
+        let handle = qp.handle();
         self.qps.push(qp);
-        Ok(qp)
+        Ok(handle)
     }
 
-    /// Takes a queue pair from RESET to RTS, `queue_pair` in the order of creation. The retries of `attr` and the port of its
+    /// Takes a queue pair from RESET to RTS. The retries of `attr` and the port of its
     /// address vector are set here.
     ///
     /// # Errors
     /// There is no such queue pair, or a transition was refused.
     pub(crate) fn connect(&self, device: &mut Device<H>, queue_pair: usize, attr: &QpAttr) -> Result<()> {
-        let qp = *self.qps.get(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?;
+        let qp = self.qps.get(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?.handle();
         let av = AddressVector { port_num: attr.port_num, ..attr.av };
         let attr = QpAttr { av, retry_cnt: RETRIES, rnr_retry: RETRIES, ..*attr };
         device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))
+    }
+
+    /// Takes a queue pair to RESET, and drops the completions that are there of it. Those of others are lost.
+    ///
+    /// # Errors
+    /// There is no such queue pair, the device refuses the transition, or a completion queue is broken.
+    pub(crate) fn reset(&mut self, device: &mut Device<H>, queue_pair: usize) -> Result<()> {
+        let qp = self.qps.get_mut(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?;
+        device.verbs.reset_qp(qp).context("reset_qp")?;
+        // The queue pair leaves RESET after its completion queues were found empty.
+        for cq in &mut self.cqs {
+            while cq.poll(&mut [Completion::EMPTY; 16]).context("poll_cq")? != 0 {}
+        }
+        Ok(())
     }
 
     /// Returns the domain.
@@ -80,17 +102,35 @@ impl<H: Host> Endpoint<H> {
         self.pd
     }
 
-    /// Returns the queue pairs, in the order of creation.
-    pub(crate) fn qps(&self) -> &[QpHandle] {
-        &self.qps
+    /// Returns the queue pairs.
+    pub(crate) fn qps(&mut self) -> &mut [QueuePair<H::Platform>] {
+        &mut self.qps
+    }
+
+    /// Returns a queue pair.
+    ///
+    /// # Errors
+    /// There is no such queue pair.
+    #[inline]
+    pub(crate) fn qp(&mut self, queue_pair: usize) -> Result<&mut QueuePair<H::Platform>> {
+        self.qps.get_mut(queue_pair).context("no such queue pair")
+    }
+
+    /// Returns a completion queue.
+    ///
+    /// # Errors
+    /// There is no such completion queue.
+    #[inline]
+    pub(crate) fn cq(&mut self, completion_queue: usize) -> Result<&mut CompletionQueue<H::Platform>> {
+        self.cqs.get_mut(completion_queue).context("no such completion queue")
     }
 
     /// Requests an event for the next completion of each queue. A completion that is there already gives none.
     ///
     /// # Errors
     /// The device is broken.
-    pub(crate) fn request_events(&self, device: &mut Device<H>) -> Result<()> {
-        self.cqs.iter().try_for_each(|&cq| device.verbs.req_notify_cq(cq, false).context("req_notify_cq"))
+    pub(crate) fn request_events(&mut self) -> Result<()> {
+        self.cqs.iter_mut().try_for_each(|cq| cq.req_notify(false).context("req_notify"))
     }
 
     /// Returns `len` bytes of the memory from `at`, for a request.
@@ -101,10 +141,10 @@ impl<H: Host> Endpoint<H> {
     /// Posts a receive into the memory from `at`.
     ///
     /// # Errors
-    /// The queue is full.
-    pub(crate) fn post_receive(&self, device: &mut Device<H>, qp: QpHandle, wr_id: u64, at: usize, len: usize) -> Result<()> {
+    /// There is no such queue pair, or the queue is full.
+    pub(crate) fn post_receive(&mut self, queue_pair: usize, wr_id: u64, at: usize, len: usize) -> Result<()> {
         let sges = [self.sge(at, len)];
-        device.verbs.post_recv(qp, &RecvWr { wr_id, sges: &sges }).context("post_recv")
+        self.qp(queue_pair)?.recv.post(&RecvWr { wr_id, sges: &sges }).context("post of a receive")
     }
 
     /// Writes `len` bytes of a pattern from `at`.
@@ -172,10 +212,10 @@ impl<H: Host> Endpoint<H> {
     /// The device does not destroy one.
     pub(crate) fn destroy_queues(&mut self, device: &mut Device<H>) -> Result<()> {
         for qp in self.qps.drain(..) {
-            device.verbs.destroy_qp(qp).context("destroy_qp")?;
+            device.verbs.destroy_qp(qp).map_err(|refused| refused.error).context("destroy_qp")?;
         }
         for cq in self.cqs.drain(..) {
-            device.verbs.destroy_cq(cq).context("destroy_cq")?;
+            device.verbs.destroy_cq(cq).map_err(|refused| refused.error).context("destroy_cq")?;
         }
         Ok(())
     }

@@ -94,6 +94,8 @@ mod tests {
     use std::sync::Arc;
 
     use bareverbs::{Access, Completion, DeviceLoss, PollCqError};
+    use bareverbs_mlx5_spec::CmdOpcode;
+    use bareverbs_sim::fault::Fault;
     use bareverbs_sim::in_process::{World, WorldConfig};
     use bareverbs_sim::{DeviceConfig, Profile};
 
@@ -134,18 +136,22 @@ mod tests {
     #[test]
     fn firmware_that_stops_is_an_error_and_ends_the_wait_for_completions() {
         let mut device = Device::bring_up(host(), &Arc::default()).unwrap();
-        let cq = device.verbs.create_cq(16).unwrap();
+        let mut cq = device.verbs.create_cq(16).unwrap();
         device.check().unwrap();
-        device.host.inner().with_device(|device| device.freeze_health(true));
+        let opcode = CmdOpcode::QueryIssi.code() as u16;
+        device.host.inner().with_device(|device| {
+            device.freeze_health(true);
+            device.faults_mut().arm(Fault::StuckCommand { opcode });
+        });
         let error = (0..10)
             .find_map(|_| {
                 device.host.inner().world().advance(Duration::from_secs(2));
                 device.check().err()
             })
             .unwrap();
-        assert!(format!("{error:#}").contains("the firmware stopped"), "{error:#}");
-        let polled = device.verbs.poll_cq(cq, &mut [Completion::EMPTY]);
-        assert_eq!(polled, Err(PollCqError::DeviceLost { loss: DeviceLoss::Fatal }));
+        assert!(format!("{error:#}").contains("timed out; the device is lost"), "{error:#}");
+        let polled = cq.poll(&mut [Completion::EMPTY]);
+        assert_eq!(polled, Err(PollCqError::DeviceLost { loss: DeviceLoss::NoAnswer }));
     }
 
     #[test]

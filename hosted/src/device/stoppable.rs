@@ -18,7 +18,9 @@ const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Stoppable<P>(PhantomData<P>);
 
-impl<P: Platform> Platform for Stoppable<P> {
+// SAFETY: those of `P`, but for the clock.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl<P: Platform> Platform for Stoppable<P> {
     type Registers = P::Registers;
     type Memory = P::Memory;
     type Pages = P::Pages;

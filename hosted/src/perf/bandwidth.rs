@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, CqHandle, PostSendError, Provider, QpHandle, Remote, SendBatch, SendFlags, Sge, WcData, WcStatus};
+use bareverbs::{Completion, PostSendError, Provider, Remote, SendBatch, SendFlags, SendWr, Sge, WcData, WcStatus};
 
 use super::buffer_layout::BufferLayout;
-use super::end::{PerfEnd, failed_completion, stream};
+use super::end::{PerfEnd, RECV_CQ, SEND_CQ, failed_completion, stream};
 use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Verb};
 use super::report::Row;
 use crate::data_pattern::Pattern;
-use crate::device::{Device, Host, Role};
+use crate::device::{Host, Role};
 
 /// Completions polled in one call.
 const BATCH: usize = 32;
@@ -25,7 +25,6 @@ const COUNT: u64 = (1 << QUEUE_PAIR_SHIFT) - 1;
 /// State of a queue pair.
 #[derive(Debug)]
 struct QueuePair {
-    qp: QpHandle,
     /// Number of messages posted.
     posted: u64,
     /// Number of messages known to have completed.
@@ -132,14 +131,18 @@ macro_rules! requests {
 }
 
 requests! {
-    Write(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) => batch.write(wr_id, flags, remote, &[sge]);
-    WriteInline(batch, &NextMessage { wr_id, flags, remote, .. }, bytes) => batch.write_inline(wr_id, flags, remote, bytes);
-    Send(batch, &NextMessage { wr_id, flags, sge, .. }, _) => batch.send(wr_id, flags, &[sge]);
-    SendInline(batch, &NextMessage { wr_id, flags, .. }, bytes) => batch.send_inline(wr_id, flags, bytes);
-    Read(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) => batch.read(wr_id, flags, remote, &[sge]);
-    FetchAdd(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) fixed true => batch.fetch_add(wr_id, flags, remote, 1, &sge);
+    Write(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) =>
+        batch.post(&SendWr::write(remote, &[sge]).id(wr_id).with(flags));
+    WriteInline(batch, &NextMessage { wr_id, flags, remote, .. }, bytes) =>
+        batch.post(&SendWr::write(remote, bytes).id(wr_id).with(flags));
+    Send(batch, &NextMessage { wr_id, flags, sge, .. }, _) => batch.post(&SendWr::send(&[sge]).id(wr_id).with(flags));
+    SendInline(batch, &NextMessage { wr_id, flags, .. }, bytes) => batch.post(&SendWr::send(bytes).id(wr_id).with(flags));
+    Read(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) =>
+        batch.post(&SendWr::read(remote, &[sge]).id(wr_id).with(flags));
+    FetchAdd(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) fixed true =>
+        batch.post(&SendWr::fetch_add(remote, sge, 1).id(wr_id).with(flags));
     CompareSwap(batch, &NextMessage { wr_id, flags, sge, remote, number, .. }, _) fixed true =>
-        batch.compare_swap(wr_id, flags, remote, number, number.wrapping_add(1), &sge);
+        batch.post(&SendWr::compare_swap(remote, sge, number, number.wrapping_add(1)).id(wr_id).with(flags));
 }
 
 /// Operation of the requests of a test.
@@ -162,8 +165,6 @@ pub(super) struct Bandwidth {
     operation: Operation,
     role: Role,
     queue_pairs: Vec<QueuePair>,
-    send_cq: CqHandle,
-    recv_cq: CqHandle,
     /// Length and lkey of a message.
     lkey: Sge,
     /// Whether this end posts the messages of the test.
@@ -196,7 +197,6 @@ impl Bandwidth {
     /// The queues do not exist, or a receive cannot be posted.
     pub(super) fn new<H: Host>(
         end: &mut PerfEnd<H>,
-        device: &mut Device<H>,
         parameters: &Parameters,
         point: Point,
         role: Role,
@@ -207,7 +207,6 @@ impl Bandwidth {
         let sends = role == Role::Client || parameters.bidirectional;
         let receives = verb == Verb::Send;
         let queues = end.queues()?;
-        let (send_cq, recv_cq, qps) = (queues.send_cq, queues.recv_cq, end.endpoint.qps().to_vec());
         let is_inline = point.size <= queues.inline;
         let operation = match (verb, is_inline, parameters.atomic) {
             (Verb::Write, false, _) => Operation::Write,
@@ -242,12 +241,11 @@ impl Bandwidth {
         // A list is posted only if all of it fits, so a signaled request must complete while less than a list fits.
         let cq_mod = parameters.cq_mod(point.size).min(depth - post_list + 1);
         let mut queue_pairs = Vec::with_capacity(layout.queue_pairs);
-        for (index, &qp) in qps.iter().enumerate() {
+        for index in 0..end.endpoint.qps().len() {
             let (out, incoming) = (layout.tx(index, 0), layout.rx(index, 0));
             // An RDMA read fetches from the peer's send slots into the receive slots here.
             let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
             queue_pairs.push(QueuePair {
-                qp,
                 posted: 0,
                 completed: 0,
                 target,
@@ -268,7 +266,7 @@ impl Bandwidth {
                 for count in 0..parameters.rx_depth + CREDITS {
                     let slot = count as usize % layout.slots;
                     let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | slot as u64;
-                    end.endpoint.post_receive(device, qp, wr_id, layout.rx(index, slot), layout.size)?;
+                    end.endpoint.post_receive(index, wr_id, layout.rx(index, slot), layout.size)?;
                 }
             }
         }
@@ -279,8 +277,6 @@ impl Bandwidth {
             role,
             unfinished: if sends { queue_pairs.len() } else { 0 },
             queue_pairs,
-            send_cq,
-            recv_cq,
             lkey: end.endpoint.sge(0, layout.size),
             sends,
             receives,
@@ -344,34 +340,34 @@ impl Bandwidth {
     /// # Errors
     /// A request failed or cannot be posted.
     #[inline]
-    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let mut progressed = false;
         if self.unfinished != 0 {
             progressed |= match self.operation {
-                Operation::Write => self.post::<Write, H>(device),
-                Operation::WriteInline => self.post::<WriteInline, H>(device),
-                Operation::Send => self.post::<Send, H>(device),
-                Operation::SendInline => self.post::<SendInline, H>(device),
-                Operation::Read => self.post::<Read, H>(device),
-                Operation::FetchAdd => self.post::<FetchAdd, H>(device),
-                Operation::CompareSwap => self.post::<CompareSwap, H>(device),
+                Operation::Write => self.post::<Write, H>(end),
+                Operation::WriteInline => self.post::<WriteInline, H>(end),
+                Operation::Send => self.post::<Send, H>(end),
+                Operation::SendInline => self.post::<SendInline, H>(end),
+                Operation::Read => self.post::<Read, H>(end),
+                Operation::FetchAdd => self.post::<FetchAdd, H>(end),
+                Operation::CompareSwap => self.post::<CompareSwap, H>(end),
             }?;
         }
-        progressed |= self.poll_send_cq(device)?;
+        progressed |= self.poll_send_cq(end)?;
         if self.receives {
-            progressed |= self.poll_recv_cq(end, device)?;
+            progressed |= self.poll_recv_cq(end)?;
         }
         if self.events {
             if progressed {
                 end.disarm();
             } else if !self.is_passive() {
-                return end.arm(device);
+                return end.arm();
             }
         }
         Ok(progressed)
     }
 
-    fn post<R: Request, H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+    fn post<R: Request, H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let start = *self.start.get_or_insert_with(Instant::now);
         if let Some(duration) = self.duration {
             self.steps_to_clock_check -= 1;
@@ -392,27 +388,27 @@ impl Bandwidth {
             cq_mod: self.cq_mod,
             fixed: R::FIXED,
         };
-        for (index, queue_pair) in self.queue_pairs.iter_mut().enumerate() {
+        for (index, (queue_pair, qp)) in self.queue_pairs.iter_mut().zip(end.endpoint.qps()).enumerate() {
             loop {
                 let count = (queue_pair.target.min(queue_pair.send_limit) - queue_pair.posted).min(self.post_list);
                 if count == 0 || count > self.depth - (queue_pair.posted - queue_pair.completed) {
                     break;
                 }
                 progressed = true;
-                let mut batch = device.verbs.send_batch(queue_pair.qp).context("post_send")?;
+                let mut batch = qp.send.batch();
                 for _ in 0..count {
                     let next = queue_pair.next(index, &template);
                     let bytes = inline.get(next.at..next.at.wrapping_add(size)).unwrap_or_default();
-                    R::post(&mut batch, &next, bytes).context("post_send")?;
+                    R::post(&mut batch, &next, bytes).context("post of a request")?;
                 }
             }
         }
         Ok(progressed)
     }
 
-    fn poll_send_cq<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+    fn poll_send_cq<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let (mut taken, mut credit) = (false, false);
-        for completion in device.verbs.completions(self.send_cq).context("poll_cq")? {
+        for completion in end.endpoint.cq(SEND_CQ)?.completions() {
             let completion = completion.context("poll_cq")?;
             if completion.status != WcStatus::Success {
                 return Err(failed_completion(&completion));
@@ -437,13 +433,13 @@ impl Bandwidth {
             }
         }
         if credit {
-            (0..self.queue_pairs.len()).try_for_each(|index| self.send_credit(index, device))?;
+            (0..self.queue_pairs.len()).try_for_each(|index| self.send_credit(index, end))?;
         }
         Ok(taken)
     }
 
-    fn poll_recv_cq<H: Host>(&mut self, end: &PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
-        let taken = device.verbs.poll_cq(self.recv_cq, &mut *self.completions).context("poll_cq")?;
+    fn poll_recv_cq<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
+        let taken = end.endpoint.cq(RECV_CQ)?.poll(&mut *self.completions).context("poll_cq")?;
         for at in 0..taken {
             let Some(&completion) = self.completions.get(at) else { break };
             if completion.status != WcStatus::Success {
@@ -478,8 +474,8 @@ impl Bandwidth {
                 }
             }
             let at = self.layout.rx(index, slot);
-            end.endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.layout.size)?;
-            self.send_credit(index, device)?;
+            end.endpoint.post_receive(index, completion.wr_id, at, self.layout.size)?;
+            self.send_credit(index, end)?;
         }
         Ok(taken != 0)
     }
@@ -489,7 +485,7 @@ impl Bandwidth {
     ///
     /// A credit is an empty SEND_WITH_IMM, not an RDMA write, because it must wake a peer that waits for events.
     #[inline]
-    fn send_credit<H: Host>(&mut self, index: usize, device: &mut Device<H>) -> Result<()> {
+    fn send_credit<H: Host>(&mut self, index: usize, end: &mut PerfEnd<H>) -> Result<()> {
         let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Ok(()) };
         if queue_pair.credit_in_flight || queue_pair.received - queue_pair.credit_sent < self.credit_every {
             return Ok(());
@@ -497,8 +493,8 @@ impl Bandwidth {
         queue_pair.credit_sent = queue_pair.received;
         queue_pair.credit_in_flight = true;
         let (wr_id, imm) = (CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, (queue_pair.received as u32).to_be_bytes());
-        let mut batch = device.verbs.send_batch(queue_pair.qp).context("post_send of a credit")?;
-        batch.send_imm(wr_id, SendFlags::SIGNALED, imm, &[]).context("post_send of a credit")
+        let credit = SendWr::send_with_imm(&[] as &[Sge], imm).id(wr_id).signaled();
+        end.endpoint.qp(index)?.send.post(&credit).context("post of a credit")
     }
 
     /// Returns whether all messages that the peer sent have arrived.

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, PollCqError, Provider as _, Psn, QpAttr, QpCap,
-    QpState, QpType, Qpn, Remote, Rkey, WcStatus,
+    Access, AddressVector, Completion, DmaBuffer as _, Lid, Mtu, PollCqError, Provider as _, Psn, QpAttr, QpCap, QpState,
+    QpType, Qpn, Remote, Rkey, WcStatus,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -25,12 +25,13 @@ const SIMULATED_MEMORY: u64 = 8 << 30;
 const LATENCY_DEPTH: u32 = 32;
 /// Requests for one completion in latency tests on one queue pair, low enough that the queue never fills.
 pub(super) const LATENCY_INTERVAL: u32 = LATENCY_DEPTH / 4;
+/// Places of the completion queues of a measurement in its [`Endpoint`].
+pub(super) const SEND_CQ: usize = 0;
+pub(super) const RECV_CQ: usize = 1;
 
-/// The queues of one measurement.
+/// What is known of the queues of one measurement, which [`Endpoint`] has.
 #[derive(Debug)]
 pub(super) struct Queues {
-    pub(super) send_cq: CqHandle,
-    pub(super) recv_cq: CqHandle,
     psns: Vec<Psn>,
     /// Maximum inline payload.
     pub(super) inline: u32,
@@ -93,7 +94,7 @@ impl<H: Host> PerfEnd<H> {
         // Each request has a completion queue entry, so that no moderation can overrun the queue.
         let send_cq = self.endpoint.create_cq(device, (queue_pairs * (depth + 1)).next_power_of_two())?;
         let recv_cq = self.endpoint.create_cq(device, (queue_pairs * receives).next_power_of_two().max(1))?;
-        let mut queues = Queues { send_cq, recv_cq, psns: Vec::new(), inline, armed: false };
+        let mut queues = Queues { psns: Vec::new(), inline, armed: false };
         let mut numbers = Vec::new();
         let cap = capacities(parameters, point.test, inline);
         for queue_pair in 0..parameters.queue_pairs {
@@ -196,13 +197,13 @@ impl<H: Host> PerfEnd<H> {
     ///
     /// # Errors
     /// The device is broken.
-    pub(super) fn arm(&mut self, device: &mut Device<H>) -> Result<bool> {
+    pub(super) fn arm(&mut self) -> Result<bool> {
         let queues = self.queues.as_mut().context("no queues")?;
         if queues.armed {
             return Ok(false);
         }
         queues.armed = true;
-        self.endpoint.request_events(device)?;
+        self.endpoint.request_events()?;
         Ok(true)
     }
 
@@ -217,9 +218,9 @@ impl<H: Host> PerfEnd<H> {
     ///
     /// # Errors
     /// The first queue pair that is.
-    pub(super) fn check_queue_pairs(&self, device: &Device<H>) -> Result<()> {
-        for (queue_pair, &qp) in self.endpoint.qps().iter().enumerate() {
-            let info = device.verbs.qp(qp)?;
+    pub(super) fn check_queue_pairs(&mut self, device: &Device<H>) -> Result<()> {
+        for (queue_pair, qp) in self.endpoint.qps().iter().enumerate() {
+            let info = device.verbs.qp(qp.handle())?;
             if matches!(info.state, QpState::Err | QpState::Sqe) {
                 bail!("queue pair {queue_pair} (number {}) is in error: the device refused a request to it", info.qpn);
             }

@@ -7,15 +7,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, CqHandle, DmaBuffer as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use bareverbs::{Completion, DmaBuffer as _, Payload, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 use super::buffer_layout::BufferLayout;
-use super::end::{LATENCY_INTERVAL, PerfEnd, failed_completion, stream};
+use super::end::{LATENCY_INTERVAL, PerfEnd, RECV_CQ, SEND_CQ, failed_completion, stream};
 use super::parameters::{Atomic, End, Parameters, Point, Verb};
 use super::report::Row;
 use super::statistics::Samples;
 use crate::data_pattern::Pattern;
-use crate::device::{Device, Host, Role};
+use crate::device::{Host, Role};
 
 /// Completions polled in one call.
 const BATCH: usize = 4;
@@ -31,11 +31,10 @@ pub(super) struct Latency {
     atomic: Atomic,
     role: Role,
     events: bool,
-    qps: Vec<QpHandle>,
+    /// Number of queue pairs.
+    queue_pairs: usize,
     /// Index of the queue pair of the next message.
     queue_pair: usize,
-    send_cq: CqHandle,
-    recv_cq: CqHandle,
     sges: [Sge; 1],
     remote: Remote,
     /// Inline payload; empty if messages are not inline.
@@ -71,7 +70,6 @@ impl Latency {
     /// The queues do not exist, or a receive cannot be posted.
     pub(super) fn new<H: Host>(
         end: &mut PerfEnd<H>,
-        device: &mut Device<H>,
         parameters: &Parameters,
         point: Point,
         role: Role,
@@ -86,20 +84,19 @@ impl Latency {
             end.endpoint.fill(out, layout.size, pattern(seed, role))?;
         }
         end.endpoint.clear(incoming, layout.size)?;
-        let queues = end.queues()?;
-        let (send_cq, recv_cq, qps, longest) = (queues.send_cq, queues.recv_cq, end.endpoint.qps().to_vec(), queues.inline);
+        let (longest, queue_pairs) = (end.queues()?.inline, end.endpoint.qps().len());
         let inline = if point.size <= longest { end.endpoint.read(out, layout.size)?.to_vec() } else { Vec::new() };
         // An RDMA read fetches from the peer's send slots into the receive slots here.
         let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
         if verb == Verb::Send {
-            for (index, &qp) in qps.iter().enumerate() {
+            for index in 0..queue_pairs {
                 for _ in 0..parameters.rx_depth {
-                    end.endpoint.post_receive(device, qp, index as u64, incoming, layout.size)?;
+                    end.endpoint.post_receive(index, index as u64, incoming, layout.size)?;
                 }
             }
         }
         // A completion covers only requests of its own queue pair, so with several queue pairs each request is signaled.
-        let alone = qps.len() == 1 && matches!(verb, Verb::Write | Verb::Send);
+        let alone = queue_pairs == 1 && matches!(verb, Verb::Write | Verb::Send);
         let interval = if alone { LATENCY_INTERVAL.into() } else { 1 };
         let (target, duration) = match parameters.end(point) {
             // The server answers every message.
@@ -114,10 +111,8 @@ impl Latency {
             atomic: parameters.atomic,
             role,
             events: parameters.events,
-            qps,
+            queue_pairs,
             queue_pair: 0,
-            send_cq,
-            recv_cq,
             sges: [end.endpoint.sge(from, layout.size)],
             remote: end.peer()?.at(to),
             inline,
@@ -171,30 +166,30 @@ impl Latency {
     /// # Errors
     /// A request failed or cannot be posted.
     #[inline]
-    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         if self.may_send {
-            return self.send(end, device);
+            return self.send(end);
         }
         let arrived = match self.verb {
-            Verb::Write => self.poll_write(end, device)?,
-            Verb::Send => return self.poll_receive(end, device),
-            Verb::Read | Verb::Atomic => self.poll_send_cq(device)?,
+            Verb::Write => self.poll_write(end)?,
+            Verb::Send => return self.poll_receive(end),
+            Verb::Read | Verb::Atomic => self.poll_send_cq(end)?,
         };
         if arrived {
-            self.count_received(end, device)?;
+            self.count_received(end)?;
             return Ok(true);
         }
-        self.wait_for_event(end, device)
+        self.wait_for_event(end)
     }
 
     #[cold]
-    fn wait_for_event<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
-        if self.events && !self.is_passive() { end.arm(device) } else { Ok(false) }
+    fn wait_for_event<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
+        if self.events && !self.is_passive() { end.arm() } else { Ok(false) }
     }
 
     /// Counts the message that was due, and sends the next one unless it was the last.
     #[inline]
-    fn count_received<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    fn count_received<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         self.received += 1;
         if self.events {
             end.disarm();
@@ -209,7 +204,7 @@ impl Latency {
             return Ok(true);
         }
         self.may_send = true;
-        self.send(end, device)
+        self.send(end)
     }
 
     #[inline]
@@ -220,7 +215,7 @@ impl Latency {
 
     /// Returns whether the last byte of the message that is due has arrived.
     #[inline]
-    fn poll_write<H: Host>(&mut self, end: &PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    fn poll_write<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let mut last = [0];
         end.endpoint.region.read(self.in_last, &mut last)?;
         if last == [self.received.wrapping_add(1) as u8] {
@@ -228,19 +223,19 @@ impl Latency {
         }
         self.empty_polls = self.empty_polls.wrapping_add(1);
         if self.empty_polls.is_multiple_of(FAILURE_CHECK_STEPS) {
-            self.poll_send_cq(device)?;
+            self.poll_send_cq(end)?;
         }
         Ok(false)
     }
 
-    fn poll_receive<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+    fn poll_receive<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; 1];
-        if device.verbs.poll_cq(self.recv_cq, &mut completions).context("poll_cq")? == 0 {
+        if end.endpoint.cq(RECV_CQ)?.poll(&mut completions).context("poll_cq")? == 0 {
             self.empty_polls = self.empty_polls.wrapping_add(1);
             if self.empty_polls.is_multiple_of(FAILURE_CHECK_STEPS) || self.events {
-                self.poll_send_cq(device)?;
+                self.poll_send_cq(end)?;
             }
-            return self.wait_for_event(end, device);
+            return self.wait_for_event(end);
         }
         let [completion] = &completions;
         if completion.status != WcStatus::Success {
@@ -249,17 +244,17 @@ impl Latency {
         if completion.byte_len as usize != self.layout.size {
             bail!("a message of {} bytes arrived", completion.byte_len);
         }
-        self.count_received(end, device)?;
+        self.count_received(end)?;
         // The answer is posted before the receive, because the time until the answer is measured.
         let at = self.layout.rx(0, 0);
-        end.endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.layout.size)?;
+        end.endpoint.post_receive(completion.wr_id as usize, completion.wr_id, at, self.layout.size)?;
         Ok(true)
     }
 
     /// Polls the send completion queue. Returns whether there was a completion.
-    fn poll_send_cq<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+    fn poll_send_cq<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; BATCH];
-        let taken = device.verbs.poll_cq(self.send_cq, &mut completions).context("poll_cq")?;
+        let taken = end.endpoint.cq(SEND_CQ)?.poll(&mut completions).context("poll_cq")?;
         for completion in completions.iter().take(taken) {
             if completion.status != WcStatus::Success {
                 return Err(failed_completion(completion));
@@ -271,13 +266,12 @@ impl Latency {
 
     /// Sends the next message, if the queue has room. Returns whether it was sent.
     #[inline]
-    fn send<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
-        let Some(&qp) = self.qps.get(self.queue_pair) else { bail!("no queue pair") };
+    fn send<H: Host>(&mut self, end: &mut PerfEnd<H>) -> Result<bool> {
         if self.sent >= self.target {
             self.stop();
             return Ok(false);
         }
-        if self.sent - self.completed >= 3 * self.interval + self.qps.len() as u64 && !self.poll_send_cq(device)? {
+        if self.sent - self.completed >= 3 * self.interval + self.queue_pairs as u64 && !self.poll_send_cq(end)? {
             return Ok(false);
         }
         let number = self.sent;
@@ -307,7 +301,7 @@ impl Latency {
                 SendOp::CompareSwap { sge, remote, compare: number, swap: number.wrapping_add(1) }
             }
         };
-        device.verbs.post_send(qp, &SendWr { wr_id: self.sent, flags, op }).context("post_send")?;
+        end.endpoint.qp(self.queue_pair)?.send.post(&SendWr { wr_id: self.sent, flags, op }).context("post of a request")?;
         // The message is posted: the code below does not add to the measured time.
         if self.is_client() {
             let now = Instant::now();
@@ -324,11 +318,11 @@ impl Latency {
         }
         self.may_send = false;
         self.queue_pair += 1;
-        if self.queue_pair == self.qps.len() {
+        if self.queue_pair == self.queue_pairs {
             self.queue_pair = 0;
         }
         if matches!(self.verb, Verb::Write | Verb::Send) && self.sent - self.completed >= self.interval {
-            self.poll_send_cq(device)?;
+            self.poll_send_cq(end)?;
         }
         Ok(true)
     }

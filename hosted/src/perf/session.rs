@@ -347,9 +347,9 @@ impl<H: Host> Session<H> {
         let end = self.end.as_mut().context("no endpoint")?;
         end.connect(device, parameters, point, &peer)?;
         self.activity = Some(if point.test.is_latency() {
-            Activity::Latency(Box::new(Latency::new(end, device, parameters, point, self.role, seed)?))
+            Activity::Latency(Box::new(Latency::new(end, parameters, point, self.role, seed)?))
         } else {
-            Activity::Bandwidth(Box::new(Bandwidth::new(end, device, parameters, point, self.role, seed)?))
+            Activity::Bandwidth(Box::new(Bandwidth::new(end, parameters, point, self.role, seed)?))
         });
         (self.peer_sent, self.is_done) = (None, false);
         self.link.send(&Message::Ready { point })?;
@@ -382,8 +382,8 @@ impl<H: Host> Session<H> {
         let (mut empty_polls, mut progressed) = (0, false);
         for _ in 0..ACTIVITY_STEPS.max(polls) {
             let step_progressed = match activity {
-                Activity::Latency(latency) => latency.step(end, device)?,
-                Activity::Bandwidth(bandwidth) => bandwidth.step(end, device)?,
+                Activity::Latency(latency) => latency.step(end)?,
+                Activity::Bandwidth(bandwidth) => bandwidth.step(end)?,
             };
             if step_progressed {
                 (empty_polls, progressed, self.has_progressed) = (0, true, true);
@@ -476,7 +476,7 @@ impl<H: Host> Session<H> {
             self.record_progress(device);
             return Ok(());
         }
-        if let Some(end) = &self.end {
+        if let Some(end) = &mut self.end {
             end.check_queue_pairs(device)?;
         }
         let waited = self.last_progress.map_or(Duration::ZERO, |since| device.host.now().since(since));
@@ -502,7 +502,7 @@ impl<H: Host> Session<H> {
             bail!("no measurement")
         };
         if !dispatch!(&*activity, inner => inner.has_received(sent)) {
-            if dispatch!(&mut *activity, inner => inner.step(end, device))? {
+            if dispatch!(&mut *activity, inner => inner.step(end))? {
                 self.has_progressed = true;
                 return Ok(Step::Progressed);
             }
@@ -541,7 +541,7 @@ impl<H: Host> Session<H> {
             None => {
                 // The peer may need receives or answers of this end for messages that it still waits for.
                 if let (Some(activity), Some(end)) = (&mut self.activity, &mut self.end) {
-                    let _ = dispatch!(activity, inner => inner.step(end, device))?;
+                    let _ = dispatch!(activity, inner => inner.step(end))?;
                 }
                 return Ok(Step::AwaitingPeer);
             }

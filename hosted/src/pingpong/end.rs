@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Gid, GlobalRoute, Mtu, Psn, QpAttr, QpCap, QpHandle, QpType,
-    SendFlags, WcStatus, ack_timeout,
+    Access, AddressVector, Completion, DmaBuffer as _, Gid, GlobalRoute, Mtu, Psn, QpAttr, QpCap, QpType, SendWr, WcStatus,
+    ack_timeout,
 };
 
 use super::address::Address;
@@ -67,8 +67,6 @@ pub struct PingpongEnd<H: Host> {
     plan: Plan,
     inline: bool,
     endpoint: Endpoint<H>,
-    cq: CqHandle,
-    qp: QpHandle,
     /// Number of receives posted.
     posted: u32,
     /// Requests to complete before the next message is sent: bits [`SEND`] and [`RECEIVE`].
@@ -136,8 +134,6 @@ impl<H: Host> PingpongEnd<H> {
             plan,
             inline,
             endpoint,
-            cq,
-            qp,
             posted: 0,
             pending: RECEIVE,
             posted_sends: 0,
@@ -172,26 +168,26 @@ impl<H: Host> PingpongEnd<H> {
             ..QpAttr::default()
         };
         self.endpoint.connect(device, 0, &attr).with_context(|| format!("{}: connect to {remote}", self.name))?;
-        self.post_receives(device)
+        self.post_receives()
     }
 
     /// Starts the ping-pong: a client sends the first message.
     ///
     /// # Errors
     /// The message cannot be posted.
-    pub fn start(&mut self, device: &mut Device<H>) -> Result<()> {
-        if self.role == Role::Client { self.post_send(device) } else { Ok(()) }
+    pub fn start(&mut self) -> Result<()> {
+        if self.role == Role::Client { self.post_send() } else { Ok(()) }
     }
 
     /// Polls the completion queue and answers messages. Returns whether there were completions.
     ///
     /// # Errors
     /// A request failed, a message is wrong, or the next one cannot be posted.
-    pub fn step(&mut self, device: &mut Device<H>) -> Result<bool> {
+    pub fn step(&mut self) -> Result<bool> {
         let mut completions = [Completion::EMPTY; 2];
-        let taken = device.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
+        let taken = self.endpoint.cq(0)?.poll(&mut completions).context("poll_cq")?;
         for completion in completions.iter().take(taken) {
-            self.complete(device, completion)?;
+            self.complete(completion)?;
         }
         Ok(taken > 0)
     }
@@ -210,8 +206,8 @@ impl<H: Host> PingpongEnd<H> {
     ///
     /// # Errors
     /// The device is broken.
-    pub fn arm(&self, device: &mut Device<H>) -> Result<()> {
-        self.endpoint.request_events(device)
+    pub fn arm(&mut self) -> Result<()> {
+        self.endpoint.request_events()
     }
 
     /// Returns the counts of messages, for errors.
@@ -228,7 +224,7 @@ impl<H: Host> PingpongEnd<H> {
         self.endpoint.destroy(device)
     }
 
-    fn complete(&mut self, device: &mut Device<H>, completion: &Completion) -> Result<()> {
+    fn complete(&mut self, completion: &Completion) -> Result<()> {
         if completion.status != WcStatus::Success {
             bail!("{}: {}", self.progress(), failure(completion));
         }
@@ -249,12 +245,12 @@ impl<H: Host> PingpongEnd<H> {
             self.received += 1;
             self.posted -= 1;
             if self.posted <= 1 {
-                self.post_receives(device)?;
+                self.post_receives()?;
             }
         }
         self.pending &= !completion.wr_id;
         if self.pending == 0 && self.sent < self.plan.iters {
-            self.post_send(device)?;
+            self.post_send()?;
         }
         Ok(())
     }
@@ -264,28 +260,24 @@ impl<H: Host> PingpongEnd<H> {
         if self.role == Role::Client { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
     }
 
-    fn post_receives(&mut self, device: &mut Device<H>) -> Result<()> {
+    fn post_receives(&mut self) -> Result<()> {
         while self.posted < self.plan.rx_depth {
-            self.endpoint.post_receive(device, self.qp, RECEIVE, self.receive_offset(), self.message.len())?;
+            self.endpoint.post_receive(0, RECEIVE, self.receive_offset(), self.message.len())?;
             self.posted += 1;
         }
         Ok(())
     }
 
-    fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
+    fn post_send(&mut self) -> Result<()> {
         if self.plan.chk && self.role == Role::Client {
             self.fill(self.posted_sends);
             self.endpoint.region.write(0, &self.message)?;
         } else if self.inline {
             self.endpoint.region.read(0, &mut self.message)?;
         }
-        let mut batch = device.verbs.send_batch(self.qp).context("post_send")?;
-        let posted = if self.inline {
-            batch.send_inline(SEND, SendFlags::SIGNALED, &self.message)
-        } else {
-            batch.send(SEND, SendFlags::SIGNALED, &[self.endpoint.sge(0, self.message.len())])
-        };
-        posted.context("post_send")?;
+        let sges = [self.endpoint.sge(0, self.message.len())];
+        let wr = if self.inline { SendWr::send(self.message.as_slice()) } else { SendWr::send(&sges) };
+        self.endpoint.qp(0)?.send.post(&wr.id(SEND).signaled()).context("post of a send")?;
         self.pending = SEND | RECEIVE;
         self.posted_sends += 1;
         Ok(())
@@ -385,8 +377,8 @@ mod tests {
     /// Steps both ends until they are done or one fails.
     fn play((devices, a, b): &mut Ends) -> Result<()> {
         for _ in 0..100_000 {
-            a.step(devices.of(Role::Client))?;
-            b.step(devices.of(Role::Server))?;
+            a.step()?;
+            b.step()?;
             if a.is_done() && b.is_done() {
                 return Ok(());
             }
@@ -402,7 +394,7 @@ mod tests {
     #[test]
     fn correct_messages_pass_verification() {
         let mut ends = ends(PLAN, PLAN);
-        ends.1.start(ends.0.of(Role::Client)).unwrap();
+        ends.1.start().unwrap();
         play(&mut ends).unwrap();
         assert_eq!((ends.1.sent, ends.1.received, ends.2.sent, ends.2.received), (3, 3, 3, 3));
     }
@@ -412,7 +404,7 @@ mod tests {
         for at in [0, 1, 4096, 8999] {
             // The server does not verify, and returns the wrong byte.
             let mut ends = ends(PLAN, Plan { chk: false, ..PLAN });
-            ends.1.start(ends.0.of(Role::Client)).unwrap();
+            ends.1.start().unwrap();
             let right = ends.1.message[at];
             // The request is posted, and the device has not fetched the message yet.
             set(&mut ends.1, at, right ^ 0x40);
@@ -425,7 +417,7 @@ mod tests {
     #[test]
     fn a_server_detects_a_wrong_byte_at_the_start_of_a_page() {
         let mut ends = ends(PLAN, PLAN);
-        ends.1.start(ends.0.of(Role::Client)).unwrap();
+        ends.1.start().unwrap();
         set(&mut ends.1, 4096, 0x7b);
         let error = format!("{:#}", play(&mut ends).unwrap_err());
         assert!(error.contains("message 0 at b: byte 4096 is 0x7b instead of 0"), "{error}");
@@ -435,7 +427,7 @@ mod tests {
     fn different_message_sizes_are_an_error_with_the_remedy() {
         for (size_a, size_b, what) in [(100, 200, "a message of 100 bytes arrived instead of 200"), (200, 100, "failed with")] {
             let mut ends = ends(Plan { size: size_a, ..PLAN }, Plan { size: size_b, ..PLAN });
-            ends.1.start(ends.0.of(Role::Client)).unwrap();
+            ends.1.start().unwrap();
             let error = format!("{:#}", play(&mut ends).unwrap_err());
             assert!(error.contains(what) && error.contains("give both ends the same -s"), "{error}");
         }

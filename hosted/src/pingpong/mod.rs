@@ -303,11 +303,11 @@ impl<'a> Job<'a> {
         let mut progress = Progress::new(u64::from(self.args.iters), "messages", self.has_progress(), self.stop.clone());
         let start = Instant::now();
         for end in ends.iter_mut() {
-            end.start(devices.of(end.role))?;
+            end.start()?;
         }
         let (mut polls, mut idle_since, mut reported) = (0_u32, None, 0);
         loop {
-            let progressed = match step(devices, ends) {
+            let progressed = match step(ends) {
                 Ok(progressed) => progressed,
                 // If a device was removed, that is the cause of the error that its peer reports.
                 Err(error) => return Err(devices.iter_mut().find_map(|device| device.check_health().err()).unwrap_or(error)),
@@ -371,10 +371,10 @@ impl<'a> Job<'a> {
 }
 
 /// Steps each end. Returns whether any had completions.
-fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<bool> {
+fn step<H: Host>(ends: &mut [PingpongEnd<H>]) -> Result<bool> {
     let mut progressed = false;
     for end in ends {
-        progressed |= end.step(devices.of(end.role))?;
+        progressed |= end.step()?;
     }
     Ok(progressed)
 }
@@ -382,11 +382,11 @@ fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Re
 /// Arms the completion queues, and sleeps until an interrupt of the device on which the next completion is due. Returns at once
 /// if there are completions already.
 fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<()> {
-    for end in ends.iter() {
-        end.arm(devices.of(end.role))?;
+    for end in ends.iter_mut() {
+        end.arm()?;
     }
     // A completion before the queues were armed raises no interrupt.
-    if step(devices, ends)? {
+    if step(ends)? {
         return Ok(());
     }
     let role = match ends {

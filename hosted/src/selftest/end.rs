@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, Gid, GlobalRoute, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpAttrMask,
-    QpCap, QpHandle, QpState, QpType, Qpn, Remote, Rkey, SendFlags,
+    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpCap, QpHandle, QpType,
+    Qpn, Remote, Rkey, SendFlags,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -82,7 +82,6 @@ pub(super) struct SelftestEnd<H: Host> {
     /// Number of receives completed, which determines the slot of the next one.
     pub(super) received: usize,
     connection: Connection,
-    cq: CqHandle,
     taken: VecDeque<Completion>,
 }
 
@@ -113,7 +112,7 @@ impl<H: Host> SelftestEnd<H> {
         let grh_required = device.verbs.query_port(PORT).context("query_port")?.grh_required;
         let gid = device.verbs.query_gid(PORT, 0).context("query_gid")?;
         let address = Address { lid, gid, grh_required, qpn: device.verbs.qp(qp)?.qpn };
-        Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, cq, taken: VecDeque::new() })
+        Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, taken: VecDeque::new() })
     }
 
     /// Returns whether both devices support atomics.
@@ -146,7 +145,7 @@ impl<H: Host> SelftestEnd<H> {
         };
         self.endpoint.connect(device, 0, &attr).with_context(|| self.name.clone())?;
         self.received = 0;
-        (0..self.layout.slots).try_for_each(|slot| self.post_receive(device, slot))
+        (0..self.layout.slots).try_for_each(|slot| self.post_receive(slot))
     }
 
     /// Takes the queue pair to RESET.
@@ -154,9 +153,7 @@ impl<H: Host> SelftestEnd<H> {
     /// # Errors
     /// The device refuses the transition.
     pub(super) fn reset(&mut self, device: &mut Device<H>) -> Result<()> {
-        let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-        let result = device.verbs.modify_qp(self.qp, &attr, QpAttrMask::STATE);
-        result.with_context(|| format!("modify_qp of {} to Reset", self.name))?;
+        self.endpoint.reset(device, 0).with_context(|| self.name.clone())?;
         self.taken.clear();
         Ok(())
     }
@@ -170,9 +167,9 @@ impl<H: Host> SelftestEnd<H> {
     ///
     /// # Errors
     /// The queue is full.
-    pub(super) fn post_receive(&self, device: &mut Device<H>, slot: usize) -> Result<()> {
+    pub(super) fn post_receive(&mut self, slot: usize) -> Result<()> {
         let slot = slot % self.layout.slots;
-        self.endpoint.post_receive(device, self.qp, RECEIVE | slot as u64, self.layout.rx(slot), self.layout.size)
+        self.endpoint.post_receive(0, RECEIVE | slot as u64, self.layout.rx(slot), self.layout.size)
     }
 
     /// Compares `len` bytes of the region with a pattern.
@@ -187,10 +184,10 @@ impl<H: Host> SelftestEnd<H> {
     ///
     /// # Errors
     /// The queue is broken.
-    pub(super) fn poll(&mut self, device: &mut Device<H>) -> Result<Option<Completion>> {
+    pub(super) fn poll(&mut self) -> Result<Option<Completion>> {
         if self.taken.is_empty() {
             let mut completions = [Completion::EMPTY; 32];
-            let taken = device.verbs.poll_cq(self.cq, &mut completions);
+            let taken = self.endpoint.cq(0)?.poll(&mut completions);
             let taken = taken.with_context(|| format!("poll_cq of {}", self.name))?;
             self.taken.extend(completions.into_iter().take(taken));
         }
@@ -224,7 +221,7 @@ impl<H: Host> SelftestEnd<H> {
     ///
     /// # Errors
     /// The bind is refused.
-    pub(super) fn bind(&self, device: &mut Device<H>, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
+    pub(super) fn bind(&mut self, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
         let bind = MwBind {
             wr_id,
             flags: SendFlags::SIGNALED,
@@ -233,7 +230,7 @@ impl<H: Host> SelftestEnd<H> {
             length: if unbind { 0 } else { self.layout.window() as u64 },
             access: self.connection.access(),
         };
-        device.verbs.bind_mw(self.qp, window, &bind).with_context(|| format!("bind_mw of {}", self.name))
+        self.endpoint.qp(0)?.send.bind_mw(window, &bind).with_context(|| format!("bind_mw of {}", self.name))
     }
 
     /// Destroys all verbs objects. The window is deallocated before the region to which it was bound.

@@ -58,7 +58,7 @@ impl<H: Host> Harness<H> {
         loop {
             let is_stopped = self.progress.is_stopped();
             let (end, device) = self.end(side);
-            if let Some(completion) = end.poll(device)? {
+            if let Some(completion) = end.poll()? {
                 return Ok(completion);
             }
             let now = device.host.now();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, DeregMrError, MwHandle, QpState, Rkey, SendFlags, WcOpcode, WcStatus};
+use bareverbs::{Completion, DeregMrError, MwHandle, QpState, Rkey, SendWr, WcOpcode, WcStatus};
 
 use super::harness::{Harness, Moved};
 use super::report::Refused;
@@ -29,7 +29,7 @@ impl<H: Host> Harness<H> {
     /// # Errors
     /// The bind failed.
     pub(super) fn bind(&mut self, window: MwHandle) -> Result<Rkey> {
-        let rkey = self.b.bind(self.devices.of(Role::Server), window, BIND, false)?;
+        let rkey = self.b.bind(window, BIND, false)?;
         self.expect(Role::Server, BIND, WcOpcode::BindMw)?;
         Ok(rkey)
     }
@@ -47,7 +47,7 @@ impl<H: Host> Harness<H> {
             }
             Ok(()) => bail!("a region was deregistered while a window was bound to it"),
         }
-        self.b.bind(self.devices.of(Role::Server), window, UNBIND, true)?;
+        self.b.bind(window, UNBIND, true)?;
         self.expect(Role::Server, UNBIND, WcOpcode::BindMw).map(|_| ())
     }
 
@@ -65,7 +65,7 @@ impl<H: Host> Harness<H> {
         old: Rkey,
         mut reconnect: impl FnMut(&mut Self) -> Result<()>,
     ) -> Result<(Rkey, Refused)> {
-        let new = self.b.bind(self.devices.of(Role::Server), window, REBIND, false)?;
+        let new = self.b.bind(window, REBIND, false)?;
         self.expect(Role::Server, REBIND, WcOpcode::BindMw)?;
         if new == old {
             bail!("a new bind gave the old rkey {old}");
@@ -122,9 +122,8 @@ impl<H: Host> Harness<H> {
         let out = self.a.layout.tx(0);
         self.a.endpoint.fill(out, size, Pattern::new(self.seed, REFUSED, 0))?;
         let (sges, remote) = ([self.a.endpoint.sge(out, size)], self.b.remote(at, old));
-        let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
-        batch.write(FORBIDDEN, SendFlags::SIGNALED, remote, &sges).context("a write with the old rkey")?;
-        drop(batch);
+        let wr = SendWr::write(remote, &sges).id(FORBIDDEN).signaled();
+        self.a.endpoint.qp(0)?.send.post(&wr).context("a write with the old rkey")?;
         let completion = self.next(Role::Client)?;
         self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
         Ok(completion)

@@ -48,10 +48,10 @@ impl<H: Host> Harness<H> {
     /// signaled.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
+        let mut batch = self.a.endpoint.qp(0)?.send.batch();
         for (at, request) in requests.iter().enumerate() {
             let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
-            batch.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
+            batch.post(&wr).with_context(|| format!("post of request {at} of a batch"))?;
         }
         drop(batch);
         let last = requests.len().saturating_sub(1) as u64;
@@ -73,16 +73,15 @@ impl<H: Host> Harness<H> {
     }
 
     fn send_one(&mut self, (from, to): (Role, Role), pattern: Pattern, index: u64) -> Result<()> {
-        let (end, device) = self.end(from);
+        let (end, _) = self.end(from);
         let (at, size) = (end.layout.tx(index as usize), end.layout.size);
         end.endpoint.fill(at, size, pattern)?;
         let sges = [end.endpoint.sge(at, size)];
-        let op = SendOp::Send { payload: Payload::Sges(&sges) };
-        device.verbs.post_send(end.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
+        end.endpoint.qp(0)?.send.post(&SendWr::send(&sges).id(index).signaled()).context("post of a send")?;
         let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
-        let (peer, device) = self.end(to);
+        let (peer, _) = self.end(to);
         peer.verify(peer.layout.rx(slot), size, pattern).with_context(|| format!("message {index}"))?;
-        peer.post_receive(device, slot)?;
+        peer.post_receive(slot)?;
         self.expect(from, index, WcOpcode::Send).map(|_| ())
     }
 
@@ -100,7 +99,7 @@ impl<H: Host> Harness<H> {
                 check_imm(completion.data, index)?;
                 let pattern = self.pattern(SEND_IMM, index);
                 self.b.verify(self.b.layout.rx(slot), size, pattern).with_context(|| format!("SEND_WITH_IMM {index}"))?;
-                self.b.post_receive(self.devices.of(Role::Server), slot)?;
+                self.b.post_receive(slot)?;
             }
             self.done("SEND_WITH_IMM", moved, messages, size);
         }
@@ -185,7 +184,7 @@ impl<H: Host> Harness<H> {
             for index in (first..).take(messages) {
                 let (slot, completion) = self.expect_receive(Role::Server, WcOpcode::RecvRdmaWithImm, size)?;
                 check_imm(completion.data, index)?;
-                self.b.post_receive(self.devices.of(Role::Server), slot)?;
+                self.b.post_receive(slot)?;
             }
             self.verify_exposed("RDMA_WRITE_WITH_IMM", WRITE_IMM, first, messages, size)?;
             self.done("RDMA_WRITE_WITH_IMM", moved, messages, size);

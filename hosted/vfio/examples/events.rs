@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
-use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, Storage, Verbs};
+use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendWr, Storage, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
@@ -39,25 +39,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         poll.registry().register(&mut SourceFd(&removal.as_fd().as_raw_fd()), REMOVAL, Interest::READABLE)?;
     }
 
-    let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
+    let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let region = verbs.reg_mr(pd, device.memory(4096)?, access)?;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
-    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     verbs.connect(
-        qp,
+        qp.handle(),
         &QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() },
     )?;
-    println!("completions interrupt with vector {}", verbs.cq(cq)?.vector);
+    println!("completions interrupt with vector {}", verbs.cq(cq.handle())?.vector);
 
     let (mut posted, mut completed) = (0, 0);
     let mut events = Events::with_capacity(8);
-    verbs.req_notify_cq(cq, false)?;
+    cq.req_notify(false)?;
     while completed < WRITES {
         if posted == completed {
-            verbs.send_batch(qp)?.write(posted, SendFlags::empty(), region.remote(2048), &[region.sge(0, 64)])?;
+            qp.send.post(&SendWr::write(region.remote(2048), &[region.sge(0, 64)]).id(posted))?;
             posted += 1;
         }
         poll.poll(&mut events, Some(Duration::from_secs(10)))?;
@@ -74,13 +75,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         // Looking until nothing is left arms the event queues again.
         while let Some(event) = verbs.poll_event()? {
-            if event != Event::Completion(cq) {
+            if event != Event::Completion(cq.handle()) {
                 println!("{event:?}");
                 continue;
             }
             // Armed first and looked at afterwards: what comes in between interrupts again.
-            verbs.req_notify_cq(cq, false)?;
-            for completion in verbs.completions(cq)? {
+            cq.req_notify(false)?;
+            for completion in cq.completions() {
                 let completion = completion?;
                 println!("write {}: {:?}", completion.wr_id, completion.status);
                 completed += 1;

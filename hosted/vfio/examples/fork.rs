@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use bareverbs::{Access, AddressVector, CqHandle, DmaBuffer as _, Mtu, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType};
-use bareverbs::{SendFlags, Sge, Storage, Verbs};
+use bareverbs::{Access, AddressVector, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType};
+use bareverbs::{QueuePair, SendWr, Sge, Storage, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 
@@ -23,15 +23,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
-    let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
+    let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut region = verbs.reg_mr(pd, device.memory(2 * HALF)?, access)?;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
-    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     verbs.connect(
-        qp,
+        qp.handle(),
         &QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() },
     )?;
 
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let child = unsafe { libc::fork() };
         if child == 0 {
             ordinary.fill(round);
-            drop((verbs, region, device));
+            drop((cq, qp, verbs, region, device));
             std::process::exit(if ordinary.iter().all(|byte| *byte == round) { 0 } else { 1 });
         }
         // The card works meanwhile. The parent writes to the same pages, which no fork may have moved.
@@ -51,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for write in 0..20u8 {
             let pattern = vec![round.wrapping_mul(20).wrapping_add(write) | 1; HALF];
             region.write(0, &pattern)?;
-            copy(&mut verbs, qp, cq, region.sge(0, HALF as u32), region.remote(HALF as u64))?;
+            copy(&mut qp, &mut cq, region.sge(0, HALF as u32), region.remote(HALF as u64))?;
             let mut found = vec![0; HALF];
             region.read(HALF, &mut found)?;
             wrong += u32::from(found != pattern);
@@ -88,16 +89,15 @@ fn wait(child: libc::pid_t) -> libc::c_int {
 
 /// Has the card copy bytes of this process.
 fn copy(
-    verbs: &mut Verbs<'_, Card>,
-    qp: QpHandle,
-    cq: CqHandle,
+    qp: &mut QueuePair<'_, Card>,
+    cq: &mut CompletionQueue<'_, Card>,
     from: Sge,
     to: bareverbs::Remote,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    verbs.send_batch(qp)?.write(0, SendFlags::empty(), to, &[from])?;
+    qp.send.post(&SendWr::write(to, &[from]))?;
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
-        if let Some(done) = verbs.completions(cq)?.next() {
+        if let Some(done) = cq.completions().next() {
             let status = done?.status;
             return if status == bareverbs::WcStatus::Success { Ok(()) } else { Err(format!("{status:?}").into()) };
         }

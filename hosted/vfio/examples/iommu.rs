@@ -4,8 +4,8 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use bareverbs::{Access, AddressVector, CqHandle, DmaBuffer as _, Mtu, OffsetMap, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit};
-use bareverbs::{QpRings, QpState, QpType, Remote, SendFlags, Sge, Storage, Verbs, WcStatus};
+use bareverbs::{Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, Mtu, OffsetMap, QpAttr, QpCap, QpInit};
+use bareverbs::{QpRings, QpType, QueuePair, Remote, SendWr, Sge, Storage, Verbs, WcStatus};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 
@@ -23,12 +23,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 4, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
-    let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
+    let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
     // Connected to itself: a request that it refuses as the responder breaks it, and is flushed.
-    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, Mtu::Mtu1024);
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() };
 
@@ -45,31 +46,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // SAFETY: this process has no mapping at these I/O virtual addresses, so that the card reaches nothing by them.
     let elsewhere = unsafe { verbs.reg_mr_raw(pd, 0x1000, 4096, access, &OffsetMap::default()) }?;
     let elsewhere = verbs.mr(elsewhere)?;
-    verbs.connect(qp, &attr)?;
-    let status = write(&mut verbs, qp, cq, Sge { addr: 0x1000, length: 64, lkey: elsewhere.lkey }, region.remote(0))?;
+    verbs.connect(qp.handle(), &attr)?;
+    let status = write(&mut qp, &mut cq, Sge { addr: 0x1000, length: 64, lkey: elsewhere.lkey }, region.remote(0))?;
     println!("reading where the IOMMU maps nothing: {status:?}");
-    reset(&mut verbs, qp, &attr)?;
-    let status = write(&mut verbs, qp, cq, own, Remote { addr: 0x1000, rkey: elsewhere.rkey })?;
+    reset(&mut verbs, &mut qp, &mut cq, &attr)?;
+    let status = write(&mut qp, &mut cq, own, Remote { addr: 0x1000, rkey: elsewhere.rkey })?;
     println!("writing where the IOMMU maps nothing: {status:?}");
 
     // A buffer that is dropped while it is registered is unmapped for the card.
-    reset(&mut verbs, qp, &attr)?;
+    reset(&mut verbs, &mut qp, &mut cq, &attr)?;
     let gone = device.memory(4096)?;
     // SAFETY: from the drop on the IOMMU translates these addresses to nothing, and they are not given to other memory.
     let mr = unsafe { verbs.reg_mr_raw(pd, gone.addr(), 4096, access, &gone) }?;
     let target = Remote { addr: gone.addr(), rkey: verbs.mr(mr)?.rkey };
-    let before = write(&mut verbs, qp, cq, own, target)?;
+    let before = write(&mut qp, &mut cq, own, target)?;
     drop(gone);
     // New memory has other addresses, so that the old key gives no access to it.
     let other = device.memory(4096)?;
-    let after = write(&mut verbs, qp, cq, own, target)?;
+    let after = write(&mut qp, &mut cq, own, target)?;
     let mut first = [0];
     other.read(0, &mut first)?;
     println!("writing to a buffer: {before:?}; after it was dropped: {after:?}, other memory has {}", first[0]);
 
     // Mapped memory continues to work.
-    reset(&mut verbs, qp, &attr)?;
-    let status = write(&mut verbs, qp, cq, own, region.remote(2048))?;
+    reset(&mut verbs, &mut qp, &mut cq, &attr)?;
+    let status = write(&mut qp, &mut cq, own, region.remote(2048))?;
     let mut text = [0; 10];
     region.read(2048, &mut text)?;
     println!("writing within the buffer: {status:?}, {}", String::from_utf8_lossy(&text));
@@ -80,18 +81,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pages = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or("no memory")?;
     // SAFETY: the pages stay until the mapping has ended, and no reference to them is made.
     let own_region = verbs.reg_mr(pd, unsafe { device.map(pages, 8192) }?, access)?;
-    let status = write(&mut verbs, qp, cq, own, own_region.remote(4096))?;
+    let status = write(&mut qp, &mut cq, own, own_region.remote(4096))?;
     own_region.read(4096, &mut text)?;
     println!("writing to memory of one's own: {status:?}, {}", char::from(text[0]));
     // SAFETY: refused, so that nothing is mapped.
     let half = unsafe { device.map(pages, 100) };
     println!("mapping half a page: {}", half.err().map_or_else(|| "done".into(), |error| error.to_string()));
-    verbs.dereg_mr(own_region)?.end()?;
+    verbs.dereg_mr(own_region).map_err(|refused| refused.error)?.end()?;
     // SAFETY: allocated above with this layout, and the mapping for the card has ended.
     unsafe { std::alloc::dealloc(pages.as_ptr(), layout) };
 
     // A reset forgets everything that was made on the card, the driver's part too.
-    drop(verbs);
+    drop((cq, qp, verbs));
     device.reset()?;
     println!("reset");
     Ok(())
@@ -99,16 +100,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Writes from this end to the peer's memory. Returns the status of the completion.
 fn write(
-    verbs: &mut Verbs<'_, Card>,
-    qp: QpHandle,
-    cq: CqHandle,
+    qp: &mut QueuePair<'_, Card>,
+    cq: &mut CompletionQueue<'_, Card>,
     from: Sge,
     to: Remote,
 ) -> Result<WcStatus, Box<dyn std::error::Error>> {
-    verbs.send_batch(qp)?.write(0, SendFlags::empty(), to, &[from])?;
+    qp.send.post(&SendWr::write(to, &[from]))?;
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
-        if let Some(done) = verbs.completions(cq)?.next() {
+        if let Some(done) = cq.completions().next() {
             return Ok(done?.status);
         }
     }
@@ -116,7 +116,12 @@ fn write(
 }
 
 /// Resets and reconnects the queue pair after an error.
-fn reset(verbs: &mut Verbs<'_, Card>, qp: QpHandle, attr: &QpAttr) -> Result<(), Box<dyn std::error::Error>> {
+fn reset<'s>(
+    verbs: &mut Verbs<'s, Card>,
+    qp: &mut QueuePair<'s, Card>,
+    cq: &mut CompletionQueue<'s, Card>,
+    attr: &QpAttr,
+) -> Result<(), Box<dyn std::error::Error>> {
     // The card reports the error also as an event, a moment later.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(500) {
@@ -124,6 +129,8 @@ fn reset(verbs: &mut Verbs<'_, Card>, qp: QpHandle, attr: &QpAttr) -> Result<(),
             println!("event: {event:?}");
         }
     }
-    verbs.modify_qp(qp, &QpAttr { state: QpState::Reset, ..*attr }, QpAttrMask::STATE)?;
-    Ok(verbs.connect(qp, attr)?)
+    verbs.reset_qp(qp)?;
+    // A queue pair leaves RESET after its completion queue was found empty.
+    cq.poll(&mut [Completion::EMPTY])?;
+    Ok(verbs.connect(qp.handle(), attr)?)
 }

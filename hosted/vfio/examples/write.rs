@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use bareverbs::{Access, AddressVector, DmaBuffer as _, DmaFence as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn};
-use bareverbs::{Remote, Rkey, SendFlags, Storage, Verbs};
+use bareverbs::{Remote, Rkey, SendWr, Storage, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};
@@ -25,18 +25,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
 
-    let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
+    let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut region = verbs.reg_mr(pd, device.memory(4096)?, access)?;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
 
     // Exchanges LID, queue pair number, and address and key of the region over TCP.
     let mut tcp = match peer.as_str() {
         "--listen" => TcpListener::bind(("0.0.0.0", 18516))?.accept()?.0,
         host => TcpStream::connect((host, 18516))?,
     };
-    let (lid, qpn, here) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp)?.qpn, region.remote(0));
+    let (lid, qpn, here) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, region.remote(0));
     writeln!(tcp, "{} {} {} {}", lid.get(), qpn.get(), here.addr, here.rkey.get())?;
     let (mut line, mut reader) = (String::new(), BufReader::new(tcp.try_clone()?));
     reader.read_line(&mut line)?;
@@ -45,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (av, dest_qpn) = (AddressVector { dlid: Lid::new(dlid as u16), port_num: 1, ..Default::default() }, dest_qpn as u32);
     let (path_mtu, dest_qpn) = (Mtu::Mtu1024, Qpn::new(dest_qpn));
     verbs.connect(
-        qp,
+        qp.handle(),
         &QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() },
     )?;
 
@@ -61,11 +62,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         reader.read_line(&mut line)?;
         region.write(0, &text)?;
         let remote = Remote { addr, rkey: Rkey::new(rkey as u32) };
-        verbs.send_batch(qp)?.write(1, SendFlags::empty(), remote, &[region.sge(0, 16)])?;
+        qp.send.post(&SendWr::write(remote, &[region.sge(0, 16)]).id(1))?;
         // The card retries for some seconds, then completes the request with an error. If the card fails, polling returns an error.
         let done = loop {
             verbs.maintain()?;
-            if let Some(done) = verbs.completions(cq)?.next() {
+            if let Some(done) = cq.completions().next() {
                 break done?;
             }
         };

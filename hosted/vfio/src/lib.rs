@@ -10,6 +10,7 @@
 //!
 //! A device is opened by its IOMMU group and a container, or by its own file and iommufd where the kernel has no groups or the process may
 //! not open them ([`pci::Interface`]).
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod address_space;

@@ -12,7 +12,9 @@ use crate::firmware_pages::FirmwarePages;
 #[derive(Debug)]
 pub struct VfioPlatform;
 
-impl Platform for VfioPlatform {
+// SAFETY: the BAR, the memory and the fences of one card.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for VfioPlatform {
     type Registers = Bar;
     type Memory = DmaAllocation;
     type Pages = FirmwarePages;

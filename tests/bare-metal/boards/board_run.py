@@ -33,10 +33,10 @@ class BoardRun(CaseRun):
             name = f"stack of {board.program}, {board.kind}"
             self.measured[name] = max([self.measured.get(name, 0), *board.stack_used()])
 
-    def serve_devices(self, count, *options):
+    def serve_devices(self, count, *options, traced=False):
         """Starts a server with that many devices."""
         self.sockets = [self.runtime / f"{number}.socket" for number in range(count)]
-        self.serve(self.program, "device", self.sockets, options, traced=False)
+        self.serve(self.program, "device", self.sockets, options, traced=traced)
 
     def boot(self, kind, program, device=None, *, on_root_bus=False, options=(), control=False, label=None, **machine_options):
         """Starts a program on a board, with the device of that number in a slot; `control` gives the board a monitor. `moved` and

@@ -1,6 +1,7 @@
 """The cases: which programs on which machines, and what they must print."""
 
 import dataclasses
+import re
 import struct
 import typing
 
@@ -156,6 +157,50 @@ def pingpong(one, other, name, size, iters, words=""):
     )
 
 
+def blue_flame(machine, other):
+    """The doorbells of `machine` are mapped write-combining: each message is copied into a BlueFlame register, into both halves in turn,
+    and the copy has the bytes that the card fetches. `other` rings uncached doorbells."""
+    iters = 40
+
+    def body(run):
+        run.serve_devices(2, traced=True)
+        boards = [run.boot(machine, "pingpong", 0), run.boot(other, "pingpong", 1)]
+        client, server = addresses(run, boards)
+        boards[1].send(f"{client} server size=64 iters={iters}")
+        boards[1].wait_for("^connected$", run.stop)
+        boards[0].send(f"{server} client size=64 iters={iters}")
+        for board in boards:
+            board.passes(run.stop)
+            board.wait_for(rf"^{iters} messages of 64 bytes there and back, each byte checked$", run.stop)
+        run.stop_servers()
+        copied, plain = copies(run.server.trace, "lid1"), copies(run.server.trace, "lid2")
+        halves = {(offset >> 8) & 1 for offset, _ in copied}
+        whole = [words for _, words in copied if len(words) == 8]
+        if len(copied) != iters or len(whole) != iters or halves != {0, 1}:
+            raise Failed(f"{len(copied)} doorbells, {len(whole)} of them with a whole request, halves {sorted(halves)}")
+        # Of a short SEND: what the device fetches has these doublewords, behind the doorbell's own (segment of data: length, key, address).
+        if any(int(words[2][:8], 16) != 64 for words in whole):
+            raise Failed(f"a copy that is no message of 64 bytes: {whole[0]}")
+        if len(plain) != iters or any(words[1:] for _, words in plain):
+            raise Failed(f"{other} copied: {plain[0]}")
+
+    summary = f"each message of {machine} is copied into a BlueFlame register; {other} rings doorbells"
+    return Case(f"blue-flame-{machine}", summary, body=body, machines=(machine, other), gives_back=ALL_CARDS)
+
+
+def copies(trace, device):
+    """Returns the offset of each send doorbell of a device, and the eight bytes of each write of it and behind it."""
+    found = []
+    pattern = re.compile(rf" {device} doorbell +(send|copy) uar=\S+ offset=(\S+)(?: bytes=(\S+))?")
+    for line in trace.read_text(errors="replace").splitlines():
+        match = pattern.search(line)
+        if match and match[1] == "send":
+            found.append((int(match[2], 16), [""]))
+        elif match:
+            found[-1][1].append(match[3])
+    return found
+
+
 def failing(machine, name, summary, program, pattern, *, serve=(), device=True, options=(), status=1, send=None):
     """A program that must end with a message."""
 
@@ -300,6 +345,7 @@ CASES = [
     pingpong("aarch64", "x86_64", "events", 4096, 200, "events"),
     pingpong("riscv64", "aarch64", "events", 4096, 200, "events"),
     pingpong("microvm", "riscv64", "events", 4096, 200, "events"),
+    blue_flame("aarch64", "x86_64"),
     linux("x86_64"),
     linux("aarch64"),
     linux("riscv64"),

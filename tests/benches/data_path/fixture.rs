@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, Machine, MrHandle, MwHandle, MwType, OffsetMap,
-    OutOfRange, Payload, Platform, QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, Rkey, SendFlags,
+    Access, AddressVector, Clock, Completion, CompletionQueue, Instant, Lid, Machine, MrHandle, MwHandle, MwType, OffsetMap,
+    OutOfRange, Payload, Platform, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Registers, Remote, Rkey, SendFlags,
     SendOp, SendWr, Sge, Storage, Verbs,
 };
 use bareverbs_mlx5::{Config, Mlx5};
@@ -122,7 +122,9 @@ impl Clock for DeviceClock {
 /// The driver's own register file and memory, both plain.
 pub(crate) struct PlainPlatform;
 
-impl Platform for PlainPlatform {
+// SAFETY: plain memory, and the CPU's own barriers.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for PlainPlatform {
     type Registers = Bar;
     type Memory = MappedMemory;
     type Pages = PageRanges;
@@ -179,11 +181,13 @@ pub(crate) struct Fixture {
     /// The verbs.
     pub(crate) verbs: Verbs<'static, Driver>,
     /// The queue pair.
-    pub(crate) qp: QpHandle,
+    pub(crate) qp: QueuePair<'static, Driver>,
     /// Its completion queue.
-    pub(crate) cq: CqHandle,
+    pub(crate) cq: CompletionQueue<'static, Driver>,
     /// 64 bytes of a region.
     pub(crate) sge: Sge,
+    /// The same of a region that is not in the first slot of its search.
+    pub(crate) displaced: Sge,
     /// Somewhere at the peer.
     pub(crate) remote: Remote,
     /// The region of `sge`.
@@ -227,7 +231,7 @@ impl Fixture {
         let config = Config { blue_flame: path == Path::BlueFlame, ..Config::DEFAULT };
         let driver = Mlx5::bring_up(machine, &config).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
-        let storage: &'static mut Storage<'static, Driver, 1, 4, BATCH, 1, 1> =
+        let storage: &'static mut Storage<'static, Driver, 1, 8, BATCH, 1, 1> =
             Box::leak(Box::new(Storage::new([rings.view()])));
         let mut verbs = Verbs::new(driver, storage);
         let pd = verbs.alloc_pd().expect("pd");
@@ -238,17 +242,28 @@ impl Fixture {
         let mr = (0..4).map(|n| unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr")).last();
         let mr = mr.expect("regions");
         let info = verbs.mr(mr).expect("mr");
+        // Keys come one after the other: the ninth begins its search at the slot of the first.
+        let mut displaced = None;
+        for n in 4..9 {
+            // SAFETY: as above.
+            let mr = unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr");
+            displaced = Some(verbs.mr(mr).expect("mr"));
+            if n < 8 {
+                verbs.dereg_mr_raw(mr).expect("dereg_mr_raw");
+            }
+        }
+        let displaced = displaced.expect("a region");
         let mw = verbs.alloc_mw(pd, MwType::Type2).expect("mw");
         let cq = verbs.create_cq(DEPTH as u32).expect("cq");
         let cap = QpCap { max_send_wr: 80, max_recv_wr: DEPTH as u32, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).expect("qp");
-        let qpn = verbs.qp(qp).expect("qp").qpn;
+        let qpn = verbs.qp(qp.handle()).expect("qp").qpn;
         for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
             let av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
-            verbs.modify_qp(qp, &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
+            verbs.modify_qp(qp.handle(), &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
         }
-        let cq_entries = verbs.cq(cq).expect("cq").entries;
+        let cq_entries = verbs.cq(cq.handle()).expect("cq").entries;
         let ring = watch.0.lock().expect("no panic before").expect("CREATE_CQ");
         let ring = arena.at(ring, cq_entries as usize * 64).expect("inside");
         Self {
@@ -256,6 +271,7 @@ impl Fixture {
             qp,
             cq,
             sge: Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey },
+            displaced: Sge { addr: displaced.addr + 4096, length: 64, lkey: displaced.lkey },
             remote: Remote { addr: 0x1234_5678, rkey: info.rkey },
             mr,
             mw,
@@ -295,9 +311,7 @@ impl Fixture {
     /// Runs of `operation` that fit in its queue.
     fn room(&mut self, operation: &Operation) -> u64 {
         match operation.kind {
-            Kind::Send { blocks } => {
-                u64::from(self.verbs.send_batch(self.qp).expect("batch").free_blocks() / (blocks * operation.requests))
-            }
+            Kind::Send { blocks } => u64::from(self.qp.send.free_blocks() / (blocks * operation.requests)),
             // As many binds in flight as there are windows.
             Kind::Window { .. } => (BATCH as u64) / u64::from(operation.requests),
             Kind::Recv | Kind::Poll { .. } => DEPTH as u64 / 2 / u64::from(operation.requests),
@@ -318,7 +332,7 @@ impl Fixture {
                 Kind::Send { blocks } | Kind::Window { blocks } => {
                     self.retired = self.retired.wrapping_add(requests * blocks);
                     self.complete(self.retired.wrapping_sub(blocks), CqeOpcode::Req);
-                    assert_eq!(self.verbs.poll_cq(self.cq, &mut [Completion::EMPTY; 2]).expect("poll"), 1);
+                    assert_eq!(self.cq.poll(&mut [Completion::EMPTY; 2]).expect("poll"), 1);
                 }
                 Kind::Recv => {
                     self.complete_receives(requests);
@@ -335,10 +349,10 @@ impl Fixture {
         let sges = [self.sge];
         for n in 0..requests {
             if recv {
-                self.verbs.post_recv(self.qp, &RecvWr { wr_id: u64::from(n), sges: &sges }).expect("post");
+                self.qp.recv.post(&RecvWr { wr_id: u64::from(n), sges: &sges }).expect("post");
             } else {
                 let op = SendOp::Write { payload: Payload::Sges(&sges), remote: self.remote };
-                self.verbs.post_send(self.qp, &SendWr { wr_id: u64::from(n), flags: SendFlags::SIGNALED, op }).expect("post");
+                self.qp.send.post(&SendWr { wr_id: u64::from(n), flags: SendFlags::SIGNALED, op }).expect("post");
                 self.complete(self.retired, CqeOpcode::Req);
                 self.retired = self.retired.wrapping_add(1);
             }
@@ -358,7 +372,7 @@ impl Fixture {
     fn drain(&mut self, requests: u32) {
         let mut left = requests as usize;
         while left > 0 {
-            left -= self.verbs.poll_cq(self.cq, &mut [Completion::EMPTY; BATCH]).expect("poll");
+            left -= self.cq.poll(&mut [Completion::EMPTY; BATCH]).expect("poll");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use bareverbs::{Access, BindInfo, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
+use bareverbs::{Access, BindInfo, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge};
 
 use crate::fixture::{Driver, Fixture};
 
@@ -71,7 +71,7 @@ const INLINE: [u8; 32] = [0x5a; 32];
 fn opaque(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let wr = SendWr { wr_id: 7, flags: SIGNALED, op };
     for _ in 0..runs {
-        fixture.verbs.post_send(fixture.qp, black_box(&wr)).expect("post");
+        fixture.qp.send.post(black_box(&wr)).expect("post");
     }
 }
 
@@ -79,17 +79,16 @@ fn opaque(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
 fn opaque_list(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let list = [SendWr { wr_id: 7, flags: SIGNALED, op }; BATCH];
     for _ in 0..runs {
-        fixture.verbs.post_send_list(fixture.qp, black_box(&list)).expect("post");
+        fixture.qp.send.post_list(black_box(&list)).expect("post");
     }
 }
 
 /// Makes a typed call with its own doorbell. The SGE is made afresh each time, as programs do.
 #[inline(always)]
-fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
+fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendQueue<'static, Driver>, u64, Sge)) {
     let sge = fixture.sge;
     for _ in 0..runs {
-        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
-        post(&mut batch, 7, Sge { addr: black_box(sge.addr), ..sge });
+        post(&mut fixture.qp.send, 7, Sge { addr: black_box(sge.addr), ..sge });
     }
 }
 
@@ -98,7 +97,7 @@ fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driv
 fn typed_batch(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
     let sge = fixture.sge;
     for _ in 0..runs {
-        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
+        let mut batch = fixture.qp.send.batch();
         for n in 0..BATCH as u64 {
             post(&mut batch, n, Sge { addr: black_box(sge.addr), ..sge });
         }
@@ -117,14 +116,14 @@ operations! {
             // Made afresh each time, as programs do.
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
             let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.qp.send.post(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
     write_typed = "WRITE, 1 SGE, typed call", ONE, 1, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            fixture.verbs.send_batch(fixture.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+            fixture.qp.send.post(&SendWr::write(remote, &sges).id(7).signaled()).expect("post");
         }
     };
     write_opaque = "WRITE, 1 SGE, opaque", ONE, 1, |fixture, runs| {
@@ -133,36 +132,26 @@ operations! {
     };
     write_held = "WRITE, 1 SGE, held batch", ONE, 1, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
-        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
+        let mut batch = fixture.qp.send.batch();
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            batch.write(7, SIGNALED, remote, &sges).expect("post");
+            batch.post(&SendWr::write(remote, &sges).id(7).signaled()).expect("post");
             batch.ring();
         }
-    };
-    write_taken = "WRITE, 1 SGE, taken queue", ONE, 1, |fixture, runs| {
-        let (sge, remote) = (fixture.sge, fixture.remote);
-        let mut queue = fixture.verbs.take_send_queue(fixture.qp).expect("queue");
-        for _ in 0..runs {
-            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-            queue.post_send(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
-        }
-        assert!(fixture.verbs.return_send_queue(queue).is_ok(), "the queue is this device's");
     };
     write_2_fixed = "WRITE, 2 SGEs", ONE, 1, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
             let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.qp.send.post(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
     write_2_typed = "WRITE, 2 SGEs, typed call", ONE, 1, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
-            fixture.verbs.send_batch(fixture.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+            fixture.qp.send.post(&SendWr::write(remote, &sges).id(7).signaled()).expect("post");
         }
     };
     write_2_opaque = "WRITE, 2 SGEs, opaque", ONE, 1, |fixture, runs| {
@@ -173,12 +162,16 @@ operations! {
         let (sges, remote) = ([fixture.sge; 3], fixture.remote);
         opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
+    write_displaced = "WRITE, 1 SGE, displaced region, opaque", ONE, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.displaced], fixture.remote);
+        opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    };
     write_inline_fixed = "WRITE, 32 bytes inline", TWO, 1, |fixture, runs| {
         let remote = fixture.remote;
         for _ in 0..runs {
             let bytes: &[u8; 32] = black_box(&INLINE);
             let op = SendOp::Write { payload: Payload::Inline(bytes), remote };
-            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.qp.send.post(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
     write_inline_opaque = "WRITE, 32 bytes inline, opaque", TWO, 1, |fixture, runs| {
@@ -189,7 +182,7 @@ operations! {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            fixture.verbs.send_batch(fixture.qp).expect("batch").write_imm(7, SIGNALED, remote, [1; 4], &sges).expect("post");
+            fixture.qp.send.post(&SendWr::write_with_imm(remote, &sges, [1; 4]).id(7).signaled()).expect("post");
         }
     };
     write_imm_opaque = "WRITE_WITH_IMM, 1 SGE, opaque", ONE, 1, |fixture, runs| {
@@ -201,7 +194,7 @@ operations! {
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
             let op = SendOp::Send { payload: Payload::Sges(&sges) };
-            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.qp.send.post(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
     send_opaque = "SEND, 1 SGE, opaque", ONE, 1, |fixture, runs| {
@@ -219,7 +212,7 @@ operations! {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            fixture.verbs.send_batch(fixture.qp).expect("batch").read(7, SIGNALED, remote, &sges).expect("post");
+            fixture.qp.send.post(&SendWr::read(remote, &sges).id(7).signaled()).expect("post");
         }
     };
     read_opaque = "READ, 1 SGE, opaque", ONE, 1, |fixture, runs| {
@@ -237,19 +230,19 @@ operations! {
     write_batch_typed = "WRITE, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
-            let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
+            let mut batch = fixture.qp.send.batch();
             for n in 0..BATCH as u64 {
                 let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-                batch.write(n, SIGNALED, remote, &sges).expect("post");
+                batch.post(&SendWr::write(remote, &sges).id(n).signaled()).expect("post");
             }
         }
     };
     write_batch_array = "WRITE, typed batch of 32 from an array", ONE, BATCH, |fixture, runs| {
-        let list = [(7_u64, SIGNALED, fixture.remote, [fixture.sge]); BATCH];
+        let list = [(7_u64, fixture.remote, [fixture.sge]); BATCH];
         for _ in 0..runs {
-            let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
-            for (wr_id, flags, remote, sges) in black_box(&list) {
-                batch.write(*wr_id, *flags, *remote, sges).expect("post");
+            let mut batch = fixture.qp.send.batch();
+            for (wr_id, remote, sges) in black_box(&list) {
+                batch.post(&SendWr::write(*remote, sges).id(*wr_id).signaled()).expect("post");
             }
         }
     };
@@ -263,11 +256,11 @@ operations! {
     };
     write_inline_typed = "WRITE, 32 bytes inline, typed call", TWO, 1, |fixture, runs| {
         let remote = fixture.remote;
-        typed(fixture, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+        typed(fixture, runs, |batch, n, _| batch.post(&SendWr::write(remote, black_box(&INLINE)).id(n).signaled()).expect("post"));
     };
     write_inline_batch_typed = "WRITE, 32 bytes inline, batch of 32, typed calls", TWO, BATCH, |fixture, runs| {
         let remote = fixture.remote;
-        typed_batch(fixture, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::write(remote, black_box(&INLINE)).id(n).signaled()).expect("post"));
     };
     write_inline_batch_opaque = "WRITE, 32 bytes inline, batch of 32 from an array", TWO, BATCH, |fixture, runs| {
         let remote = fixture.remote;
@@ -275,7 +268,7 @@ operations! {
     };
     write_imm_batch_typed = "WRITE_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
-        typed_batch(fixture, runs, |batch, n, sge| batch.write_imm(n, SIGNALED, remote, [1; 4], &[sge]).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::write_with_imm(remote, &[sge], [1; 4]).id(n).signaled()).expect("post"));
     };
     write_imm_batch_opaque = "WRITE_WITH_IMM, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
@@ -283,25 +276,25 @@ operations! {
         opaque_list(fixture, runs, SendOp::WriteWithImm { payload: Payload::Sges(&[sge]), remote, imm: [1; 4] });
     };
     send_typed = "SEND, 1 SGE, typed call", ONE, 1, |fixture, runs| {
-        typed(fixture, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+        typed(fixture, runs, |batch, n, sge| batch.post(&SendWr::send(&[sge]).id(n).signaled()).expect("post"));
     };
     send_batch_typed = "SEND, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
-        typed_batch(fixture, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::send(&[sge]).id(n).signaled()).expect("post"));
     };
     send_inline_typed = "SEND, 24 bytes inline, typed call", ONE, 1, |fixture, runs| {
-        typed(fixture, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+        typed(fixture, runs, |batch, n, _| batch.post(&SendWr::send(black_box(&INLINE[..24])).id(n).signaled()).expect("post"));
     };
     send_inline_batch_typed = "SEND, 24 bytes inline, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
-        typed_batch(fixture, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::send(black_box(&INLINE[..24])).id(n).signaled()).expect("post"));
     };
     send_inline_batch_opaque = "SEND, 24 bytes inline, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         opaque_list(fixture, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
     };
     send_imm_typed = "SEND_WITH_IMM, 1 SGE, typed call", ONE, 1, |fixture, runs| {
-        typed(fixture, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+        typed(fixture, runs, |batch, n, sge| batch.post(&SendWr::send_with_imm(&[sge], [1; 4]).id(n).signaled()).expect("post"));
     };
     send_imm_batch_typed = "SEND_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
-        typed_batch(fixture, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::send_with_imm(&[sge], [1; 4]).id(n).signaled()).expect("post"));
     };
     send_imm_batch_opaque = "SEND_WITH_IMM, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let sge = fixture.sge;
@@ -309,7 +302,7 @@ operations! {
     };
     send_inv_typed = "SEND_WITH_INV, 1 SGE, typed call", ONE, 1, |fixture, runs| {
         let rkey = fixture.remote.rkey;
-        typed(fixture, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+        typed(fixture, runs, |batch, n, sge| batch.post(&SendWr::send_with_inv(&[sge], rkey).id(n).signaled()).expect("post"));
     };
     send_inv_opaque = "SEND_WITH_INV, 1 SGE, opaque", ONE, 1, |fixture, runs| {
         let rkey = fixture.remote.rkey;
@@ -318,7 +311,7 @@ operations! {
     };
     send_inv_batch_typed = "SEND_WITH_INV, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let rkey = fixture.remote.rkey;
-        typed_batch(fixture, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::send_with_inv(&[sge], rkey).id(n).signaled()).expect("post"));
     };
     send_inv_batch_opaque = "SEND_WITH_INV, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let rkey = fixture.remote.rkey;
@@ -327,7 +320,7 @@ operations! {
     };
     read_batch_typed = "READ, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
-        typed_batch(fixture, runs, |batch, n, sge| batch.read(n, SIGNALED, remote, &[sge]).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::read(remote, &[sge]).id(n).signaled()).expect("post"));
     };
     read_batch_opaque = "READ, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
@@ -336,11 +329,11 @@ operations! {
     };
     compare_swap_typed = "compare-and-swap, typed call", ONE, 1, |fixture, runs| {
         let remote = fixture.remote;
-        typed(fixture, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+        typed(fixture, runs, |batch, n, sge| batch.post(&SendWr::compare_swap(remote, Sge { length: 8, ..sge }, 1, 2).id(n).signaled()).expect("post"));
     };
     compare_swap_batch_typed = "compare-and-swap, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
-        typed_batch(fixture, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::compare_swap(remote, Sge { length: 8, ..sge }, 1, 2).id(n).signaled()).expect("post"));
     };
     compare_swap_batch_opaque = "compare-and-swap, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
@@ -349,11 +342,11 @@ operations! {
     };
     fetch_add_typed = "fetch-and-add, typed call", ONE, 1, |fixture, runs| {
         let remote = fixture.remote;
-        typed(fixture, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+        typed(fixture, runs, |batch, n, sge| batch.post(&SendWr::fetch_add(remote, Sge { length: 8, ..sge }, 1).id(n).signaled()).expect("post"));
     };
     fetch_add_batch_typed = "fetch-and-add, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
-        typed_batch(fixture, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::fetch_add(remote, Sge { length: 8, ..sge }, 1).id(n).signaled()).expect("post"));
     };
     fetch_add_batch_opaque = "fetch-and-add, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
         let remote = fixture.remote;
@@ -362,7 +355,7 @@ operations! {
     };
     bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        typed(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, KeyTag(5), &info).expect("post"));
+        typed(fixture, runs, |batch, n, _| batch.post(&SendWr::bind_mw(mw, KeyTag(5), info).id(n).signaled()).expect("post"));
     };
     bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
@@ -370,7 +363,7 @@ operations! {
     };
     bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        typed_batch(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, KeyTag(5), &info).expect("post"));
+        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::bind_mw(mw, KeyTag(5), info).id(n).signaled()).expect("post"));
     };
     bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
@@ -378,7 +371,7 @@ operations! {
     };
     local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
         let rkey = fixture.window_key();
-        typed(fixture, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+        typed(fixture, runs, |batch, n, _| batch.post(&SendWr::local_inv(rkey).id(n).signaled()).expect("post"));
     };
     local_inv_opaque = "LOCAL_INV, opaque", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
         let rkey = fixture.window_key();
@@ -386,7 +379,7 @@ operations! {
     };
     local_inv_batch_typed = "LOCAL_INV, batch of 32, typed calls", Kind::Window { blocks: 2 }, BATCH, |fixture, runs| {
         let rkey = fixture.window_key();
-        typed_batch(fixture, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::local_inv(rkey).id(n).signaled()).expect("post"));
     };
     local_inv_batch_opaque = "LOCAL_INV, batch of 32 from an array", Kind::Window { blocks: 2 }, BATCH, |fixture, runs| {
         let rkey = fixture.window_key();
@@ -396,40 +389,40 @@ operations! {
         let sge = fixture.sge;
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            fixture.verbs.post_recv(fixture.qp, &RecvWr { wr_id: 7, sges: &sges }).expect("post");
+            fixture.qp.recv.post(&RecvWr { wr_id: 7, sges: &sges }).expect("post");
         }
     };
     recv_opaque = "post_recv, 1 SGE, opaque", Kind::Recv, 1, |fixture, runs| {
         let sges = [fixture.sge];
         let wr = RecvWr { wr_id: 7, sges: &sges };
         for _ in 0..runs {
-            fixture.verbs.post_recv(fixture.qp, black_box(&wr)).expect("post");
+            fixture.qp.recv.post(black_box(&wr)).expect("post");
         }
     };
     recv_batch_opaque = "post_recv, batch of 32 from an array", Kind::Recv, BATCH, |fixture, runs| {
         let sges = [fixture.sge];
         let list = [RecvWr { wr_id: 7, sges: &sges }; BATCH];
         for _ in 0..runs {
-            fixture.verbs.post_recv_list(fixture.qp, black_box(&list)).expect("post");
+            fixture.qp.recv.post_list(black_box(&list)).expect("post");
         }
     };
     recv_batch_fixed = "post_recv, batch of 32", Kind::Recv, BATCH, |fixture, runs| {
         let sge = fixture.sge;
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            fixture.verbs.post_recv_list(fixture.qp, &[RecvWr { wr_id: 7, sges: &sges }; BATCH]).expect("post");
+            fixture.qp.recv.post_list(&[RecvWr { wr_id: 7, sges: &sges }; BATCH]).expect("post");
         }
     };
     poll_1 = "poll_cq, one at a time", Kind::Poll { recv: false }, 1, |fixture, runs| {
         for _ in 0..runs {
             let found = black_box(&mut fixture.found).get_mut(..1).expect("one");
-            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), 1);
+            assert_eq!(fixture.cq.poll(found).expect("poll"), 1);
         }
     };
     poll_1_wr_id = "completions, one at a time, wr_id", Kind::Poll { recv: false }, 1, |fixture, runs| {
         let mut sum = 0;
         for _ in 0..runs {
-            for done in fixture.verbs.completions(fixture.cq).expect("cq").take(1) {
+            for done in fixture.cq.completions().take(1) {
                 sum += done.expect("completion").wr_id;
             }
         }
@@ -438,13 +431,13 @@ operations! {
     poll_batch = "poll_cq, 32 at a time", Kind::Poll { recv: false }, BATCH, |fixture, runs| {
         for _ in 0..runs {
             let found = black_box(&mut fixture.found);
-            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), BATCH);
+            assert_eq!(fixture.cq.poll(found).expect("poll"), BATCH);
         }
     };
     poll_batch_wr_id = "completions, 32 at a time, wr_id", Kind::Poll { recv: false }, BATCH, |fixture, runs| {
         let mut sum = 0;
         for _ in 0..runs {
-            for done in fixture.verbs.completions(fixture.cq).expect("cq").take(BATCH) {
+            for done in fixture.cq.completions().take(BATCH) {
                 sum += done.expect("completion").wr_id;
             }
         }
@@ -453,13 +446,13 @@ operations! {
     poll_recv_1 = "poll_cq of receives, one at a time", Kind::Poll { recv: true }, 1, |fixture, runs| {
         for _ in 0..runs {
             let found = black_box(&mut fixture.found).get_mut(..1).expect("one");
-            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), 1);
+            assert_eq!(fixture.cq.poll(found).expect("poll"), 1);
         }
     };
     poll_recv_batch = "poll_cq of receives, 32 at a time", Kind::Poll { recv: true }, BATCH, |fixture, runs| {
         for _ in 0..runs {
             let found = black_box(&mut fixture.found);
-            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), BATCH);
+            assert_eq!(fixture.cq.poll(found).expect("poll"), BATCH);
         }
     };
 }

@@ -4,17 +4,17 @@ use core::mem::MaybeUninit;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, CqHandle, Errno, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle,
-    QpInfo, QpInit, Region,
+    Access, Errno, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle, QpInfo,
+    QpInit, QpType, Region,
 };
 use bareverbs_mlx5::{Config, Health};
 use bareverbs_mmio::IdentityBuffer;
 
-use crate::machine::{ProbeDriver, ProbeMachine, ProbeVerbs};
+use crate::machine::{ProbeCompletionQueue, ProbeDriver, ProbeMachine, ProbeQueuePair, ProbeVerbs};
 use crate::sender::code;
 use crate::tables::{DRIVER, TABLES};
 
-fn give<T, E>(place: &mut MaybeUninit<T>, result: Result<T, E>, errno: impl Fn(&E) -> Errno) -> i32 {
+pub(crate) fn give<T, E>(place: &mut MaybeUninit<T>, result: Result<T, E>, errno: impl Fn(&E) -> Errno) -> i32 {
     match result {
         Ok(value) => {
             place.write(value);
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn probe_teardown(verbs: &MaybeUninit<ProbeVerbs>) -> i32 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_health(verbs: &mut ProbeVerbs, health: &mut MaybeUninit<Health>) -> i32 {
-    give(health, verbs.provider_mut().health(), |_| Errno::Eio)
+    give(health, verbs.direct().health(), |_| Errno::Eio)
 }
 
 #[unsafe(no_mangle)]
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn probe_reg_mr(
     pd: &PdHandle,
     buffer: &MaybeUninit<IdentityBuffer>,
     access: u32,
-    region: &mut MaybeUninit<Region<IdentityBuffer>>,
+    region: &mut MaybeUninit<Region<'static, IdentityBuffer>>,
 ) -> i32 {
     // SAFETY: the caller gives the buffer away.
     let buffer = unsafe { buffer.assume_init_read() };
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn probe_reg_mr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_dereg_mr(
     verbs: &mut ProbeVerbs,
-    region: &MaybeUninit<Region<IdentityBuffer>>,
+    region: &MaybeUninit<Region<'static, IdentityBuffer>>,
     buffer: &mut MaybeUninit<IdentityBuffer>,
 ) -> i32 {
     // SAFETY: the caller gives the region away.
@@ -152,18 +152,25 @@ pub extern "C" fn probe_dealloc_mw(verbs: &mut ProbeVerbs, mw: &MwHandle) -> i32
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_create_cq(verbs: &mut ProbeVerbs, entries: u32, cq: &mut MaybeUninit<CqHandle>) -> i32 {
+pub extern "C" fn probe_create_cq(verbs: &mut ProbeVerbs, entries: u32, cq: &mut MaybeUninit<ProbeCompletionQueue>) -> i32 {
     give(cq, verbs.create_cq(entries), |error| error.errno())
 }
 
+/// Destroys a completion queue.
+///
+/// # Safety
+/// `cq` is read, and not the caller's any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_destroy_cq(verbs: &mut ProbeVerbs, cq: &CqHandle) -> i32 {
-    code(verbs.destroy_cq(*cq).map_err(|error| error.errno()))
+pub unsafe extern "C" fn probe_destroy_cq(verbs: &mut ProbeVerbs, cq: &MaybeUninit<ProbeCompletionQueue>) -> i32 {
+    // SAFETY: the caller gives the queue away.
+    let cq = unsafe { cq.assume_init_read() };
+    code(verbs.destroy_cq(cq).map_err(|refused| refused.error.errno()))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_create_qp(verbs: &mut ProbeVerbs, init: &QpInit, qp: &mut MaybeUninit<QpHandle>) -> i32 {
-    give(qp, verbs.create_qp(init), |error| error.errno())
+pub extern "C" fn probe_create_qp(verbs: &mut ProbeVerbs, init: &QpInit, qp: &mut MaybeUninit<ProbeQueuePair>) -> i32 {
+    // A transport that the program knows: no other is linked.
+    give(qp, verbs.create_qp(&QpInit { qp_type: QpType::Rc, ..*init }), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -173,11 +180,22 @@ pub extern "C" fn probe_modify_qp(verbs: &mut ProbeVerbs, qp: &QpHandle, attr: &
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn probe_reset_qp(verbs: &mut ProbeVerbs, qp: &mut ProbeQueuePair) -> i32 {
+    code(verbs.reset_qp(qp).map_err(|error| error.errno()))
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn probe_query_qp(verbs: &mut ProbeVerbs, qp: &QpHandle, info: &mut MaybeUninit<QpInfo>) -> i32 {
     give(info, verbs.query_qp(*qp), |error| error.errno())
 }
 
+/// Destroys a queue pair.
+///
+/// # Safety
+/// `qp` is read, and not the caller's any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_destroy_qp(verbs: &mut ProbeVerbs, qp: &QpHandle) -> i32 {
-    code(verbs.destroy_qp(*qp).map_err(|error| error.errno()))
+pub unsafe extern "C" fn probe_destroy_qp(verbs: &mut ProbeVerbs, qp: &MaybeUninit<ProbeQueuePair>) -> i32 {
+    // SAFETY: the caller gives the queue pair away.
+    let qp = unsafe { qp.assume_init_read() };
+    code(verbs.destroy_qp(qp).map_err(|refused| refused.error.errno()))
 }

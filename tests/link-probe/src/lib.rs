@@ -12,6 +12,8 @@ extern crate std;
 mod control_path;
 #[cfg(feature = "data-path")]
 mod data_path;
+#[cfg(feature = "datagrams")]
+mod datagrams;
 #[cfg(feature = "forced-panic")]
 mod forced_panic;
 #[cfg(feature = "sender")]

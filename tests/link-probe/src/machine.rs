@@ -24,7 +24,8 @@ impl Clock for Timer {
 /// The machine.
 pub struct Probe;
 
-impl Platform for Probe {
+// SAFETY: a mapped BAR, memory and barriers of its machine.
+unsafe impl Platform for Probe {
     type Registers = MappedBar;
     type Memory = MappedMemory;
     type Pages = PageRanges;
@@ -37,6 +38,16 @@ pub type ProbeDriver = Mlx5<Probe, PAGES>;
 
 /// The verbs on a driver that lies in a static.
 pub type ProbeVerbs = Verbs<'static, &'static mut ProbeDriver>;
+/// A queue pair of them.
+#[cfg(feature = "whole")]
+pub type ProbeQueuePair = bareverbs::QueuePair<'static, &'static mut ProbeDriver>;
+/// A send queue of them.
+pub type ProbeSendQueue = bareverbs::SendQueue<'static, &'static mut ProbeDriver>;
+/// A receive queue of them.
+#[cfg(feature = "sender-receiver")]
+pub type ProbeRecvQueue = bareverbs::RecvQueue<'static, &'static mut ProbeDriver>;
+/// A completion queue of them.
+pub type ProbeCompletionQueue = bareverbs::CompletionQueue<'static, &'static mut ProbeDriver>;
 
 /// Tables.
 type Tables<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> =

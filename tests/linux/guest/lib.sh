@@ -126,6 +126,20 @@ pingpong_iterations() {
 	esac
 }
 
+# with_tool NAME SERVER CLIENT: two commands of a pingpong with 100 messages of $size bytes each way, run by words.
+with_tool() {
+	timeout $limit $2 >/tmp/server 2>&1 &
+	server=$!
+	wait_for 60 listening_or_ended $server
+	step "$1" $3 || kill $server 2>/dev/null
+	expect "$1: bytes" "^$((size * 200)) bytes in .* = .* Mbit/sec$"
+	wait $server
+	server_status=$?
+	sed 's/^/#| server: /' /tmp/server
+	if [ $server_status -eq 0 ]; then pass "$1, server"; else fail "$1, server: exit status $server_status"; fi
+	if grep -q "invalid data" /tmp/server; then fail "$1: invalid data"; fi
+}
+
 # expect NAME PATTERN: the output of the last step has a line like this (extended regular expression).
 expect() {
 	if grep -qE "$2" /tmp/step; then pass "$1"; else fail "$1: no line like '$2'"; fi

@@ -70,6 +70,8 @@ class Case(case.Case):
     reboots: bool = False
     #: The first card shares its slot and its IOMMU group with another function.
     companion: bool = False
+    #: All devices are functions of one slot, as the ports of a card are.
+    one_slot: bool = False
     #: Our programs are in the guest (/bin): `bareverbs`, and the examples of VFIO.
     program: bool = False
     #: The last guest is not a Linux but iPXE, with the script `ipxe/NAME.ipxe`; the first one has what that boots, in /www.
@@ -274,6 +276,15 @@ CASES = [
         "perftest over RC on a wire that loses, duplicates and reorders 1 % each",
         "rc",
         **BAD_WIRE,
+    ),
+    between(
+        "ethernet",
+        "Ethernet ports: ping, TCP and RoCEv2 between kernel 6.12 and kernel 6.1",
+        script="ethernet",
+        suites=("trixie", "bookworm"),
+        serve=("--ethernet",),
+        expected=((r"firmware level support is missing", "kernel 6.1 would forward to tables of any level (ignore_flow_level)"),),
+        gives_back=ALL_DEVICES,
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     between(
@@ -485,6 +496,13 @@ CASES = [
     ),
     own_driver(
         "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and its remedy", typical_seconds=30
+    ),
+    own_driver(
+        "vfio-dual-port",
+        "a card with two ports, which are functions of one slot: one for Linux's driver and one for ours, then both for ours",
+        one_slot=True,
+        typical_seconds=60,
+        timeout=900,
     ),
     own_driver("vfio-group", "a card that shares its IOMMU group with another function", devices=1, companion=True),
     own_driver(

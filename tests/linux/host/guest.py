@@ -5,6 +5,10 @@ from harness.processes import TIMEOUT
 
 from . import image
 
+#: A switch whose slot does not keep its functions apart (no access control services): Linux puts all functions in it into one IOMMU
+#: group.
+SWITCH = ("-device", "x3130-upstream,id=up,bus=port1", "-device", "xio3130-downstream,id=shared,bus=up,chassis=100")
+
 
 class Guest(machine.Machine):
     """One virtual machine. Its case's lines come on the second serial port; the kernel has the first one."""
@@ -28,6 +32,7 @@ class Guest(machine.Machine):
         with_program=False,
         with_applications=False,
         companion=False,
+        one_slot=False,
         initrd=None,
         ipxe=None,
     ):
@@ -35,6 +40,7 @@ class Guest(machine.Machine):
         #: One a slot, counted from 1; those after the last device are empty.
         self.sockets = sockets
         self.companion = companion
+        self.one_slot = one_slot
         kernel_line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
         # On a busy host the timer may be late just when the kernel checks whether it ticks.
         kernel_line.append("no_timer_check")
@@ -67,19 +73,23 @@ class Guest(machine.Machine):
         for slot in range(1, len(sockets) + empty_slots + 1):
             # An empty slot needs room for the registers of what may come.
             command += machine.root_port(slot, "pref64-reserve=32M")
+        if companion:
+            command += SWITCH
         for slot in range(1, len(sockets) + 1):
             command += machine.option(self._card(slot, slot))
         if companion:
-            # The second function of the first slot, and so in the card's IOMMU group.
-            command += ["-device", "virtio-rng-pci,bus=port1,addr=0.1"]
+            # The second function of the card's slot.
+            command += ["-device", "virtio-rng-pci,bus=shared,addr=0.1"]
         # Beside the devices' sockets, whose folder is known to have a short path.
         monitor = sockets[0].with_suffix(".monitor") if sockets else None
         super().__init__(name, folder, command, monitor=monitor)
         self._answered = 0
 
     def _card(self, slot, number):
-        properties = {"addr": "0.0", "multifunction": True} if self.companion else {}
-        return machine.card(self.sockets[number - 1], id=f"card{slot}", bus=f"port{slot}", **properties)
+        place = {"bus": f"port{slot}"}
+        if self.companion or self.one_slot:
+            place = {"bus": "shared" if self.companion else "port1", "addr": f"0.{slot - 1}", "multifunction": True}
+        return machine.card(self.sockets[number - 1], id=f"card{slot}", **place)
 
     def poll(self, ask):
         """Returns whether it is off. `ask` executes the requests of the case to the host since the last call, and returns the

@@ -167,6 +167,7 @@ class GuestRun(CaseRun):
             with_program=case.program,
             with_applications=case.applications,
             companion=case.companion,
+            one_slot=case.one_slot,
             initrd=initrd,
             ipxe=ipxe,
         )

@@ -40,7 +40,7 @@ fn assert_lines(log: &Log, expected: &[&str]) {
 }
 
 /// The log lines of every bring-up of such a host, up to the step before INIT_HCA.
-const UP_TO_INIT_HCA: [&str; 18] = [
+const UP_TO_INIT_HCA: [&str; 17] = [
     "DEBUG bring-up: CheckArena",
     "DEBUG bring-up: WaitBoot",
     "DEBUG bring-up: SetCommandQueue",
@@ -54,7 +54,6 @@ const UP_TO_INIT_HCA: [&str; 18] = [
     "DEBUG the firmware was given 17 pages for function 0",
     "DEBUG bring-up: HostEndianness",
     "DEBUG bring-up: SetCapabilities",
-    "DEBUG outputs are signed: false",
     "DEBUG bring-up: AtomicCapabilities",
     "DEBUG bring-up: InitPages",
     "DEBUG the firmware needs 41 pages for function 0",
@@ -76,7 +75,7 @@ fn every_step_up_and_down() {
     let expected = [
         "DEBUG bring-up: InitHca",
         "DEBUG bring-up: ReadCapabilities",
-        "DEBUG 1 ports, windows true, atomics true",
+        "DEBUG windows true, atomics true",
         "DEBUG bring-up: QueryAdapter",
         "DEBUG bring-up: QueryPort",
         "DEBUG bring-up: AllocUar",
@@ -219,8 +218,8 @@ fn a_device_that_stops_and_one_that_is_gone() {
     assert!(node.verbs.alloc_pd().is_err());
     let expected = [
         "ERROR the device reports an internal error, health syndrome 7, 12",
+        "ERROR 1 completion queues are lost with their device: Fatal",
         "DEBUG event: DeviceFatal(7, 18)",
-        "ERROR completion queue 1 is lost with its device: Fatal",
         "ERROR alloc_pd failed: DeviceFatal { syndrome: 7 }",
     ];
     assert_lines(&log, &expected);
@@ -258,18 +257,18 @@ fn queue_pairs_that_break_and_drain() {
     assert_lines(&log, &["WARN a send of queue pair Qpn(2) failed: RetryExcErr"]);
 
     // Its completion queue is elsewhere, and is asked to drop what is left.
-    let mut queue = pair.a.verbs.take_cq(a.cq).unwrap();
+    let mut queue = pair.a.verbs.take_cq(a.cq);
     pair.a.verbs.modify_qp(a.qp, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
     let init = QpAttr { port_num: 1, ..to_state(QpState::Init) };
     let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    assert_eq!(pair.a.verbs.modify_qp(a.qp, &init, mask), Err(ModifyQpError::Draining));
+    let refused = pair.a.verbs.verbs_mut().modify_qp(a.qp, &init, mask);
+    assert_eq!(refused, Err(ModifyQpError::Draining));
     assert_eq!(queue.poll(&mut [Completion::EMPTY; 4]), Ok(0));
     pair.a.verbs.modify_qp(a.qp, &init, mask).unwrap();
     // A handle is an index and a generation, which begins at a number of the device's.
     let handle = format!("{:?}", a.qp);
     let expected = [
         "DEBUG queue pair QP: Err to Reset",
-        "DEBUG queue pair QP is draining: a completion queue of it is taken",
         "DEBUG queue pair QP is still draining",
         "DEBUG queue pair QP is drained",
         "DEBUG queue pair QP: Reset to Init",
@@ -297,10 +296,10 @@ fn a_completion_queue_that_overran() {
     assert_eq!(pair.a.event(|event| matches!(event, Event::QpFatal(_)).then_some(())), Some(()));
     let found = lines(&log);
     let expected = [
-        "DEBUG event: CqError(Cqn(1), 1)".to_owned(),
         format!("ERROR completion queue {cq:?} is broken, syndrome 1"),
-        "DEBUG event: QpFatal(Qpn(2))".to_owned(),
+        "DEBUG event: CqError(Cqn(1), 1)".to_owned(),
         format!("WARN the device has moved queue pair {qp:?} to Err"),
+        "DEBUG event: QpFatal(Qpn(2))".to_owned(),
     ];
     assert_eq!(found, expected, "{found:#?}");
 }

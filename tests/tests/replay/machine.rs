@@ -16,7 +16,9 @@ const PAGES: u64 = 0x77_0000_0000;
 
 pub(crate) struct ReplayPlatform;
 
-impl Platform for ReplayPlatform {
+// SAFETY: a recorded card reaches simulated memory alone.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for ReplayPlatform {
     type Registers = CardRegisters;
     type Memory = SimMemory;
     type Pages = SimPages;

@@ -11,6 +11,9 @@ use crate::dma::arena::MAX_RECORDS;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
+/// The port of a function: ConnectX-4 and later have one each.
+pub(crate) const PORT: u8 = 1;
+
 /// Bytes of a capability page that carry fields.
 const CAPABILITY: usize = 256;
 /// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: 8-byte atomics in the host's byte order.
@@ -19,8 +22,6 @@ const ATOMIC_HOST_ENDIANNESS: u32 = 1;
 const ATOMIC_OPERATIONS: u32 = 1 | 1 << 1;
 /// Bit of [`AtomicCaps::ATOMIC_SIZE_QP`]: 8 bytes.
 const ATOMIC_8_BYTES: u32 = 1 << 3;
-/// [`CmdHcaCap::CMDIF_CHECKSUM`]: both sides sign.
-const CHECKSUM_BOTH: u32 = 3;
 /// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No
 /// more than [`MAX_QPS`] can be created.
 const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
@@ -53,11 +54,10 @@ pub(crate) struct Capabilities {
     pub(crate) log_max_msg: u32,
     pub(crate) max_send_wqe: u32,
     pub(crate) max_recv_wqe: u32,
-    pub(crate) ports: u8,
     /// The function has virtual ports, which commands of their own are about.
     pub(crate) ib_virt: bool,
-    /// Bit n: every path from port n needs a global route, as the port said last.
-    pub(crate) grh_required: u8,
+    /// Every path from the port needs a global route, as the port said last.
+    pub(crate) grh_required: bool,
     pub(crate) gids: u16,
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
@@ -99,10 +99,9 @@ impl Capabilities {
             log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
-            ports: log(CmdHcaCap::NUM_PORTS, 2) as u8,
             ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
-            // The ports say so (`port_context`).
-            grh_required: 0,
+            // The port says so (`port_context`).
+            grh_required: false,
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
@@ -160,26 +159,22 @@ impl<P: Platform> CommandInterface<P> {
         )
     }
 
-    /// Sets the general capabilities: the current ones with the changes that the driver needs. The device signs the outputs of
-    /// commands from here on if `signatures` is set and it can.
+    /// Sets the general capabilities: the current ones with the changes that the driver needs. As Linux does, it turns the signatures of
+    /// commands off.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self, signatures: bool) -> Result<(), PackedError> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), PackedError> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
         let greatest = view::<CmdHcaCap>(&greatest);
-        let sign = signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
         ViewMut::<CmdIn>::of(&mut page)
             .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
             .set(CmdHcaCap::LOG_MAX_QP, greatest.get(CmdHcaCap::LOG_MAX_QP).min(LOG_MAX_QP))
-            .set(CmdHcaCap::CMDIF_CHECKSUM, if sign { CHECKSUM_BOTH } else { 0 })
+            .set(CmdHcaCap::CMDIF_CHECKSUM, 0)
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
-        self.set_page(CapabilityType::General, &mut page)?;
-        self.signatures = sign;
-        log_event!(debug, "outputs are signed: {}", sign);
-        Ok(())
+        self.set_page(CapabilityType::General, &mut page)
     }
 
     /// Sets 8-byte atomics to the host's byte order, if the device has atomics and supports that.
@@ -228,7 +223,7 @@ impl Capabilities {
             return Err(Error::PortType { port_type: port_type as u8 }.pack());
         }
         let caps = Self::read(general, atomics);
-        log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);
+        log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);
         let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
         access.set(Access::REMOTE_ATOMIC, caps.atomics);
@@ -254,7 +249,7 @@ impl Capabilities {
             access,
             max_inline_data: caps.max_inline(),
             max_msg_size: 1 << caps.log_max_msg,
-            phys_port_cnt: caps.ports,
+            phys_port_cnt: PORT,
             ..*attr
         };
         Ok(())

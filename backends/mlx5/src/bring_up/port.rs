@@ -1,5 +1,7 @@
 //! The InfiniBand port: context, GIDs, P_Keys, link. A function with virtual ports (`ib_virt`) is asked by commands of its own,
 //! another by subnet management packets (`smp.rs`).
+//!
+//! The driver uses port 1. A function of a ConnectX-4 or later has no other, since a card has a function for each port.
 
 use bareverbs::{AddressVector, Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
@@ -8,6 +10,7 @@ use bareverbs_mlx5_spec::{
     REGISTER_WRITE, RegisterHostEndianness, RegisterId, Sub, View, ViewMut, cmd,
 };
 
+use super::caps::PORT;
 use super::port_encoding::{mtu_of, pick, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -30,32 +33,25 @@ impl<P: Platform> Driver<P> {
             return self.query_node_by_smp();
         }
         let mut context = Buffer::zeroed();
-        self.port_context(1, &mut context)?;
+        self.port_context(&mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         Ok([HcaVportContext::NODE_GUID, HcaVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
     }
 
-    /// Queries the context of a port, and remembers whether its paths need a global route.
-    fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
+    /// Queries the context of the port, and remembers whether its paths need a global route.
+    fn port_context(&mut self, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
-        input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
+        input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(PORT));
         self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
-        let bit = 1u8.checked_shl(u32::from(port)).unwrap_or_default();
-        let required = if context.is_set(HcaVportContext::GRH_REQUIRED) { bit } else { 0 };
-        self.caps.grh_required = self.caps.grh_required & !bit | required;
+        self.caps.grh_required = context.is_set(HcaVportContext::GRH_REQUIRED);
         Ok(())
     }
 
     /// Checks that a path has a global route if the port needs one. Linux (`rdma_check_ah_attr`) and libmlx5 (`mlx5_create_ah`)
     /// refuse other paths too: nothing would tell why their packets are lost.
-    pub(crate) fn check_route(&self, port: u8, path: &AddressVector) -> Result<(), PackedError> {
-        let is_required = self.caps.grh_required.checked_shr(u32::from(port)).unwrap_or_default() & 1 != 0;
-        if is_required && path.grh.is_none() { Err(Error::GrhRequired { port }.pack()) } else { Ok(()) }
-    }
-
-    fn check_port(&self, port: u8) -> Result<(), PackedError> {
-        if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
+    pub(crate) fn check_route(&self, path: &AddressVector) -> Result<(), PackedError> {
+        if self.caps.grh_required && path.grh.is_none() { Err(Error::GrhRequired.pack()) } else { Ok(()) }
     }
 
     /// Executes ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The output replaces them.
@@ -80,12 +76,12 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the state of a port.
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
-        self.check_port(port)?;
+        check_port(port)?;
         if !self.caps.ib_virt {
-            return self.query_port_by_smp(port);
+            return self.query_port_by_smp();
         }
         let mut context = Buffer::zeroed();
-        self.port_context(port, &mut context)?;
+        self.port_context(&mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         let mut mtu = [0; REGISTER_HEADER + PmtuReg::SIZE];
         ViewMut::of(&mut mtu).sub(register()).set(PmtuReg::LOCAL_PORT, u32::from(port));
@@ -118,9 +114,9 @@ impl<P: Platform> Driver<P> {
 
     /// Queries an entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
-        self.check_port(port)?;
+        check_port(port)?;
         if !self.caps.ib_virt {
-            return self.query_gid_by_smp(port, index);
+            return self.query_gid_by_smp(index);
         }
         check_entry(index, self.caps.gids)?;
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
@@ -134,10 +130,10 @@ impl<P: Platform> Driver<P> {
 
     /// Queries an entry of a port's P_Key table.
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
-        self.check_port(port)?;
+        check_port(port)?;
         check_entry(index, self.caps.pkeys)?;
         if !self.caps.ib_virt {
-            return self.query_pkey_by_smp(port, index);
+            return self.query_pkey_by_smp(index);
         }
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
@@ -147,6 +143,10 @@ impl<P: Platform> Driver<P> {
         self.commands.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
     }
+}
+
+fn check_port(port: u8) -> Result<(), PackedError> {
+    if port == PORT { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
 }
 
 /// Checks that a table of `count` entries has entry `index`.

@@ -10,6 +10,7 @@ use bareverbs_mlx5_spec::{
     SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, cmd, mad_ifc,
 };
 
+use super::caps::PORT;
 use super::port::check_entry;
 use super::port_encoding::{mtu_of_code, pick, state_of};
 use crate::driver::Driver;
@@ -31,12 +32,12 @@ const BUSY_RETRIES: u32 = 50;
 type Answer = Buffer<MadIfcOut>;
 
 impl<P: Platform> Driver<P> {
-    /// Asks the agent of a port for an attribute.
-    fn smp(&mut self, port: u8, attribute: SubnetAttribute, modifier: u32) -> Result<Answer, PackedError> {
+    /// Asks the agent of the port for an attribute.
+    fn smp(&mut self, attribute: SubnetAttribute, modifier: u32) -> Result<Answer, PackedError> {
         let mut input = Buffer::<MadIfcIn>::zeroed();
         let mut view = input.view_mut();
         // Nobody sent this packet, to whom a trap about a wrong key could go (Linux `mlx5_MAD_IFC`).
-        view.set(MadIfcIn::OP_MOD, mad_ifc::IGNORE_M_KEY | mad_ifc::IGNORE_B_KEY).set(MadIfcIn::PORT, u32::from(port));
+        view.set(MadIfcIn::OP_MOD, mad_ifc::IGNORE_M_KEY | mad_ifc::IGNORE_B_KEY).set(MadIfcIn::PORT, u32::from(PORT));
         view.sub(MadIfcIn::MAD.as_sub::<Smp>())
             .set(Smp::BASE_VERSION, SMP_BASE_VERSION)
             .set(Smp::MGMT_CLASS, SMP_LID_ROUTED)
@@ -69,18 +70,18 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn node_info(&mut self, port: u8) -> Result<Answer, PackedError> {
-        self.smp(port, SubnetAttribute::NodeInfo, 0)
+    fn node_info(&mut self) -> Result<Answer, PackedError> {
+        self.smp(SubnetAttribute::NodeInfo, 0)
     }
 
-    fn port_info(&mut self, port: u8) -> Result<Answer, PackedError> {
-        self.smp(port, SubnetAttribute::PortInfo, u32::from(port))
+    fn port_info(&mut self) -> Result<Answer, PackedError> {
+        self.smp(SubnetAttribute::PortInfo, u32::from(PORT))
     }
 
     /// Queries the GUIDs of the node and of the system that it is part of. The capacity of its partition tables is that of each port
     /// from now on (IBTA volume 1, 14.2.5.3, PartitionCap).
     pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], PackedError> {
-        let node = self.node_info(1)?;
+        let node = self.node_info()?;
         let node = attribute::<NodeInfo>(&node);
         self.caps.pkeys = node.get(NodeInfo::PARTITION_CAP) as u16;
         Ok([NodeInfo::NODE_GUID, NodeInfo::SYSTEM_IMAGE_GUID].map(|field| Guid(node.get64(field))))
@@ -88,10 +89,10 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the state of a port.
     #[inline(never)]
-    pub(super) fn query_port_by_smp(&mut self, port: u8) -> Result<PortAttr, PackedError> {
-        let node = self.node_info(port)?;
+    pub(super) fn query_port_by_smp(&mut self) -> Result<PortAttr, PackedError> {
+        let node = self.node_info()?;
         let port_guid = Guid(attribute::<NodeInfo>(&node).get64(NodeInfo::PORT_GUID));
-        let info = self.port_info(port)?;
+        let info = self.port_info()?;
         let info = attribute::<PortInfo>(&info);
         let lanes = pick(&LANES, info.get(PortInfo::LINK_WIDTH_ACTIVE));
         let lane = match info.get(PortInfo::LINK_SPEED_EXT_ACTIVE) {
@@ -120,21 +121,21 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of a port's GID table, which PortInfo has the length of (GUIDCap): the prefix of the subnet, and a GUID of the
     /// port.
     #[inline(never)]
-    pub(super) fn query_gid_by_smp(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
-        let info = self.port_info(port)?;
+    pub(super) fn query_gid_by_smp(&mut self, index: u16) -> Result<Gid, PackedError> {
+        let info = self.port_info()?;
         let info = attribute::<PortInfo>(&info);
         check_entry(index, info.get(PortInfo::GUID_CAP) as u16)?;
         let prefix = info.get64(PortInfo::GID_PREFIX);
         let (block, at) = (usize::from(index) / GUIDS_PER_BLOCK, usize::from(index) % GUIDS_PER_BLOCK);
-        let guids = self.smp(port, SubnetAttribute::GuidInfo, block as u32)?;
+        let guids = self.smp(SubnetAttribute::GuidInfo, block as u32)?;
         let guid = entry(&guids, at).map_or(0, u64::from_be_bytes);
         Ok(Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes()))
     }
 
     /// Queries an entry of a port's P_Key table.
-    pub(super) fn query_pkey_by_smp(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
+    pub(super) fn query_pkey_by_smp(&mut self, index: u16) -> Result<u16, PackedError> {
         let (block, at) = (usize::from(index) / PKEYS_PER_BLOCK, usize::from(index) % PKEYS_PER_BLOCK);
-        let pkeys = self.smp(port, SubnetAttribute::PKeyTable, block as u32)?;
+        let pkeys = self.smp(SubnetAttribute::PKeyTable, block as u32)?;
         Ok(entry(&pkeys, at).map_or(0, u16::from_be_bytes))
     }
 }
@@ -149,4 +150,32 @@ fn attribute<L: Layout>(answer: &Answer) -> View<'_, L> {
 fn entry<const N: usize>(answer: &Answer, at: usize) -> Option<[u8; N]> {
     let packet = answer.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
     packet.bytes(Smp::DATA).as_chunks().0.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::mock::{MockPlatform, started};
+
+    #[test]
+    fn an_answer_to_another_question_is_refused() {
+        // NodeInfo is 0x11, GetResp 0x81 (IBTA 14.2.5, 13.4.5).
+        for (method, attribute, wrong) in
+            [(0x81, 0x11, None), (1, 0x11, Some(1)), (0, 0x11, Some(0)), (0x81, 0x15, Some(0x15)), (0x81, 0x1100, Some(0x1100))]
+        {
+            let (mut driver, shared) = started();
+            shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
+                if at == 0x18 {
+                    // The packet is the first mailbox of the output: method at 3, attribute at 16.
+                    memory[4096 + 3] = method;
+                    memory[4096 + 16..4096 + 18].copy_from_slice(&u16::to_be_bytes(attribute));
+                    memory[63] &= !1;
+                }
+            }));
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let opcode = CmdOpcode::MadIfc.code() as u16;
+            let expected = wrong.map(|value| Error::BadAnswer { opcode, value }.pack());
+            assert_eq!(driver.node_info().err(), expected, "{method:#x} {attribute:#x}");
+        }
+    }
 }

@@ -199,7 +199,10 @@ impl<P: Platform> Driver<P> {
                 self.attr.fw_ver = self.commands.firmware_version();
                 self.commands.set_command_queue()
             }
-            Step::WaitInitialized => self.commands.wait_initialized(self.config.init_timeout),
+            Step::WaitInitialized => {
+                let timeout = self.config.init_timeout.max(self.commands.take_timeouts());
+                self.commands.wait_initialized(timeout)
+            }
             Step::EnableHca => {
                 self.commands.command_without_output::<cmd::EnableHca>(View::zeros())?;
                 self.state.enabled = true;
@@ -209,7 +212,7 @@ impl<P: Platform> Driver<P> {
             Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
-            Step::SetCapabilities => self.commands.set_general_capabilities(self.config.signatures),
+            Step::SetCapabilities => self.commands.set_general_capabilities(),
             Step::AtomicCapabilities => self.commands.set_atomic_capabilities(),
             Step::InitPages => self.give_startup_pages(query_pages::INIT, hook),
             Step::InitHca => {

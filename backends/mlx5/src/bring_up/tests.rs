@@ -3,8 +3,8 @@
 use std::boxed::Box;
 
 use bareverbs::{
-    Access, Clock, Machine, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpAttrMask, QpCap, QpInit, QpRings, QpState,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+    Access, Clock, Machine, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
 };
 
 use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
@@ -64,27 +64,27 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
     #[expect(unsafe_code, reason = "the numbers name no memory")]
     let mr = unsafe { verbs.reg_mr_raw(pd, 0x1000, 0x3000, access, &OffsetMap::default()) };
     let mw = verbs.alloc_mw(pd, MwType::Type1);
-    if let Ok(cq) = verbs.create_cq(16) {
+    if let Ok(mut cq) = verbs.create_cq(16) {
         let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
-        if let Ok(qp) = verbs.create_qp(&init) {
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: true };
+        if let Ok(mut qp) = verbs.create_qp(&init) {
             let attr = QpAttr { port_num: 1, ..QpAttr::default() };
-            let _ = (verbs.connect(qp, &attr), verbs.query_qp(qp));
+            let _ = (verbs.connect(qp.handle(), &attr), verbs.query_qp(qp.handle()));
             let lkey = mr.ok().and_then(|mr| verbs.mr(mr).ok()).map_or_else(Default::default, |info| info.lkey);
             let sges = [Sge { addr: 0x1000, length: 8, lkey }];
             let op = SendOp::Send { payload: Payload::Sges(&sges) };
-            let _ = verbs.post_send(qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op });
-            let _ = verbs.post_recv(qp, &RecvWr { wr_id: 2, sges: &sges });
+            let _ = qp.send.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op });
+            let _ = qp.recv.post(&RecvWr { wr_id: 2, sges: &sges });
             if let (Ok(mr), Ok(mw)) = (mr, mw) {
                 let flags = SendFlags::empty();
                 let bind = MwBind { wr_id: 3, flags, mr, addr: 0x1000, length: 64, access: Access::REMOTE_READ };
-                let _ = verbs.bind_mw(qp, mw, &bind);
+                let _ = qp.send.bind_mw(mw, &bind);
             }
-            let _ = verbs.req_notify_cq(cq, true);
+            let _ = cq.req_notify(true);
             for _ in 0..64 {
-                let _ = (verbs.completions(cq).map(|completions| completions.take(4).count()), verbs.poll_event());
+                let _ = (cq.completions().take(4).count(), verbs.poll_event());
             }
-            let _ = verbs.modify_qp(qp, &QpAttr { state: QpState::Reset, ..attr }, QpAttrMask::STATE);
+            let _ = verbs.reset_qp(&mut qp);
             let _ = verbs.destroy_qp(qp);
         }
         let _ = verbs.destroy_cq(cq);

@@ -1,5 +1,7 @@
 //! The initialization segment: its registers, and what they say about the device.
 
+use core::time::Duration;
+
 use bareverbs::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
@@ -8,7 +10,23 @@ use super::queue_address::QueueAddress;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
+/// Longest timeout that is taken from a card: each wait ends, whatever the card says.
+const LONGEST: Duration = Duration::from_secs(600);
+
 impl<P: Platform> CommandInterface<P> {
+    /// Takes the card's own timeout of a command, if that is longer, and returns that of its initialization. Linux takes both
+    /// (`mlx5_tout_query_iseg`). A card that tells none has zeros there.
+    pub(crate) fn take_timeouts(&mut self) -> Duration {
+        // All ones are no time, but a device that is gone.
+        let told = |register| if register == u32::MAX { 0 } else { InitialSeg::timeout_ms(register) };
+        let own = |field: Field<InitialSeg>| Duration::from_millis(told(self.segment(field))).min(LONGEST);
+        let (init, command) = (own(InitialSeg::CMD_Q_INIT_TO), own(InitialSeg::CMD_EXEC_TO));
+        if !init.is_zero() {
+            self.timeout = self.timeout.max(command);
+        }
+        init
+    }
+
     /// Sets the address of the command queue.
     pub(crate) fn set_queue_address(&mut self, addr: u64) -> Result<(), PackedError> {
         let Self { machine, .. } = self;

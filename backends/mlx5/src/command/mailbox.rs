@@ -89,19 +89,6 @@ impl MailboxChain {
         }
         Ok(())
     }
-
-    /// Returns whether the signatures of all blocks are right.
-    pub(crate) fn verify(self, memory: &impl DmaMemory, arena: &Arena) -> Result<bool, OutOfRange> {
-        for at in self.offsets(arena) {
-            let mut block = [0; MAILBOX];
-            memory.read(at, &mut block)?;
-            let control = block.get(MAILBOX_DATA..MAILBOX - 1).map_or(0, xor_of);
-            if control != 0xff || xor_of(&block) != 0xff {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
 }
 
 /// Returns the exclusive or of bytes, from which all signatures of the command interface are computed.

@@ -19,8 +19,6 @@ use crate::log::log_event;
 const PAGES_PER_COMMAND: usize = 120;
 /// Bytes of the output of a MANAGE_PAGES command that reclaims pages.
 const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
-/// Maximum number of pages that one event may return, same as in Linux.
-const RECLAIM_LIMIT: u32 = 50_000;
 /// Maximum number of page requests that one call serves.
 const REQUESTS: usize = 16;
 
@@ -194,8 +192,8 @@ impl<P: Platform> CommandInterface<P> {
             let served = if wanted >= 0 {
                 self.give_pages(function, wanted as u32, &mut |_, _| ControlFlow::Continue(()))
             } else {
-                let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(self.held.total());
-                self.reclaim_pages(function, count).map(|_| ())
+                // An event may return what the firmware has, and no more is asked for.
+                self.reclaim_pages(function, wanted.unsigned_abs().min(self.held.total())).map(|_| ())
             };
             if let Err(error) = &served {
                 self.stats.page_requests_refused = self.stats.page_requests_refused.wrapping_add(1);

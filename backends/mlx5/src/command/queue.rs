@@ -101,13 +101,6 @@ impl CommandQueue {
         memory.read(self.entry(slot) + CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA.offset(), &mut bytes)?;
         Ok(bytes)
     }
-
-    /// Returns whether the signature of a slot is right.
-    pub(crate) fn verify(&self, memory: &impl DmaMemory, slot: u32) -> Result<bool, OutOfRange> {
-        let mut entry = [0; CMD_ENTRY];
-        memory.read(self.entry(slot), &mut entry)?;
-        Ok(xor_of(&entry) == 0xff)
-    }
 }
 
 /// Contents of a command queue entry.

@@ -8,6 +8,7 @@ use std::vec::Vec;
 use bareverbs_mlx5_spec::{Buffer, CmdOpcode, EQE, UAR_PAGE, cmd};
 
 use super::*;
+use crate::driver::{BringUpState, Driver};
 use crate::events::eq::EqInfo;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
@@ -160,20 +161,51 @@ fn what_the_device_answers_becomes_an_error_value() {
     answer(2 << 1, 0);
     let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }.pack()));
-    commands.signatures = true;
-    answer(0, 0);
-    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
-    // After that no answer is believed.
-    answer(0, 5);
-    let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
 
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     shared.borrow_mut().registers.fill(0xff);
     let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::DeviceGone.pack()));
+}
+
+#[test]
+fn an_interface_that_somebody_turned_off_is_a_reset() {
+    // `nic_interface`: full driver, disabled, minimal driver, software reset (`mlx5_ifc.h`, Linux `health.c`).
+    for (state, is_reset) in [(0, false), (1, true), (2, false), (7, true)] {
+        let (mut driver, shared) = started();
+        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+        commands.set_queue_address(0x5000).unwrap();
+        assert_eq!(commands.check_device(), Ok(()));
+        shared.borrow_mut().registers[0x14..0x18].copy_from_slice(&(0x5000u32 | state << 8).to_be_bytes());
+        let expected = if is_reset { Err(Error::DeviceReset.pack()) } else { Ok(()) };
+        assert_eq!(commands.check_device(), expected, "state {state}");
+        assert_eq!(commands.check_alive(), expected, "state {state}");
+    }
+}
+
+#[test]
+fn longer_timeouts_of_the_card_are_taken_up_to_ten_minutes() {
+    const MINUTES: u32 = 2 << 29;
+    // cmd_q_init_to at 0xffc, cmd_exec_to at 0xff8 (Linux `device.h`); a card without the first tells none.
+    for (init, command, expected) in [
+        (0, 0, [0, 60_000]),
+        (0, MINUTES | 5, [0, 60_000]),
+        (500, 61_000, [500, 61_000]),
+        (1 << 29 | 7, 59_999, [7_000, 60_000]),
+        (MINUTES | 3, MINUTES | 2, [180_000, 120_000]),
+        (3 << 29 | 1, 0x7fff_ffff, [600_000, 600_000]),
+        (5, u32::MAX, [5, 60_000]),
+        (u32::MAX, u32::MAX, [0, 60_000]),
+    ] {
+        let (mut driver, shared) = started();
+        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+        shared.borrow_mut().registers[0xffc..0x1000].copy_from_slice(&init.to_be_bytes());
+        shared.borrow_mut().registers[0xff8..0xffc].copy_from_slice(&command.to_be_bytes());
+        commands.timeout = Duration::from_secs(60);
+        let taken = [commands.take_timeouts(), commands.timeout];
+        assert_eq!(taken, expected.map(Duration::from_millis), "{init:#x}, {command:#x}");
+    }
 }
 
 /// Lets every command end from now on with this status, and notes its slot, opcode and first dword after 8 bytes.
@@ -332,6 +364,64 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     shared.borrow_mut().device = None;
     let lost = Error::CommandTimeout { opcode: CmdOpcode::ManagePages.code() as u16 }.pack();
     assert_eq!(commands.give_pages(7, 5, &mut go), Err(lost));
+}
+
+#[test]
+fn no_more_pages_are_asked_back_than_the_firmware_has() {
+    for (offered, asked) in [(-1_i32, 1), (-5, 5), (-6, 5), (i32::MIN, 5)] {
+        let (mut driver, shared) = started();
+        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+        answer_all(&shared, 0);
+        commands.give_pages(0, 5, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let eq = empty_queue(commands);
+        // A page request (type 0xb): function_id in bytes 34 to 35, num_pages in 36 to 39 (`mlx5_ifc.h`, `pages_req_event`).
+        let mut entry = [0; EQE];
+        entry[1] = 0xb;
+        entry[36..40].copy_from_slice(&offered.to_be_bytes());
+        commands.machine.memory.write(eq.info.memory.at(), &entry).unwrap();
+        commands.eqs.pages = Some(eq);
+        let counts = Rc::new(RefCell::new(Vec::new()));
+        let note = counts.clone();
+        shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
+            if at == 0x18 {
+                // MANAGE_PAGES in the last slot: input_num_entries in bytes 12 to 15 of the input. None is returned.
+                note.borrow_mut().push(u32::from_be_bytes(memory[3 * 64 + 28..3 * 64 + 32].try_into().unwrap()));
+                memory[3 * 64 + 32..3 * 64 + 48].fill(0);
+                memory[3 * 64 + 63] = 0;
+            }
+        }));
+        commands.serve_page_requests().unwrap();
+        assert_eq!(*counts.borrow(), [asked], "{offered}");
+    }
+}
+
+#[test]
+fn pages_that_a_lost_device_may_have_are_not_free() {
+    let (mut driver, _) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let lost = Error::CommandTimeout { opcode: CmdOpcode::ManagePages.code() as u16 }.pack();
+    assert_eq!(commands.give_pages(0, 2, &mut |_, _| ControlFlow::Continue(())), Err(lost));
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (2, 2));
+}
+
+/// What a device may still use: the memory if it does not answer or is not turned off, the pages that it has.
+#[test]
+fn a_reset_is_needed_as_long_as_the_device_may_use_memory() {
+    let (mut driver, _) = started();
+    let driver: &mut Driver<MockPlatform> = &mut driver;
+    assert!(!driver.needs_reset());
+    driver.commands.held.add(0, 1);
+    assert!(driver.needs_reset());
+    driver.commands.held.remove(0, 1);
+    assert!(!driver.needs_reset());
+    for state in [(true, false), (false, true), (true, true)] {
+        driver.state = BringUpState { enabled: state.0, initialized: state.1 };
+        assert!(driver.needs_reset(), "{state:?}");
+    }
+    driver.state = BringUpState::default();
+    assert!(!driver.needs_reset());
+    driver.commands.dead = Some(Error::DeviceGone.pack());
+    assert!(driver.needs_reset());
 }
 
 /// Returns an event queue of 64 entries with none in it, in a page of its own.

@@ -224,6 +224,18 @@ mod tests {
     }
 
     #[test]
+    fn a_free_page_below_those_that_are_given_up_is_still_the_first() {
+        let mut arena = arena::<8>();
+        let arena: &mut Arena = &mut arena;
+        let lowest = arena.allocate(1).unwrap();
+        arena.extend(PageUse::Mailboxes, 3).unwrap();
+        arena.free(lowest);
+        arena.keep(PageUse::Mailboxes, 1);
+        let pages = [0; 3].map(|_: usize| arena.allocate(1).unwrap().at() / PAGE);
+        assert_eq!(pages, [0, 2, 3]);
+    }
+
+    #[test]
     fn records_fill_pages_and_pages_go_when_empty() {
         let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;

@@ -6,10 +6,10 @@ use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg};
 
 use crate::command::CommandInterface;
-use crate::error::{Error, PackedError};
+use crate::error::PackedError;
 use crate::log::log_event;
 
-/// Checks without a change of the counter after which a device counts as stuck (Linux `health.c`, `MAX_MISSES`).
+/// Checks without a change of the counter after which it counts as stuck (Linux `health.c`, `MAX_MISSES`).
 const MAX_MISSES: u8 = 3;
 /// Interval between two checks (Linux `tout.c`, `MLX5_TO_HEALTH_POLL_INTERVAL_MS`).
 const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
@@ -22,7 +22,8 @@ pub struct Health {
     pub counter: u32,
     /// Consecutive checks, two seconds apart or more, that found the counter unchanged.
     pub misses: u8,
-    /// Whether that were three or more: the firmware has stopped.
+    /// Whether that were three or more: the counter stands still. The device is lost only if it does not answer a command either,
+    /// which `maintain` tries.
     pub stuck: bool,
     /// Syndrome that the firmware reports, 0 for none.
     pub syndrome: u8,
@@ -33,7 +34,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns whether the device is usable.
+    /// Returns whether the counter moves and the firmware requests no reset. A device whose counter stands still may be usable.
     pub const fn is_well(&self) -> bool {
         !(self.stuck || self.reset_wanted && self.syndrome != 0)
     }
@@ -63,7 +64,7 @@ impl HealthWatch {
             // Checks in quick succession are one: the counter moves at its own pace.
             (self.misses, self.counted) = (self.misses.saturating_add(1), now);
             if self.misses == MAX_MISSES {
-                log_event!(error, "the health counter stands still at {:x}", counter);
+                log_event!(warn, "the health counter stands still at {:x}", counter);
             }
         }
         Ok(Health {
@@ -76,16 +77,19 @@ impl HealthWatch {
         })
     }
 
-    /// Gives the firmware the pages that it requests and checks its health every two seconds. Returns when to call again.
+    /// Gives the firmware the pages that it requests and checks its health every two seconds, by a command too while its counter stands
+    /// still. Returns when to call again.
     pub(crate) fn maintain<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Instant, PackedError> {
         commands.serve_page_requests()?;
         let now = commands.machine.clock.now();
         if now >= self.next {
             self.next = now.after(HEALTH_INTERVAL);
             let health = self.check(commands)?;
-            // The counter may move again, but no wait for that is bounded.
+            commands.look_at_probe()?;
+            // The counter of firmware that works may pause: Linux only reports it (`poll_health`). Firmware that has stopped answers no
+            // command.
             if health.stuck {
-                commands.dead.get_or_insert(Error::DeviceFatal { syndrome: health.syndrome }.pack());
+                commands.start_probe();
             }
         }
         commands.check_alive()?;

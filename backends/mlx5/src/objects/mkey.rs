@@ -6,11 +6,10 @@ use bareverbs_mlx5_spec::{
     WqeKlm, cmd,
 };
 
-use crate::Mlx5;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
-use crate::log::{format_as, log_event, logged};
+use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
@@ -349,20 +348,11 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Returns the current key of a window. After a reset of its queue pair only this shows whether a bind was executed.
-    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, PackedError> {
+    /// Returns the current key of a window, and whether it may be bound. After a reset of its queue pair only this shows whether a
+    /// bind was executed.
+    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<(Rkey, bool), PackedError> {
         let state = self.query_mkey(mw.index)?;
-        Ok(Rkey::new(state.tag.key(mw.index)))
-    }
-}
-
-impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
-    /// Returns the state of a key by its index, the upper 24 bits of an L_Key or R_Key.
-    ///
-    /// # Errors
-    /// There is no such key, or the command fails.
-    pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
-        logged("query_mkey", self.view().query_mkey(index))
+        Ok((Rkey::new(state.tag.key(mw.index)), !state.free))
     }
 }
 

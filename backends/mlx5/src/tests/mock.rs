@@ -48,7 +48,9 @@ pub(crate) struct Part(pub(crate) Shared);
 
 pub(crate) struct MockPlatform;
 
-impl Platform for MockPlatform {
+// SAFETY: no device reaches anything here.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for MockPlatform {
     type Registers = Part;
     type Memory = Part;
     type Pages = MockPages;
@@ -82,7 +84,8 @@ impl Registers for Part {
     }
 
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
-        let readable = matches!(offset, 0x0 | 0x4 | 0x10 | 0x14 | 0x1fc | 0x200..0x240 | 0x1000 | 0x1004 | 0x1010);
+        let readable =
+            matches!(offset, 0x0 | 0x4 | 0x10 | 0x14 | 0x1fc | 0x200..0x240 | 0xff8 | 0xffc | 0x1000 | 0x1004 | 0x1010);
         assert!(readable, "no register to be read at {offset:#x}");
         let state = self.0.borrow();
         let bytes = state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4 })?;

@@ -278,7 +278,9 @@ pub struct RecordedPlatform<P> {
     platform: PhantomData<fn() -> P>,
 }
 
-impl<P: Platform> Platform for RecordedPlatform<P> {
+// SAFETY: those of `P`, recorded.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl<P: Platform> Platform for RecordedPlatform<P> {
     type Registers = Recorded<P::Registers>;
     type Memory = Recorded<P::Memory>;
     type Pages = P::Pages;

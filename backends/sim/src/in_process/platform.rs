@@ -139,7 +139,9 @@ impl Clock for SimClock {
 #[derive(Clone, Copy, Debug)]
 pub struct SimPlatform;
 
-impl Platform for SimPlatform {
+// SAFETY: a simulated device reaches simulated memory alone, whatever it is told.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for SimPlatform {
     type Registers = SimRegisters;
     type Memory = SimMemory;
     type Pages = SimPages;

@@ -4,11 +4,13 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use bareverbs::Machine;
-use bareverbs_mlx5::Mlx5;
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{InitialSeg, Layout as _};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 use heapless::Vec;
 
+use crate::arch;
+use crate::description::Span;
 use crate::interrupts::{self, VECTORS};
 use crate::pci::{Address, Bar, Bus, Function, PciError};
 use crate::{Board, Timer};
@@ -65,6 +67,8 @@ impl From<PciError> for CardError {
 pub struct Slot {
     function: Function,
     bar: Bar,
+    /// Where BAR0 is mapped write-combining.
+    combining: Option<NonNull<u8>>,
     vectors: usize,
 }
 
@@ -88,7 +92,10 @@ impl Slot {
         let messages: Vec<_, VECTORS> = (0..VECTORS).map_while(interrupts::message).collect();
         // Without them a program polls.
         let vectors = function.enable_msix(&mut bar, &messages).unwrap_or(0);
-        Ok(Self { function, bar, vectors })
+        let span = Span::of(bar.base().addr().get() as u64, bar.len() as u64);
+        let combining = arch::map_combining(span);
+        let combining = combining.and_then(|at| NonNull::new(core::ptr::with_exposed_provenance_mut(at as usize)));
+        Ok(Self { function, bar, combining, vectors })
     }
 
     /// Returns the PCI address.
@@ -116,12 +123,22 @@ impl Slot {
         self.vectors
     }
 
-    /// Returns the machine for the driver. `arena` is [`Card::ARENA`] bytes; the card's firmware gets its memory from `pages`.
+    /// Returns the options for the driver: BlueFlame, if doorbells are mapped write-combining.
+    pub const fn config(&self) -> Config {
+        Config { blue_flame: self.combining.is_some(), ..Config::DEFAULT }
+    }
+
+    /// Returns the machine for the driver with [`Slot::config`]. `arena` is [`Card::ARENA`] bytes; the card's firmware gets its memory from `pages`.
     pub fn machine(self, arena: MappedMemory, pages: PageRanges) -> Machine<Board> {
         // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more. The page tables map these addresses
         // uncached (on RISC-V: the physical memory attributes do). `self` owns the BAR. The MSI-X table, which lies in it too,
         // was written before and is not accessed any more.
         let registers = unsafe { MappedBar::new(self.bar.base(), self.bar.len()) };
-        Machine { registers, memory: arena, pages, fence: CpuFence::UNCACHED, clock: Timer }
+        let Some(combining) = self.combining else {
+            return Machine { registers, memory: arena, pages, fence: CpuFence::UNCACHED, clock: Timer };
+        };
+        // SAFETY: `map_combining` mapped the same BAR there, for good.
+        let registers = unsafe { registers.with_combining_doorbells(combining) };
+        Machine { registers, memory: arena, pages, fence: CpuFence::WRITE_COMBINING, clock: Timer }
     }
 }

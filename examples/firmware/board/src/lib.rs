@@ -54,12 +54,13 @@ pub use start::restart;
 use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 
-/// The machine as the driver sees it: a BAR mapped uncached, memory that the card reaches under the CPU's addresses, the
+/// The machine as the driver sees it: a BAR mapped uncached (on AArch64 its doorbells write-combining), memory that the card reaches under the CPU's addresses, the
 /// barriers of the CPU, its counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Board;
 
-impl Platform for Board {
+// SAFETY: the BAR, the memory and the barriers of this machine.
+unsafe impl Platform for Board {
     type Registers = MappedBar;
     type Memory = MappedMemory;
     type Pages = PageRanges;

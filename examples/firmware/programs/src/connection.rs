@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CqHandle, Event, InterruptHandler, Machine, Mtu, PdHandle, Psn, QpAttr,
-    QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
+    Access, AddressVector, Clock as _, Completion, CompletionQueue, Event, InterruptHandler, Machine, Mtu, MwHandle, PdHandle,
+    Psn, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Region, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
@@ -37,9 +37,9 @@ pub const STORAGE: usize = size_of::<Tables>() + size_of::<[Rings; 2]>();
 ///
 /// # Errors
 /// The bring-up failed, or it is not the first: there is one driver.
-pub fn bring_up(machine: Machine<Board>) -> Result<Rdma, Failure> {
+pub fn bring_up(machine: Machine<Board>, config: &Config) -> Result<Rdma, Failure> {
     let place = DRIVER.try_init(None).during("the driver is in use")?;
-    let card = Card::bring_up_in(place, machine, &Config::DEFAULT).during("bringing the card up")?;
+    let card = Card::bring_up_in(place, machine, config).during("bringing the card up")?;
     Ok(Rdma::new(card, TABLES.try_take().during("the tables are in use")?))
 }
 
@@ -66,9 +66,9 @@ pub struct Connection {
     /// The verbs.
     pub rdma: Rdma,
     /// The buffer, registered as one region.
-    pub region: Region<IdentityBuffer>,
+    pub region: Region<'static, IdentityBuffer>,
     /// The queue pair.
-    pub qp: QpHandle,
+    pub qp: QueuePair<'static, &'static mut Card>,
     /// The protection domain.
     pub pd: PdHandle,
     /// Where the peer reaches the queue pair.
@@ -77,7 +77,7 @@ pub struct Connection {
     pub events: bool,
     /// Vector of the completion queue.
     pub vector: usize,
-    cq: CqHandle,
+    cq: CompletionQueue<'static, &'static mut Card>,
     armed: bool,
     interrupts: u32,
 }
@@ -89,7 +89,8 @@ impl Connection {
     /// What could not be done.
     pub fn open(slot: Slot, arena: MappedMemory, buffer: IdentityBuffer) -> Result<Self, Failure> {
         let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
-        let mut rdma = bring_up(slot.machine(arena, pages))?;
+        let config = slot.config();
+        let mut rdma = bring_up(slot.machine(arena, pages), &config)?;
         let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;
         interrupts::held(|| *HANDLER.lock() = Some(handler));
         interrupts::handle_with(interrupted);
@@ -98,13 +99,14 @@ impl Connection {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
         let region = rdma.reg_mr(pd, buffer, access).during("reg_mr")?;
         let cq = rdma.create_cq(64).during("create_cq")?;
-        let vector = usize::from(rdma.cq(cq).during("cq")?.vector);
+        let vector = usize::from(rdma.cq(cq.handle()).during("cq")?.vector);
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
         let qp = rdma.create_qp(&init).during("create_qp")?;
         // A connection that follows another one soon must not take its packets for its own.
         let psn = Psn::new(Timer.now().as_nanos() as u32 & 0xff_ffff);
-        let address = Address { lid, qpn: rdma.qp(qp).during("qp")?.qpn, psn };
+        let address = Address { lid, qpn: rdma.qp(qp.handle()).during("qp")?.qpn, psn };
         Ok(Self { rdma, region, qp, pd, address, events: false, vector, cq, armed: false, interrupts: 0 })
     }
 
@@ -130,7 +132,7 @@ impl Connection {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        self.rdma.connect(self.qp, &attr).during("connect")
+        self.rdma.connect(self.qp.handle(), &attr).during("connect")
     }
 
     /// Returns a piece of the buffer.
@@ -144,7 +146,7 @@ impl Connection {
     /// The refused request.
     pub fn receive(&mut self, wr_id: u64, at: usize, len: usize) -> Result<(), Failure> {
         let sges = [self.sge(at, len)];
-        self.rdma.post_recv(self.qp, &RecvWr { wr_id, sges: &sges }).during("post_recv")
+        self.qp.recv.post(&RecvWr { wr_id, sges: &sges }).during("posting a receive")
     }
 
     /// Posts a request.
@@ -152,7 +154,7 @@ impl Connection {
     /// # Errors
     /// The refused request.
     pub fn post(&mut self, wr_id: u64, op: SendOp<'_>) -> Result<(), Failure> {
-        self.rdma.post_send(self.qp, &SendWr { wr_id, flags: SendFlags::SIGNALED, op }).during("post_send")
+        self.qp.send.post(&SendWr::new(op).id(wr_id).signaled()).during("posting a request")
     }
 
     /// Returns the next completion that succeeded.
@@ -178,7 +180,7 @@ impl Connection {
         let mut overdue = false;
         loop {
             let mut completions = [Completion::EMPTY];
-            if self.rdma.poll_cq(self.cq, &mut completions).during("poll_cq")? != 0 {
+            if self.cq.poll(&mut completions).during("polling")? != 0 {
                 if overdue {
                     return Err(Failure::new(format_args!("a completion came without its interrupt")));
                 }
@@ -201,7 +203,7 @@ impl Connection {
     fn wait_for_interrupt(&mut self) -> Result<bool, Failure> {
         if !self.armed {
             self.interrupts = interrupts::taken(self.vector);
-            self.rdma.req_notify_cq(self.cq, false).during("req_notify_cq")?;
+            self.cq.req_notify(false).during("req_notify")?;
             self.armed = true;
             // A completion may have come before: one more poll.
             return Ok(false);
@@ -217,22 +219,20 @@ impl Connection {
         Ok(!raised)
     }
 
-    /// Destroys the objects and takes the card down.
+    /// Destroys the objects and takes the card down. A window that is bound through the queue pair goes after it.
     ///
     /// # Errors
     /// What could not be done.
-    pub fn close(mut self) -> Result<(), Failure> {
-        // A program may have destroyed it before: a window that is bound through it goes after it.
-        if self.rdma.qp(self.qp).is_ok() {
-            self.rdma.destroy_qp(self.qp).during("destroy_qp")?;
+    pub fn close(mut self, window: Option<MwHandle>) -> Result<(), Failure> {
+        self.rdma.destroy_qp(self.qp).during("destroy_qp")?;
+        if let Some(window) = window {
+            self.rdma.dealloc_mw(window).during("dealloc_mw")?;
         }
-        if let Some(handler) = interrupts::held(|| HANDLER.lock().take()) {
-            self.rdma.return_interrupt_handler(handler).ok().during("the interrupt handler is of another card")?;
-        }
+        drop(interrupts::held(|| HANDLER.lock().take()));
         self.rdma.destroy_cq(self.cq).during("destroy_cq")?;
         self.rdma.dereg_mr(self.region).during("dereg_mr")?;
         self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
-        let card = self.rdma.into_provider().ok().during("a queue is taken")?;
+        let card = self.rdma.into_provider().ok().during("somebody has a queue")?;
         let report = card.take_down().during("taking the card down")?;
         println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
         Ok(())

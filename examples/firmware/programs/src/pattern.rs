@@ -17,7 +17,7 @@ pub const fn byte(number: u32, at: usize) -> u8 {
 ///
 /// # Errors
 /// If the buffer is shorter.
-pub fn fill(region: &mut Region<IdentityBuffer>, at: usize, len: usize, number: u32) -> Result<(), Failure> {
+pub fn fill(region: &mut Region<'_, IdentityBuffer>, at: usize, len: usize, number: u32) -> Result<(), Failure> {
     (0..len).try_for_each(|index| region.write(at + index, &[byte(number, index)])).map_err(outside)
 }
 

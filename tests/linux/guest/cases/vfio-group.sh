@@ -1,7 +1,8 @@
-# The card and another function are one IOMMU group: both are VFIO's, or neither is used.
+# The card and another function of its slot, behind a switch without access control, are one IOMMU group: both are VFIO's, or neither
+# is used.
 load vfio_pci && load vfio_iommu_type1 && load virtio_pci || return
-card=0000:01:00.0
-neighbour=0000:01:00.1
+card=0000:03:00.0
+neighbour=0000:03:00.1
 driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 has() { if [ "$(driver_of "$1")" = "$2" ]; then pass "$1 has '$2'"; else fail "$1 has '$(driver_of "$1")', not '$2'"; fi; }
 wait_for 30 test -e "/sys/bus/pci/drivers/virtio-pci/$neighbour"

@@ -9,20 +9,6 @@ if wait_for 60 test -e /sys/bus/pci/drivers/vfio-pci/$card; then pass "$card bou
 # The card that is left, by the place that it has.
 theirs=$(ls /sys/bus/pci/devices/0000:02:00.0/infiniband)
 
-# with_tool NAME SERVER CLIENT: two commands, run by words.
-with_tool() {
-	timeout $limit $2 >/tmp/server 2>&1 &
-	server=$!
-	wait_for 60 listening_or_ended $server
-	step "$1" $3 || kill $server 2>/dev/null
-	expect "$1: bytes" "^$((size * 200)) bytes in .* = .* Mbit/sec$"
-	wait $server
-	server_status=$?
-	sed 's/^/#| server: /' /tmp/server
-	if [ $server_status -eq 0 ]; then pass "$1, server"; else fail "$1, server: exit status $server_status"; fi
-	if grep -q "invalid data" /tmp/server; then fail "$1: invalid data"; fi
-}
-
 for transport in rc uc; do
 	for more in "-s 1" "-s 4096 -e" "-s 65536 -g 0 -m 4096"; do
 		size=$(echo "$more" | cut -d ' ' -f 2)

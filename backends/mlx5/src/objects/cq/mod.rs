@@ -3,7 +3,7 @@
 pub(crate) mod ring;
 
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
-use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_ARM, cmd};
+use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
@@ -88,10 +88,18 @@ impl<P: Platform> Driver<P> {
         Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
     }
 
+    /// Returns whether a completion queue works.
+    pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, PackedError> {
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryCqIn::CQN, cq.number);
+        self.commands.command::<cmd::QueryCq>(input.view(), output.view_mut())?;
+        // 9: it has overrun. 10: a completion could not be written (`mlx5_ifc.h`, `cqc_bits`).
+        Ok(output.view().sub(QueryCqOut::CQ_CONTEXT).get(Cqc::STATUS) == 0)
+    }
+
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
         self.commands.destroy::<cmd::DestroyCq>(cq.number, cq.memory)?;
-        log_event!(debug, "completion queue {:x} is gone", cq.number);
         self.cqs = self.cqs.wrapping_sub(1);
         Ok(())
     }

@@ -3,15 +3,11 @@
 use core::cell::Cell;
 
 use crate::log::format_as;
-use crate::ring::owner_matches;
 use bareverbs::{
-    DmaFence, DmaMemory, DmaRing, Doorbell, Peek, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
-    WcStatus,
+    DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey,
+    Source, WcData, WcStatus,
 };
-use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
-
-/// Words of an entry.
-const WORDS: u32 = (CQE / 8) as u32;
+use bareverbs_mlx5_spec::{CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
 
 /// The word that the device writes last. Owner, opcode, QP number and counter lie in it, so one load reads them all.
 const LAST: usize = Cqe::OWNER.word();
@@ -85,12 +81,6 @@ fn status(syndrome: u32) -> WcStatus {
     }
 }
 
-/// Returns whether the device wrote an entry with this last word in the current pass over the ring.
-#[inline(always)]
-const fn is_ours(last: u64, index: u32, log_size: u32) -> bool {
-    Cqe::OPCODE.take_word(last) != CqeOpcode::Invalid.code() && owner_matches(Cqe::OWNER, last, index, log_size)
-}
-
 impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
     type Reader<'a>
         = Mlx5CqReader<'a, P>
@@ -99,7 +89,7 @@ impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
 
     #[inline(always)]
     fn reader(&self) -> Mlx5CqReader<'_, P> {
-        Mlx5CqReader { source: self }
+        Mlx5CqReader { source: self, view: self.ring.view(), consumer: self.consumer.get() }
     }
 
     /// Writes the record first, then the register.
@@ -112,50 +102,13 @@ impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
             self.fence.flush();
         }
     }
-
-    /// Removes the completions of a queue pair. The others move up.
-    fn clean(&mut self, qpn: Qpn) {
-        let (entries, log_size) = (1_u32 << self.shape.log_size, self.shape.log_size);
-        let ring = self.ring.view();
-        let consumer = self.consumer.get();
-        let last = |index: u32| u64::from_be(ring.word(index.wrapping_mul(WORDS).wrapping_add(LAST as u32)));
-        let mut produced = consumer;
-        while produced.wrapping_sub(consumer) < entries && is_ours(last(produced), produced, log_size) {
-            produced = produced.wrapping_add(1);
-        }
-        self.fence.acquire();
-        let mut freed = 0_u32;
-        let mut index = produced;
-        while index != consumer {
-            index = index.wrapping_sub(1);
-            let value = last(index);
-            if Cqe::QPN.take_word(value) == qpn.get() {
-                freed = freed.wrapping_add(1);
-            } else if freed != 0 {
-                let target = index.wrapping_add(freed);
-                let mut entry = [0; WORDS as usize];
-                for (word, place) in (0_u32..).zip(&mut entry) {
-                    *place = ring.word(index.wrapping_mul(WORDS).wrapping_add(word));
-                }
-                // The owner bit belongs to the place, not to the entry.
-                if let Some(place) = entry.get_mut(LAST) {
-                    *place = Cqe::OWNER.replace_word(value, target >> log_size).to_be();
-                }
-                ring.put(target, &entry);
-            }
-        }
-        if freed != 0 {
-            let consumer = consumer.wrapping_add(freed);
-            self.consumer.set(consumer);
-            self.fence.publish();
-            ring.record(false, CqDoorbellRecord::CONSUMER_INDEX.place(consumer).to_be());
-        }
-    }
 }
 
-/// [`Mlx5CqRing`] while completions are taken. It is a reference, because a copy would not fit in CPU registers.
+/// [`Mlx5CqRing`] while completions are taken.
 pub struct Mlx5CqReader<'a, P: Platform> {
     source: &'a Mlx5CqRing<P>,
+    view: <<P::Memory as DmaMemory>::Ring as DmaRing>::View<'a>,
+    consumer: u32,
 }
 
 format_as!([P: Platform] Mlx5CqReader<'_, P>, "Mlx5CqReader({:x})", |this| this.source.shape.cqn);
@@ -173,8 +126,7 @@ impl<P: Platform> Mlx5CqReader<'_, P> {
     /// Returns word `word` of the entry, in host byte order.
     #[inline(always)]
     fn word(&self, word: usize) -> u64 {
-        let first = self.source.consumer.get().wrapping_mul(WORDS);
-        u64::from_be(self.source.ring.view().word(first.wrapping_add(word as u32)))
+        u64::from_be(self.view.block_word(self.consumer, word))
     }
 
     /// Returns a field of the entry.
@@ -188,7 +140,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);
-        let (index, log_size) = (self.source.consumer.get(), self.source.shape.log_size);
+        let (index, log_size) = (self.consumer, self.source.shape.log_size);
         // One test finds a usual completion: an opcode that is 0 but for the bit of the receive, and the owner of this round.
         let usual = last as u32 ^ Cqe::OWNER.place(index >> log_size);
         if usual & (Cqe::OPCODE.place(!RECV) | Cqe::OWNER.mask()) == 0 {
@@ -250,15 +202,30 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
         Ok(completion)
     }
 
+    fn source(&self) -> Source {
+        let taken = Self { consumer: self.consumer.wrapping_sub(1), ..*self };
+        let mut source = Source::default();
+        source.src_qp = Qpn::new(taken.get(Cqe::RQPN));
+        source.slid = Lid::new(taken.get(Cqe::SLID) as u16);
+        source.sl = taken.get(Cqe::SL) as u8;
+        source.dlid_path_bits = taken.get(Cqe::ML_PATH) as u8 & 0x7f;
+        source.grh = taken.get(Cqe::GRH) != 0;
+        if taken.get(Cqe::OPCODE) == CqeOpcode::RespSend.code() {
+            source.pkey = Some(taken.get(Cqe::IMM_INVAL_PKEY) as u16);
+        }
+        source
+    }
+
     #[inline(always)]
     fn advance(&mut self) {
-        self.source.consumer.set(self.source.consumer.get().wrapping_add(1));
+        self.consumer = self.consumer.wrapping_add(1);
+        self.source.consumer.set(self.consumer);
     }
 
     #[inline(always)]
     fn publish_consumer_index(&mut self) {
         self.source.fence.read_before_write();
-        self.source.ring.view().record(false, CqDoorbellRecord::CONSUMER_INDEX.place(self.source.consumer.get()).to_be());
+        self.view.record(false, CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer).to_be());
     }
 }
 

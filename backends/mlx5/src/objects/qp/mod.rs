@@ -1,5 +1,6 @@
 //! Queue pairs: rings, creation, destruction.
 
+mod address;
 mod modify;
 pub(crate) mod recv_ring;
 pub(crate) mod segment;
@@ -41,7 +42,6 @@ pub struct Qp {
     send_cqn: u32,
     recv_cqn: u32,
     pkey_index: u16,
-    port: u8,
 }
 
 format_as!([] Qp, "Qp({:x})", |this| this.number);
@@ -150,7 +150,7 @@ impl<P: Platform> Driver<P> {
         let memory = self.commands.allocate_memory(pages, true)?;
         let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
         let pd = pd.number;
-        let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0, port: 1 };
+        let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
         match self.create_qp_in(&mut qp, &rings, cookie) {
             Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
@@ -225,9 +225,7 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys a queue pair.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
-        self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)?;
-        log_event!(debug, "queue pair {:x} is gone", qp.number);
-        Ok(())
+        self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)
     }
 }
 

@@ -7,6 +7,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::{Qp, state_of};
+use crate::bring_up::caps::PORT;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
 
@@ -62,13 +63,11 @@ impl<P: Platform> Driver<P> {
             return Err(Error::Unsupported { feature: Feature::Atomics }.pack());
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
-        let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
-        let alt_port = if attr.alt_av.port_num == 0 { port } else { attr.alt_av.port_num };
         if mask.contains(QpAttrMask::AV) {
-            self.check_route(port, &attr.av)?;
+            self.check_route(&attr.av)?;
         }
         if mask.contains(QpAttrMask::ALT_PATH) {
-            self.check_route(alt_port, &attr.alt_av)?;
+            self.check_route(&attr.alt_av)?;
         }
         // Every one of these commands has the layout of the first.
         let mut input = Buffer::zeroed();
@@ -111,7 +110,7 @@ impl<P: Platform> Driver<P> {
             context.set(Qpc::LOG_ACK_REQ_FREQ, LOG_ACK_REQ_FREQ);
         }
         let mut path = context.sub(Qpc::PRIMARY_ADDRESS_PATH);
-        path.set(Ads::PKEY_INDEX, u32::from(pkey_index)).set(Ads::VHCA_PORT_NUM, u32::from(port));
+        path.set(Ads::PKEY_INDEX, u32::from(pkey_index)).set(Ads::VHCA_PORT_NUM, u32::from(PORT));
         if mask.contains(QpAttrMask::TIMEOUT) {
             path.set(Ads::ACK_TIMEOUT, u32::from(attr.timeout));
         }
@@ -121,12 +120,12 @@ impl<P: Platform> Driver<P> {
         if mask.contains(QpAttrMask::ALT_PATH) {
             let mut path = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
             path.set(Ads::PKEY_INDEX, u32::from(attr.alt_pkey_index))
-                .set(Ads::VHCA_PORT_NUM, u32::from(alt_port))
+                .set(Ads::VHCA_PORT_NUM, u32::from(PORT))
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
         self.commands.execute(opcode, input.as_bytes(), &mut [], Rst2initQpOut::SIZE)?;
-        (qp.pkey_index, qp.port) = (pkey_index, port);
+        qp.pkey_index = pkey_index;
         Ok(())
     }
 
@@ -202,7 +201,7 @@ fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Res
 }
 
 /// Returns the device's code of the greatest static rate that it has and that does not exceed the requested one.
-fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
+pub(super) fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
     let most = Ads::STAT_RATE.max() - RATE_OFFSET;
     match u32::from(rate) {
         0 => Ok(0),
@@ -221,7 +220,7 @@ mod tests {
     use crate::tests::mock::{MockPlatform, acknowledge, started};
 
     #[test]
-    fn an_alternate_path_without_port_goes_through_the_port_of_the_queue_pair() {
+    fn an_alternate_path_goes_through_port_1_whether_it_names_it_or_not() {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
@@ -229,8 +228,7 @@ mod tests {
         view.commands.arena.allocate(1).unwrap();
         let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
-        qp.port = 2;
-        for (given, expected) in [(0, 2), (1, 1), (2, 2)] {
+        for given in [0, 1] {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
             let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };
             view.modify_qp(&mut qp, QpState::Rts, &attr, QpAttrMask::STATE | QpAttrMask::ALT_PATH).unwrap();
@@ -239,7 +237,7 @@ mod tests {
             let state = shared.borrow();
             let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
             let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
-            assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], expected, "{given} given");
+            assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], 1, "{given} given");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, Bind, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
+use bareverbs::{Access, Bind, EncodedAddress, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
-    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg,
-    be_word, ce, fm, mkey_mask,
+    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg,
+    WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
 };
 
 /// Octowords of a bind's translation area: one entry, filled up to a block.
@@ -67,6 +67,13 @@ pub(super) const fn remote_address(remote: &Remote) -> [u64; 2] {
     WqeRaddrSeg::be_words(remote.addr, remote.rkey.get())
 }
 
+/// Returns a datagram segment: an address ([`super::address`]) with Q_Key and queue pair.
+#[inline(always)]
+pub(super) const fn datagram(address: &EncodedAddress, qpn: u32, qkey: u32) -> [u64; 6] {
+    let [key, qp, a, b, c, d] = address.0;
+    [key | be_word(WqeDatagramSeg::QKEY.place(qkey), 0), qp | be_word(WqeDatagramSeg::DQPN.place(qpn), 0), a, b, c, d]
+}
+
 /// Returns the two words of a control segment. `last` is its last dword, whose meaning depends on the opcode.
 #[inline(always)]
 pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32, last: u32) -> [u64; 2] {
@@ -120,31 +127,34 @@ pub(super) const fn inline_units(len: usize) -> u32 {
     if len == 0 { 0 } else { (len as u32).wrapping_add(4 + DS_UNIT as u32 - 1) / DS_UNIT as u32 }
 }
 
-/// Returns the flags of a control segment. `pending` is the fence that the previous request requires.
+/// Returns the flags of a control segment. A table, because every request needs it.
 #[inline(always)]
-pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
-    // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
-    let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { pending };
-    let completion = if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY };
-    WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
-}
-
-/// Returns the same as [`control_flags`] without a pending fence. A table, because almost every request needs it.
-#[inline(always)]
-pub(super) const fn usual_control_flags(flags: SendFlags) -> u32 {
-    const FLAGS: [u32; 8] = {
-        let mut dwords = [0; 8];
+pub(super) const fn control_flags(flags: SendFlags) -> u32 {
+    const MASK: u32 = SendFlags::AFTER_BIND.bits() * 2 - 1;
+    const FLAGS: [u32; MASK as usize + 1] = {
+        let mut dwords = [0; MASK as usize + 1];
         let mut bits = 0;
-        while bits < 8 {
-            #[expect(clippy::indexing_slicing, reason = "a constant of eight elements, and `get_mut` is not const")]
+        while bits <= MASK {
+            #[expect(clippy::indexing_slicing, reason = "a constant of as many elements, and `get_mut` is not const")]
             {
-                dwords[bits] = control_flags(fm::NONE, SendFlags::from_bits_retain(bits as u32));
+                dwords[bits as usize] = flags_dword(SendFlags::from_bits_retain(bits));
             }
             bits += 1;
         }
         dwords
     };
-    const { assert!(SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).bits() == 7) };
-    #[expect(clippy::indexing_slicing, reason = "three bits name one of eight elements")]
-    FLAGS[(flags.bits() & 7) as usize]
+    #[expect(clippy::indexing_slicing, reason = "the mask keeps the index inside the table")]
+    FLAGS[(flags.bits() & MASK) as usize]
+}
+
+/// Returns an element of the table of [`control_flags`].
+const fn flags_dword(flags: SendFlags) -> u32 {
+    // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
+    let fence = match (flags.contains(SendFlags::FENCE), flags.contains(SendFlags::AFTER_BIND)) {
+        (true, _) => fm::FENCE,
+        (false, true) => fm::INITIATOR_SMALL_FENCE,
+        (false, false) => fm::NONE,
+    };
+    let completion = if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY };
+    WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
 }

@@ -6,20 +6,22 @@
 use core::cell::Cell;
 
 use bareverbs::{
-    AtomicOp, AtomicOpcode, Bind, DataOp, DataOpcode, DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Rkey,
-    SendFlags, Sge,
+    AtomicOp, AtomicOpcode, Bind, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, Registers,
+    RingView, Rkey, SendFlags, Sge,
 };
-use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, fm};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode};
 
 use super::segment::{
-    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidation, last_word,
-    remote_address, usual_control_flags, word_of,
+    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, datagram, inline_head, inline_units, invalidation,
+    last_word, remote_address, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 use crate::log::format_as;
 
 /// 16-byte units of a block.
 const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
+/// Units before the payload of a datagram: control segment and datagram segment, a block.
+const DATAGRAM_HEAD: u32 = 4;
 /// Words of a block.
 const WORDS: u32 = (WQEBB / 8) as u32;
 /// Whether the first block of a request with SGEs is written at once, by code for each number of them.
@@ -30,28 +32,15 @@ pub struct Mlx5SendRing<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
     fence: P::Fence,
-    kept: WriterState,
+    /// First word of the last request, as stored in memory: what the doorbell writes.
+    last: Cell<u64>,
+    /// End of the requests that the device was notified of. Kept where BlueFlame asks for it alone.
+    notified: Cell<u32>,
     /// Number, in the place of the control segment.
     qpn_ds: u32,
 }
 
 format_as!([P: Platform] Mlx5SendRing<P>, "Mlx5SendRing({:x})", |this| this.qpn_ds >> 8);
-
-/// State that a request leaves for the next one and for the doorbell.
-#[derive(Debug)]
-struct WriterState {
-    /// Block of the request that waits for the bind before it.
-    fence_at: Cell<u32>,
-    /// First word of the last request, as stored in memory.
-    last: Cell<u64>,
-}
-
-impl WriterState {
-    /// Returns the state without a bind. A request at block `u32::MAX` would only get a needless fence.
-    const fn new() -> Self {
-        Self { fence_at: Cell::new(u32::MAX), last: Cell::new(0) }
-    }
-}
 
 impl<P: Platform> Mlx5SendRing<P> {
     /// Returns the ring of queue pair `qpn`.
@@ -61,7 +50,7 @@ impl<P: Platform> Mlx5SendRing<P> {
         fence: P::Fence,
         qpn: u32,
     ) -> Self {
-        Self { ring, doorbell, fence, kept: WriterState::new(), qpn_ds: qpn << 8 }
+        Self { ring, doorbell, fence, last: Cell::new(0), notified: Cell::new(0), qpn_ds: qpn << 8 }
     }
 }
 
@@ -73,11 +62,11 @@ impl<P: Platform> bareverbs::SendRing for Mlx5SendRing<P> {
 
     #[inline(always)]
     fn writer(&self) -> Mlx5SendWriter<'_, P> {
-        Mlx5SendWriter { source: self, last: self.kept.last.get() }
+        Mlx5SendWriter { source: self, last: self.last.get() }
     }
 
     fn reset(&mut self) {
-        self.kept = WriterState::new();
+        (self.last, self.notified) = (Cell::new(0), Cell::new(0));
     }
 }
 
@@ -134,21 +123,10 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
-        let Mlx5SendRing { kept, qpn_ds, .. } = self.source;
-        let mut dword = usual_control_flags(flags);
-        if kept.fence_at.get() == at {
-            dword = control_flags(fm::INITIATOR_SMALL_FENCE, flags);
-        }
-        let words = control(opcode, at, qpn_ds | units, dword, last);
+        let words = control(opcode, at, self.source.qpn_ds | units, control_flags(flags), last);
         let [first, _] = words;
         self.last = first;
         words
-    }
-
-    /// Makes the request at block `at` wait for the bind before it. The fence belongs to the block: a request that replaces a
-    /// forgotten one there still has it.
-    fn fence(&self, at: u32) {
-        self.source.kept.fence_at.set(at);
     }
 
     /// Writes the segments before a payload of `units`, word by word, and returns the index of the next word.
@@ -186,8 +164,9 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
 /// Rings on a write-combining page. Copies the request into the BlueFlame register if only one waits and it fits. Flushes, so
 /// that it leaves the CPU now and before any later doorbell. `last` is the first word of the last request.
 #[cfg_attr(not(feature = "small"), inline(never))]
-fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, from: u32, end: u32) {
+fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, end: u32) {
     let Mlx5SendRing { ring, doorbell, fence, .. } = source;
+    let from = source.notified.replace(end);
     let units = WqeCtrlSeg::DS.take(u64::from_be(last) as u32);
     let blocks = units.div_ceil(UNITS);
     if end.wrapping_sub(from) == blocks && blocks.wrapping_mul(WORDS) as usize <= doorbell.words() {
@@ -298,6 +277,46 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     }
 
     #[inline(always)]
+    fn datagram_sge_blocks(count: usize) -> u32 {
+        blocks_of(DATAGRAM_HEAD.wrapping_add(count as u32))
+    }
+
+    #[inline(always)]
+    fn datagram_inline_blocks(len: usize) -> u32 {
+        blocks_of(DATAGRAM_HEAD.wrapping_add(inline_units(len)))
+    }
+
+    #[inline(always)]
+    fn put_datagram(&mut self, at: u32, op: &DatagramOp<'_>, payload: Payload<'_>, flags: SendFlags) {
+        let (opcode, imm) = match op.imm {
+            None => (WqeOpcode::Send, 0),
+            Some(imm) => (WqeOpcode::SendImm, u32::from_be_bytes(imm)),
+        };
+        let units = match payload {
+            Payload::Sges(sges) => sges.iter().filter(|sge| sge.length != 0).count() as u32,
+            Payload::Inline(bytes) => inline_units(bytes.len()),
+        };
+        let [first, second] = self.control(opcode, at, DATAGRAM_HEAD.wrapping_add(units), flags, imm);
+        let [a, b, c, d, e, f] = datagram(op.address, op.remote_qpn.get(), op.remote_qkey.get());
+        let mut word = at.wrapping_mul(WORDS);
+        self.put_words(&mut word, &[first, second, a, b, c, d, e, f]);
+        match payload {
+            Payload::Sges(sges) => {
+                for sge in sges.iter().filter(|sge| sge.length != 0) {
+                    self.put_words(&mut word, &data(sge));
+                }
+            }
+            Payload::Inline([]) => {}
+            Payload::Inline(bytes) => {
+                self.put_words(&mut word, &[inline_head(bytes)]);
+                for at in (4..bytes.len()).step_by(8) {
+                    self.put_words(&mut word, &[word_of(bytes, at)]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags) {
         let opcode = match op.opcode {
             AtomicOpcode::CompareSwap => WqeOpcode::AtomicCs,
@@ -334,7 +353,6 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
                 self.put_words(&mut word, block);
             }
         }
-        self.fence(at.wrapping_add(blocks));
     }
 
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags) {
@@ -344,21 +362,22 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     /// 1 WQE stores (done before), 2 publish, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a write-combining
     /// page 6 flush.
     #[inline(always)]
-    fn ring(&mut self, from: u32, end: u32) {
+    fn ring(&mut self, end: u32) {
         let Mlx5SendRing { doorbell, fence, .. } = self.source;
         fence.publish();
         self.source.ring.view().record(true, (end & 0xffff).to_be());
-        fence.release();
         if doorbell.is_combining() {
-            ring_combining(self.source, self.last, from, end);
+            fence.release();
+            ring_combining(self.source, self.last, end);
         } else {
+            fence.release_uncached();
             doorbell.ring(self.last);
         }
     }
 
     #[inline(always)]
     fn close(&mut self) {
-        self.source.kept.last.set(self.last);
+        self.source.last.set(self.last);
     }
 }
 

@@ -16,7 +16,8 @@ fn main() -> Result<(), Failure> {
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
     let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
     println!("memory for the card's firmware: {} pages, which is all that is unused", pages.free_pages());
-    let mut verbs = connection::bring_up(slot.machine(arena, pages))?;
+    let config = slot.config();
+    let mut verbs = connection::bring_up(slot.machine(arena, pages), &config)?;
     let [major, minor, sub] = verbs.provider().firmware_version();
     let statistics = verbs.provider().statistics();
     println!("firmware {major}.{minor}.{sub}, it wanted {} pages, {} are left", statistics.pages_held, statistics.pages_free);

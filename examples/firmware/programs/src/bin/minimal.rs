@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, DmaBuffer as _, Instant, Machine, Payload, Platform, QpAttr, QpCap, QpInit,
-    QpRings, QpType, SendFlags, SendOp, SendWr, Storage, Verbs, WcStatus,
+    Access, AddressVector, Clock, Completion, DmaBuffer as _, Instant, Machine, Platform, QpAttr, QpCap, QpInit, QpRings,
+    QpType, SendWr, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory, PageRanges};
@@ -30,7 +30,8 @@ impl Clock for Timer {
 /// What this machine is to the driver: a mapped BAR, coherent memory, pages for the card's firmware, the CPU's own barriers, a timer.
 struct Board;
 
-impl Platform for Board {
+// SAFETY: a mapped BAR, coherent memory and the CPU's own barriers.
+unsafe impl Platform for Board {
     type Registers = MappedBar;
     type Memory = MappedMemory;
     type Pages = PageRanges;
@@ -79,28 +80,28 @@ fn write(verbs: &mut Verbs<'static, &'static mut Card>, buffer: IdentityBuffer) 
 
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let rings = verbs.ring_sizes(QpType::Rc, &cap).during("ring_sizes")?;
-    let cq = verbs.create_cq(rings.send_blocks + rings.recv_entries).during("create_cq")?; // An overrun is fatal.
-    let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
-    let qp = verbs.create_qp(&init).during("create_qp")?;
+    let mut cq = verbs.create_cq(rings.send_blocks + rings.recv_entries).during("create_cq")?; // An overrun is fatal.
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: false };
+    let mut qp = verbs.create_qp(&init).during("create_qp")?;
 
     // LID and QPN are those of the peer: here its own. A real port gets a LID when its link is trained, from a subnet manager.
     let port = verbs.wait_active(1, PORT_TIMEOUT).during("wait_active")?;
-    let (dlid, dest_qpn) = (port.lid, verbs.qp(qp).during("qp")?.qpn);
+    let (dlid, dest_qpn) = (port.lid, verbs.qp(qp.handle()).during("qp")?.qpn);
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
-    verbs.connect(qp, &attr).during("connect")?;
+    verbs.connect(qp.handle(), &attr).during("connect")?;
 
-    let payload = Payload::Sges(&[region.sge(0, PAGE as u32)]);
-    let op = SendOp::Write { payload, remote: region.remote(PAGE as u64) }; // Address and key, as a peer would send them.
-    verbs.post_send(qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).during("post_send")?;
+    let remote = region.remote(PAGE as u64); // Address and key, as a peer would send them.
+    qp.send.post(&SendWr::write(remote, &[region.sge(0, PAGE as u32)]).id(1).signaled()).during("posting the write")?;
 
     let end = Timer.now().after(TIMEOUT);
     let mut maintenance = Timer.now();
     let mut done = [Completion::EMPTY];
-    while verbs.poll_cq(cq, &mut done).during("poll_cq")? == 0 {
+    while cq.poll(&mut done).during("polling")? == 0 {
         let now = Timer.now();
         if now >= maintenance {
-            // Pages for the card's firmware, and its health: after the end of the card `poll_cq` fails.
+            // Pages for the card's firmware, and its health: after the end of the card polling fails.
             maintenance = verbs.maintain().during("maintain")?;
         }
         (now < end).then_some(()).during("no completion in 10 s")?;
@@ -133,7 +134,7 @@ fn main() -> Result<(), Failure> {
     let mut verbs = Verbs::new(card, TABLES.try_take().during("the tables are in use")?);
     write(&mut verbs, buffer)?;
 
-    let card = verbs.into_provider().ok().during("a queue is taken")?;
+    let card = verbs.into_provider().ok().during("somebody has a queue")?;
     let report = card.take_down().during("teardown")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())

@@ -93,7 +93,7 @@ fn main() -> Result<(), Failure> {
     if events {
         println!("{} interrupts", board::interrupts::taken(pingpong.connection.vector));
     }
-    pingpong.connection.close()
+    pingpong.connection.close(None)
 }
 
 impl Pingpong {

@@ -64,7 +64,7 @@ fn main() -> Result<(), Failure> {
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let mr = connection.region.handle();
     let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr, addr: shown, length: WINDOW as u64, access };
-    let rkey = connection.rdma.bind_mw(connection.qp, window, &bind).during("bind_mw")?;
+    let rkey = connection.qp.send.bind_mw(window, &bind).during("bind_mw")?;
     side.expect(&[2])?;
     let remote = side.exchange(0, Remote { addr: shown, rkey })?;
     println!("the peer shows {WINDOW} bytes at {:#x}, key {}", remote.addr, remote.rkey);
@@ -92,12 +92,10 @@ fn main() -> Result<(), Failure> {
     } else {
         side.wait_for_refusal()?;
     }
-    let mut connection = side.connection;
+    let connection = side.connection;
     pattern::check(&connection.region, SHOWN + WINDOW, 1, |_| 0x55).during("behind the window")?;
     println!("a byte beyond the window refused");
-    connection.rdma.destroy_qp(connection.qp).during("destroy_qp")?;
-    connection.rdma.dealloc_mw(window).during("dealloc_mw")?;
-    connection.close()
+    connection.close(Some(window))
 }
 
 const fn message(place: u64) -> usize {

@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use bareverbs::{Clock as _, DmaBuffer as _, DmaMemory as _, Payload, Remote, Rkey, SendOp, WcStatus};
-use bareverbs_mlx5::Config;
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 use board::card::Slot;
 use board::{During as _, Failure, Timer, println};
@@ -78,7 +77,7 @@ fn write_until_the_end(mut connection: Connection, remote: Remote) -> Result<(),
         let status = connection.next_of_any_status(TIMEOUT)?.status;
         if status != WcStatus::Success {
             println!("the peer is gone: {status:?}");
-            return connection.close();
+            return connection.close(None);
         }
         if Timer.now() >= deadline {
             break;
@@ -110,9 +109,9 @@ fn second_life(mut arena: MappedMemory, mut buffer: MappedMemory, early: bool) -
     println!("no byte was written by the card");
     // The same that the card had before.
     let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
-    let card = Card::bring_up(slot.machine(arena, pages), &Config::DEFAULT)
-        .map_err(|(error, _)| error)
-        .during("bringing the card up")?;
+    let config = slot.config();
+    let card =
+        Card::bring_up(slot.machine(arena, pages), &config).map_err(|(error, _)| error).during("bringing the card up")?;
     let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())

@@ -2,7 +2,6 @@
 #![no_std]
 #![no_main]
 
-use bareverbs_mlx5::Config;
 use board::card::{Card, Slot};
 use board::{During as _, Failure};
 
@@ -12,6 +11,7 @@ fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(64 * 4096).during("the arena is in use")?;
     let pages = board::dma::firmware_pages().during("the pages for the firmware are in use")?;
-    let brought = Card::<512>::bring_up(slot.machine(arena, pages), &Config::DEFAULT);
+    let config = slot.config();
+    let brought = Card::<512>::bring_up(slot.machine(arena, pages), &config);
     brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
 }

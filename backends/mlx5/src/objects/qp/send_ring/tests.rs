@@ -2,7 +2,9 @@
 
 use std::vec::Vec;
 
-use bareverbs::{Access, Lkey, MwType, RecvRing as _, Remote, RingLayout, SendRing as _, SendWriter as _};
+use bareverbs::{
+    Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, Remote, RingLayout, SendRing as _, SendWriter as _,
+};
 
 use super::*;
 use crate::dma::uar::Uar;
@@ -39,11 +41,11 @@ fn sges(sq: &mut Mock, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
     sq.writer().put_sges(at, op, sges, flags);
 }
 
-/// Rings for what was written from block `from` on.
-fn ring_from(sq: &mut Mock, from: u32, end: u32, write: impl FnOnce(&mut Mlx5SendWriter<'_, MockPlatform>)) {
+/// Rings for what `write` writes up to block `end`.
+fn ring_to(sq: &mut Mock, end: u32, write: impl FnOnce(&mut Mlx5SendWriter<'_, MockPlatform>)) {
     let mut writer = sq.writer();
     write(&mut writer);
-    writer.ring(from, end);
+    writer.ring(end);
 }
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -169,7 +171,7 @@ fn bind(kind: MwType, length: u64, access: Access) -> Bind {
 
 #[test]
 fn a_bind_is_a_umr_of_three_blocks_and_fences_the_next_request() {
-    let (mut sq, shared) = made(4);
+    let (sq, shared) = made(4);
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let op = bind(MwType::Type1, 0x3000, access);
     assert_eq!(Writer::bind_blocks(&op), 3);
@@ -185,17 +187,15 @@ fn a_bind_is_a_umr_of_three_blocks_and_fences_the_next_request() {
     translation.resize(64, 0);
     assert_eq!(ring(&shared, 0, 64), translation, "at the start of the ring");
 
-    // Whichever writer writes it, the next request waits for the bind, and only that one.
+    // The request of which the core says that it is the next waits for the bind.
     let mut writer = sq.writer();
-    writer.put_inline(5, &SEND, &[], SIGNALED);
+    writer.put_inline(5, &SEND, &[], SIGNALED | SendFlags::AFTER_BIND);
     writer.put_inline(6, &SEND, &[], SIGNALED);
     assert_eq!(ring(&shared, 1, 16)[11], 0x28, "small fence, completion");
-    assert_eq!(ring(&shared, 2, 16)[11], 0x08, "once");
-    // After a RESET none is left.
-    sq.writer().put_bind(7, &op, SIGNALED);
-    sq.reset();
-    sq.writer().put_inline(10, &SEND, &[], SIGNALED);
-    assert_eq!(ring(&shared, 2, 16)[11], 0x08, "at the block behind the bind");
+    assert_eq!(ring(&shared, 2, 16)[11], 0x08, "no other");
+    // The fence of the verbs waits for more.
+    writer.put_inline(7, &SEND, &[], SIGNALED | SendFlags::FENCE | SendFlags::AFTER_BIND);
+    assert_eq!(ring(&shared, 3, 16)[11], 0x88);
 }
 
 #[test]
@@ -214,17 +214,15 @@ fn unbinds_type_2_and_invalidations() {
     assert_eq!(ring(&shared, 1, 32), hex("00001000 12345602 00000000 00000000 0000000000000000 0000000000000010"));
 
     // The request after the bind, and at the end of the ring.
-    sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::empty());
+    sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::AFTER_BIND);
     assert_eq!(ring(&shared, 3, 32), hex("00 0003 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
     assert_eq!(ring(&shared, 0, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
-    sq.writer().put_inline(5, &SEND, &[], SIGNALED);
-    assert_eq!(ring(&shared, 1, 16)[11], 0x28, "what follows an invalidation waits for it");
 }
 
 #[test]
 fn a_doorbell_comes_after_the_record_and_the_record_after_the_request() {
     let (mut sq, shared) = made(8);
-    ring_from(&mut sq, 0xfffe, 0x1_0001, |writer| {
+    ring_to(&mut sq, 0x1_0001, |writer| {
         for at in 0xfffe..0x1_0001 {
             writer.put_sges(at, &WRITE, &[sge(0x1000, 64)], SIGNALED);
         }
@@ -247,7 +245,7 @@ fn what_was_closed_is_announced_by_the_next_writer() {
     writer.put_inline(3, &SEND, &[], SIGNALED);
     writer.close();
     shared.borrow_mut().log.clear();
-    sq.writer().ring(3, 4);
+    sq.writer().ring(4);
     assert_eq!(shared.borrow().log.last(), Some(&Done::Register(4 * 4096 + 0x800, hex("00 0003 0a 123456 01"))));
 }
 
@@ -256,7 +254,7 @@ fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
     let (mut sq, shared) = made_with(4, &Uar::at(4, 256, true));
     let write =
         |at: u32| move |writer: &mut Mlx5SendWriter<'_, MockPlatform>| writer.put_inline(at, &WRITE, &[7; 40], SIGNALED);
-    ring_from(&mut sq, 0, 2, write(0));
+    ring_to(&mut sq, 2, write(0));
     let copied = |half: usize, block: usize| -> Vec<Done> {
         let bytes = [ring(&shared, block, 64), ring(&shared, (block + 1) % 4, 64)].concat();
         bytes.chunks(8).enumerate().map(|(i, word)| Done::Register(4 * 4096 + 0x800 + half + 8 * i, word.to_vec())).collect()
@@ -265,11 +263,11 @@ fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
     let log = take();
     let copy = copied(0, 0);
     assert!(log.ends_with(&[&copy[..], &[Done::Flush]].concat()), "{log:?}");
-    ring_from(&mut sq, 2, 5, write(3));
+    ring_to(&mut sq, 5, write(3));
     // Block 2 was skipped: not alone for the device, so only the doorbell.
     let log = take();
     assert_eq!(log[log.len() - 2..], [Done::Register(4 * 4096 + 0x900, hex("00 0003 08 123456 05")), Done::Flush]);
-    ring_from(&mut sq, 5, 7, write(5));
+    ring_to(&mut sq, 7, write(5));
     let log = take();
     assert!(log.ends_with(&[&copied(0, 1)[..], &[Done::Flush]].concat()));
 }
@@ -295,4 +293,38 @@ fn receives_end_with_the_invalid_key_and_have_no_register() {
     shared.borrow_mut().log.clear();
     rq.ring(0x1_0008);
     assert_eq!(shared.borrow().log, [Done::Publish, Done::Store(RECORD, hex("00000008"))]);
+}
+
+/// By `struct mlx5_wqe_datagram_seg` of rdma-core's `mlx5dv.h`: 48 bytes after the control segment, so a block.
+#[test]
+fn a_datagram_is_a_block_and_its_payload() {
+    let address = EncodedAddress([0, 0x8000_0000_0300_0002, 3, 4, 5, 6].map(u64::to_be));
+    let (remote_qpn, remote_qkey) = (Qpn::new(0x65_4321), Qkey::new(0x8001_0000));
+    let op = DatagramOp { address: &address, remote_qpn, remote_qkey, imm: None };
+    let head = |control: &str| {
+        hex(&std::format!(
+            "{control} 80010000 00000000 80654321 03000002 0000000000000003 0000000000000004 0000000000000005 0000000000000006"
+        ))
+    };
+    // SGEs without bytes are left out; the ring wraps after the address.
+    let (sq, shared) = made(4);
+    let list = [sge(0x10, 1), sge(0x20, 0), sge(0x40, 0x30)];
+    sq.writer().put_datagram(7, &op, Payload::Sges(&list), SIGNALED);
+    assert_eq!(ring(&shared, 3, 64), head("00 0007 0a 123456 06 00 0000 08 00000000"));
+    assert_eq!(ring(&shared, 0, 32), hex("00000001 a1b2c3d4 0000000000000010 00000030 a1b2c3d4 0000000000000040"));
+    assert_eq!([0, 1, 4, 5].map(Writer::datagram_sge_blocks), [1, 2, 2, 3]);
+    // Inline, with immediate data and solicited.
+    let with_imm = DatagramOp { imm: Some([1, 2, 3, 4]), ..op };
+    for length in [0, 1, 4, 11, 12, 13, 60, 61, 100] {
+        let (sq, shared) = made(8);
+        let bytes: Vec<u8> = (1..=length).collect();
+        sq.writer().put_datagram(0, &with_imm, Payload::Inline(&bytes), SendFlags::SOLICITED);
+        let units = if length == 0 { 0 } else { (u32::from(length) + 4).div_ceil(16) };
+        assert_eq!(ring(&shared, 0, 64), head(&std::format!("00 0000 0b 123456 {:02x} 00 0000 02 01020304", 4 + units)));
+        if length != 0 {
+            assert_eq!(ring(&shared, 1, 4), [0x80, 0, 0, length]);
+            assert_eq!(ring(&shared, 1, 4 + bytes.len())[4..], bytes);
+        }
+        assert_eq!(Writer::datagram_inline_blocks(bytes.len()), (4 + units).div_ceil(4));
+    }
 }

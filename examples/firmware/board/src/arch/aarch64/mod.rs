@@ -18,6 +18,8 @@ global_asm!(include_str!("start.S"), registers = const machine::SERIAL >> GIB);
 const GIB: u32 = 30;
 /// Block, access flag, memory type 0, not executable.
 const REGISTERS: u64 = 0x0060_0000_0000_0401;
+/// Block, access flag, memory type 2, not executable.
+const COMBINING: u64 = 0x0060_0000_0000_0409;
 /// Block, access flag, inner shareable, memory type 1.
 const MEMORY: u64 = 0x705;
 
@@ -53,6 +55,22 @@ fn map(span: Span, how: u64) -> Span {
 /// [`MachineError::OutOfReach`].
 pub(crate) fn map_registers(what: &'static str, span: Span) -> Result<(), MachineError> {
     (map(span, REGISTERS) == span).then_some(()).ok_or(MachineError::OutOfReach { what, address: span.base })
+}
+
+/// Maps registers, which are mapped already, a second time at the end of all addresses, so that the processor combines writes to them.
+/// Returns where: for doorbells into which requests are copied. Nothing else is that far up, and only one range is mapped so.
+pub(crate) fn map_combining(span: Span) -> Option<u64> {
+    let gib = span.base >> GIB;
+    if (span.end - 1) >> GIB != gib {
+        return None;
+    }
+    // SAFETY: as in `map`.
+    let table = unsafe { &tables };
+    let last = table.len() as u64 - 1;
+    table.last()?.compare_exchange(0, gib << GIB | COMBINING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+    // SAFETY: as in `map`.
+    unsafe { asm!("dsb ishst", "isb", options(nostack)) };
+    Some(last << GIB | span.base & ((1 << GIB) - 1))
 }
 
 /// Maps RAM; returns what of it is mapped.

@@ -42,8 +42,8 @@ start:
     mov x1, #0x705
     orr x1, x1, x2, lsl #30
     str x1, [x0, x2, lsl #3]
-    # Type 0: Device-nGnRnE. Type 1: normal, write-back.
-    mov x1, #0xff00
+    # Type 0: Device-nGnRnE. Type 1: normal, write-back. Type 2: normal, not cached, which combines writes.
+    ldr x1, =0x44ff00
     msr mair_el1, x1
     # 39 bits, 4 KiB, walks cached and inner shareable, no upper half, 40 physical bits.
     ldr x1, =0x200803519

@@ -43,6 +43,11 @@ pub(crate) fn map_registers(what: &'static str, span: Span) -> Result<(), Machin
     (span.end <= 1 << PHYSICAL).then_some(()).ok_or(MachineError::OutOfReach { what, address: span.base })
 }
 
+/// Returns where registers are mapped so that the processor combines writes to them: nowhere.
+pub(crate) const fn map_combining(_: Span) -> Option<u64> {
+    None
+}
+
 /// Returns what of a range of RAM is reached.
 pub(crate) fn map_memory(span: Span) -> Span {
     Span { end: span.end.min(1 << PHYSICAL), ..span }

@@ -99,6 +99,11 @@ pub(crate) fn map_registers(what: &'static str, span: Span) -> Result<(), Machin
     REGISTERS.contains(&span).then_some(()).ok_or(MachineError::OutOfReach { what, address: span.base })
 }
 
+/// Returns where registers are mapped so that the processor combines writes to them: nowhere.
+pub(crate) const fn map_combining(_: Span) -> Option<u64> {
+    None
+}
+
 /// Returns what of a range of RAM is mapped.
 pub(crate) fn map_memory(span: Span) -> Span {
     Span { end: span.end.min(MEMORY.end), ..span }

@@ -1,0 +1,38 @@
+//! The driver's own functions outside of the verbs.
+
+use bareverbs::Platform;
+
+use crate::driver::Driver;
+use crate::events::health::Health;
+use crate::log::{format_as, logged};
+use crate::{Error, MkeyState};
+
+/// The driver's own functions on a device whose verbs are in use ([`bareverbs::Verbs::direct`]). It does not lend the driver
+/// itself, which could be exchanged for that of another device.
+pub struct Mlx5Direct<'a, P: Platform> {
+    driver: &'a mut Driver<P>,
+}
+
+format_as!([P: Platform] Mlx5Direct<'_, P>, "Mlx5Direct(node {:x})", |this| this.driver.attr.node_guid.0);
+
+impl<'a, P: Platform> Mlx5Direct<'a, P> {
+    pub(crate) const fn new(driver: &'a mut Driver<P>) -> Self {
+        Self { driver }
+    }
+
+    /// Checks the health of the device. To be called about every two seconds, if [`bareverbs::Verbs::maintain`] is not.
+    ///
+    /// # Errors
+    /// The device is gone, or was reset by somebody else.
+    pub fn health(&mut self) -> Result<Health, Error> {
+        Ok(self.driver.health.check(&mut self.driver.commands)?)
+    }
+
+    /// Returns the state of a key by its index, the upper 24 bits of an L_Key or R_Key.
+    ///
+    /// # Errors
+    /// There is no such key, or the command fails.
+    pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
+        logged("query_mkey", self.driver.query_mkey(index))
+    }
+}

@@ -1,0 +1,91 @@
+//! Addresses of datagrams, and multicast groups.
+
+use bareverbs::{AddressVector, EncodedAddress, Gid, Platform};
+use bareverbs_mlx5_spec::{AttachToMcgIn, Buffer, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
+
+use super::Qp;
+use super::modify::stat_rate;
+use crate::driver::Driver;
+use crate::error::PackedError;
+
+/// Returns the datagram segment of an address as words to store, without Q_Key and queue pair. Every driver sets `EXT`: the
+/// segment has its full length (`MLX5_EXTENDED_UD_AV`).
+fn encode(av: &AddressVector, rates: u32) -> Result<EncodedAddress, PackedError> {
+    let mut bytes = [0; WqeDatagramSeg::SIZE];
+    let mut segment = ViewMut::<WqeDatagramSeg>::of(&mut bytes);
+    segment
+        .set(WqeDatagramSeg::EXT, 1)
+        .set(WqeDatagramSeg::STAT_RATE, stat_rate(av.static_rate, rates)?)
+        .set(WqeDatagramSeg::SL, u32::from(av.sl))
+        .set(WqeDatagramSeg::MLID, u32::from(av.src_path_bits))
+        .set(WqeDatagramSeg::RLID, u32::from(av.dlid.get()));
+    if let Some(route) = &av.grh {
+        segment
+            .set(WqeDatagramSeg::GRH, 1)
+            .set(WqeDatagramSeg::SGID_INDEX, u32::from(route.sgid_index))
+            .set(WqeDatagramSeg::HOP_LIMIT, u32::from(route.hop_limit))
+            .set(WqeDatagramSeg::TCLASS, u32::from(route.traffic_class))
+            .set(WqeDatagramSeg::FLOW_LABEL, route.flow_label)
+            .set_bytes(WqeDatagramSeg::RGID, &route.dgid.0);
+    }
+    let mut words = [0; WqeDatagramSeg::SIZE / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    Ok(EncodedAddress(words))
+}
+
+impl<P: Platform> Driver<P> {
+    /// Returns what each datagram to an address carries.
+    pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, PackedError> {
+        self.check_route(av)?;
+        encode(av, self.caps.stat_rates)
+    }
+
+    /// Attaches a queue pair to a group.
+    pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0);
+        self.commands.command_without_output::<cmd::AttachToMcg>(input.view())
+    }
+
+    /// Detaches a queue pair from a group.
+    pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0);
+        self.commands.command_without_output::<cmd::DetachFromMcg>(input.view())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::{GlobalRoute, Lid};
+
+    use super::super::segment::datagram;
+    use super::*;
+
+    /// Returns the bytes of a segment.
+    fn bytes(words: [u64; 6]) -> std::vec::Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    /// By `struct mlx5_wqe_av` of rdma-core's `mlx5dv.h`: qkey at 0, dqp_dct at 8, stat_rate_sl at 12, fl_mlid at 13, rlid at 14,
+    /// tclass at 26, hop_limit at 27, grh_gid_fl at 28, rgid at 32. Its `mlx5_create_ah` sets them.
+    #[test]
+    fn an_address_is_the_bytes_of_its_structure() {
+        let av = AddressVector { dlid: Lid::new(0x1234), sl: 5, src_path_bits: 0x2b, static_rate: 3, port_num: 1, grh: None };
+        // Static rate 3 of the verbs is 8 in the device.
+        let mut expected = [0; 48];
+        expected[..4].copy_from_slice(&[0x80, 0x01, 0, 0]);
+        expected[8..16].copy_from_slice(&[0x80, 0x12, 0x34, 0x56, 0x85, 0x2b, 0x12, 0x34]);
+        assert_eq!(bytes(datagram(&encode(&av, 1 << 8).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let route = GlobalRoute { dgid: Gid(gid), flow_label: 0xa_bcde, sgid_index: 7, hop_limit: 64, traffic_class: 0x99 };
+        expected[26..32].copy_from_slice(&[0x99, 64, 0x40, 0x7a, 0xbc, 0xde]);
+        expected[32..].copy_from_slice(&gid);
+        let av = AddressVector { grh: Some(route), ..av };
+        assert_eq!(bytes(datagram(&encode(&av, 1 << 8).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        // A number of more than 24 bits does not reach the bits beside it.
+        assert_eq!(bytes(datagram(&EncodedAddress::default(), u32::MAX, 0))[8..12], [0, 0xff, 0xff, 0xff]);
+    }
+}

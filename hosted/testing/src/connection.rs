@@ -1,0 +1,155 @@
+//! Queue pairs of two hosts, connected.
+
+use bareverbs::{
+    Access, AddressVector, Completion, CompletionQueue, Mtu, Provider, Psn, QpAttr, QpCap, QpHandle, QpInit, QpType, QueuePair,
+    Verbs,
+};
+
+use crate::error::failed;
+use crate::{Driver, Error, Node, WaitError, Waiter};
+
+/// How two queue pairs are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Transport: RC or UC.
+    pub qp_type: QpType,
+    /// Room for requests on each side.
+    pub cap: QpCap,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// First PSN of each direction: from the first end, from the second.
+    pub psn: (u32, u32),
+    /// Local ACK timeout code: 4.096 µs * 2^timeout.
+    pub timeout: u8,
+    /// Retries without answer.
+    pub retry_cnt: u8,
+    /// Retries without receive, 7 for ever.
+    pub rnr_retry: u8,
+    /// Remote rights of both ends.
+    pub access: Access,
+}
+
+impl Default for Connection {
+    /// RC, 64 requests of 4 SGEs or 128 bytes inline each way, all rights. A peer that does not answer is given up after some 10 ms.
+    fn default() -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 128 },
+            mtu: Mtu::Mtu1024,
+            psn: (0x10_0000, 0x20_0000),
+            timeout: 8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct End {
+    /// The queue pair. Every send has a completion.
+    pub qp: QueuePair<'static, Driver>,
+    /// All completions of the queue pair: it has room for them.
+    pub cq: CompletionQueue<'static, Driver>,
+    waiter: Waiter,
+}
+
+impl End {
+    /// Waits for the next completion of the queue pair. Look at its status first: a request that failed is a completion too.
+    ///
+    /// # Errors
+    /// As of [`Waiter::wait`].
+    pub fn wait(&mut self) -> Result<Completion, WaitError> {
+        self.waiter.wait(&mut self.cq)
+    }
+
+    /// Returns the queue pair and its completion queue: to be destroyed, or used by threads of their own.
+    pub fn into_parts(self) -> (QueuePair<'static, Driver>, CompletionQueue<'static, Driver>) {
+        (self.qp, self.cq)
+    }
+}
+
+/// Creates a queue pair on each node and connects the two, as [`Connection::default`] says.
+///
+/// # Errors
+/// A table is full, or a device does not answer, or refuses.
+pub fn connect(a: &mut Node, b: &mut Node) -> Result<[End; 2], Error> {
+    connect_with(a, b, &Connection::default())
+}
+
+/// Creates a queue pair on each node and connects the two.
+///
+/// ```
+/// use bareverbs::{QpType, Mtu};
+/// use bareverbs_testing::{Connection, Faults, connect_with, pair};
+///
+/// let [mut a, mut b] = pair(Faults::none())?;
+/// let unreliable = Connection { qp_type: QpType::Uc, mtu: Mtu::Mtu256, ..Connection::default() };
+/// let [_qa, _qb] = connect_with(&mut a, &mut b, &unreliable)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As of [`connect`], or the device cannot do what is asked for.
+pub fn connect_with(a: &mut Node, b: &mut Node, connection: &Connection) -> Result<[End; 2], Error> {
+    let (end_a, end_b) = (create(a, connection)?, create(b, connection)?);
+    join((&mut a.verbs, end_a.qp.handle()), (&mut b.verbs, end_b.qp.handle()), connection)?;
+    Ok([end_a, end_b])
+}
+
+fn create(node: &mut Node, connection: &Connection) -> Result<End, Error> {
+    let Connection { qp_type, cap, .. } = *connection;
+    let sizes = node.verbs.ring_sizes(qp_type, &cap).map_err(failed)?;
+    let cq = node.verbs.create_cq(sizes.send_blocks.saturating_add(sizes.recv_entries)).map_err(failed)?;
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let qp = node.verbs.create_qp(&QpInit { pd: node.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: true }).map_err(failed)?;
+    Ok(End { qp, cq, waiter: node.waiter() })
+}
+
+/// Connects two queue pairs in RESET, of any provider and transport. Between machines, LID, QPN and PSN go over another connection
+/// first; here both ends are in one process.
+///
+/// # Errors
+/// A handle is stale, or a device does not answer, or refuses.
+pub fn join<A, B>(
+    (a, qp_a): (&mut Verbs<'_, A>, QpHandle),
+    (b, qp_b): (&mut Verbs<'_, B>, QpHandle),
+    connection: &Connection,
+) -> Result<(), Error>
+where
+    A: Provider<Error: Send + Sync + 'static>,
+    B: Provider<Error: Send + Sync + 'static>,
+{
+    let (psn_a, psn_b) = connection.psn;
+    let attr_a = attributes(b, qp_b, connection, psn_b, psn_a)?;
+    let attr_b = attributes(a, qp_a, connection, psn_a, psn_b)?;
+    a.connect(qp_a, &attr_a).map_err(failed)?;
+    b.connect(qp_b, &attr_b).map_err(failed)
+}
+
+/// Returns the attributes of a queue pair whose peer is this one.
+fn attributes<P: Provider<Error: Send + Sync + 'static>>(
+    peer: &mut Verbs<'_, P>,
+    qp: QpHandle,
+    connection: &Connection,
+    rq_psn: u32,
+    sq_psn: u32,
+) -> Result<QpAttr, Error> {
+    Ok(QpAttr {
+        access: connection.access,
+        port_num: 1,
+        av: AddressVector { dlid: peer.query_port(1).map_err(failed)?.lid, port_num: 1, ..AddressVector::default() },
+        path_mtu: connection.mtu,
+        dest_qpn: peer.qp(qp).map_err(failed)?.qpn,
+        rq_psn: Psn::new(rq_psn),
+        sq_psn: Psn::new(sq_psn),
+        timeout: connection.timeout,
+        retry_cnt: connection.retry_cnt,
+        rnr_retry: connection.rnr_retry,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        ..QpAttr::default()
+    })
+}

@@ -1,0 +1,71 @@
+//! Tests of RDMA programs without a card: simulated hosts, the connections between them, and what goes wrong with both.
+//!
+//! # Example
+//!
+//! Two hosts on a wire that loses 2 % of the frames, and a message from one to the other:
+//!
+//! ```
+//! use bareverbs::{Access, DmaBuffer, SendWr, WcStatus};
+//! use bareverbs_testing::{Faults, Probability, connect, pair};
+//!
+//! let [mut a, mut b] = pair(Faults::none().loss(Probability::per_mille(20)).seed(7))?;
+//! let [mut qa, _qb] = connect(&mut a, &mut b)?;
+//! let target = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//!
+//! qa.qp.send.post(&SendWr::write(target.remote(0), b"hello, peer"))?;
+//! assert_eq!(qa.wait()?.status, WcStatus::Success);
+//! let mut bytes = [0; 11];
+//! target.read(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello, peer");
+//! assert_eq!(b.findings(), []);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Time
+//!
+//! By default simulated time moves only while the program waits or polls ([`bareverbs_sim::in_process`]). A program of one thread
+//! then does the same each time, to the nanosecond; another seed of [`Faults`] is another run. A program of several threads, or one
+//! that sleeps, wants time that passes by itself: [`Network::run_in_background`].
+//!
+//! # Faults
+//!
+//! | what | by |
+//! |---|---|
+//! | frames lost, duplicated, reordered, delayed | [`Faults`], or [`World::set_wire_faults`] while it runs |
+//! | a partition, also of one direction | [`Network::cut`], [`Network::heal`] |
+//! | a cable without its other end | [`Node::set_link`] |
+//! | a device that is gone, now or at the n-th write to it | [`Node::remove`], [`Node::remove_after`] |
+//! | a device that lies, or does not answer | [`Node::arm`] with a [`Fault`] |
+//! | a device of another kind | [`Network::add`] with a [`DeviceConfig`], as [`DeviceConfig::profile`] makes it |
+//!
+//! # What it is not
+//!
+//! It has no panic hook and no global state. A wait that is over is an error with the facts ([`Overdue`]), never a hang.
+#![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod bring_up;
+mod connection;
+mod error;
+mod faults;
+mod network;
+mod node;
+mod wait;
+
+pub use bareverbs_sim::fault::Fault;
+pub use bareverbs_sim::in_process::World;
+pub use bareverbs_sim::wire::{Probability, WireFaults};
+pub use bareverbs_sim::{DeviceConfig, Profile};
+
+pub use bring_up::{await_port, bring_up, driver_config};
+pub use connection::{Connection, End, connect, connect_with, join};
+pub use error::Error;
+pub use faults::Faults;
+pub use network::{Network, Running};
+pub use node::{Driver, Node, PAGES, nodes, pair};
+pub use wait::{Overdue, PATIENCE, WaitError, Waiter};

@@ -1,0 +1,205 @@
+//! Hosts whose devices are up, and the network between them.
+
+use bareverbs::{Access, PdHandle, QpRings, Region, Storage, Verbs};
+use bareverbs_mlx5::Mlx5;
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::audit::Finding;
+use bareverbs_sim::fault::Fault;
+use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform};
+
+use crate::error::failed;
+use crate::{Error, Faults, Network, Waiter, bring_up, driver_config};
+
+/// Pages of 4096 bytes for the queues of a [`Node`]. The device's firmware has pages of its own.
+pub const PAGES: usize = 1024;
+
+/// The driver of a [`Node`].
+pub type Driver = Mlx5<SimPlatform, PAGES>;
+
+/// 4 protection domains, 64 regions, 16 windows, 32 completion queues and 16 queue pairs.
+type Tables = Storage<'static, Driver, 4, 64, 16, 32, 16>;
+/// 512 blocks of sends and 256 receives of a queue pair.
+type Rings = QpRings<512, 256>;
+
+/// A host whose device is up, with a protection domain.
+///
+/// It has room for 4 protection domains, 64 regions, 16 windows, 32 completion queues, and 16 queue pairs of 512 blocks of sends and 256
+/// receives. The tables, about 200 KiB, are leaked: queues and regions live as long as the test wants. For thousands of hosts in one
+/// process see [`bring_up`].
+#[derive(Debug)]
+pub struct Node {
+    /// The simulated host: its memory, its clock, its device.
+    pub host: Host,
+    /// The verbs on its device.
+    pub verbs: Verbs<'static, Driver>,
+    /// A protection domain, in which [`Self::register`] and [`connect`](crate::connect) make what they make.
+    pub pd: PdHandle,
+    network: Network,
+}
+
+impl Node {
+    pub(crate) fn new(network: &Network, host: Host) -> Result<Self, Error> {
+        let rings: &'static [Rings; 16] = Box::leak(Box::default());
+        let tables: &'static mut Tables = Box::leak(Box::new(Storage::new(QpRings::views(rings))));
+        let mut verbs = bring_up(&host, &driver_config(&host), tables)?;
+        let pd = verbs.alloc_pd().map_err(failed)?;
+        Ok(Self { host, verbs, pd, network: network.clone() })
+    }
+
+    /// Returns the network that the host is in.
+    pub const fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Returns what waits for completions of this host.
+    pub fn waiter(&self) -> Waiter {
+        Waiter::new(self.network.clone(), self.host.clone())
+    }
+
+    /// Allocates `len` bytes, zeroed, and registers them in the node's protection domain. The region owns them; peers name them by
+    /// [`Region::remote`], requests of this host by [`Region::sge`].
+    ///
+    /// # Errors
+    /// The rights are invalid, the table is full, or the device refuses.
+    pub fn register(&mut self, len: usize, access: Access) -> Result<Region<'static, SimBuffer>, Error> {
+        let bytes = self.host.memory(len).whole();
+        self.verbs.reg_mr(self.pd, bytes, access).map_err(|refused| failed(refused.error))
+    }
+
+    /// Arms a fault of the device, which happens once.
+    ///
+    /// ```
+    /// use bareverbs::{Access, SendWr};
+    /// use bareverbs_testing::{Fault, Faults, WaitError, connect, pair};
+    ///
+    /// let [mut a, mut b] = pair(Faults::none())?;
+    /// let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let cqn = a.verbs.cq(qa.cq.handle())?.cqn.get();
+    /// a.arm(Fault::DropCqe { cqn });
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"x"))?;
+    /// assert!(matches!(qa.wait(), Err(WaitError::Overdue(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn arm(&self, fault: Fault) {
+        self.host.with_device(|device| device.faults_mut().arm(fault));
+    }
+
+    /// Takes the device out of its slot: its registers read as all ones, and it does nothing. Calls of the control path, such as
+    /// [`Verbs::maintain`], find that; then queues return their requests as flushed.
+    ///
+    /// ```
+    /// use bareverbs::{SendWr, WcStatus};
+    /// use bareverbs_testing::{Faults, connect, pair};
+    ///
+    /// let [mut a, mut b] = pair(Faults::none())?;
+    /// let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// b.remove();
+    /// qa.qp.send.post(&SendWr::send(b"anybody?"))?;
+    /// assert_eq!(qa.wait()?.status, WcStatus::RetryExcErr);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove(&self) {
+        self.host.with_device(|device| device.set_removed(true));
+    }
+
+    /// Removes the device at the write to its registers after this many more, which is lost. Each command and each doorbell is a
+    /// write, so a loop over `writes` ends a program at each of its steps.
+    pub fn remove_after(&self, writes: u64) {
+        self.host.with_device(|device| device.remove_after(writes));
+    }
+
+    /// Plugs the cable, or pulls it.
+    pub fn set_link(&self, plugged: bool) {
+        self.host.with_device(|device| device.set_link(plugged));
+    }
+
+    /// Returns the mistakes of the driver that the device has found. A test that ends with none is a better one.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.host.with_device(|device| device.audit().findings().to_vec())
+    }
+}
+
+/// Returns two hosts with a device each, up and with an active port.
+///
+/// ```
+/// use bareverbs_testing::{Faults, connect, pair};
+///
+/// let [mut a, mut b] = pair(Faults::none())?;
+/// let [_qa, _qb] = connect(&mut a, &mut b)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As of [`Network::add`].
+pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
+    nodes(faults)
+}
+
+/// Returns as many hosts as asked for, as [`pair`] does.
+///
+/// ```
+/// use bareverbs_testing::{Faults, connect, nodes};
+///
+/// let [mut a, mut b, mut c] = nodes(Faults::none())?;
+/// let [_ab, _ba] = connect(&mut a, &mut b)?;
+/// let [_ac, _ca] = connect(&mut a, &mut c)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As of [`Network::add`].
+pub fn nodes<const N: usize>(faults: Faults) -> Result<[Node; N], Error> {
+    let network = Network::new(faults);
+    let nodes = (1..).take(N).map(|lid| network.add(DeviceConfig::with_lid(lid))).collect::<Result<Vec<_>, _>>()?;
+    nodes.try_into().map_err(|_| failed("more hosts than there are LIDs"))
+}
+
+impl Network {
+    /// Adds a host with such a device, brings it up and waits for its port.
+    ///
+    /// ```
+    /// use bareverbs_testing::{DeviceConfig, Faults, Network, Profile, connect};
+    ///
+    /// let network = Network::new(Faults::none());
+    /// let mut a = network.add(DeviceConfig::profile(Profile::ConnectX5, 1))?;
+    /// let mut b = network.add(DeviceConfig { blue_flame: false, ..DeviceConfig::with_lid(2) })?;
+    /// let [_qa, _qb] = connect(&mut a, &mut b)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There can be no such device here (two have one LID, say), the driver cannot bring it up, or its port is not active after a
+    /// minute.
+    pub fn add(&self, device: DeviceConfig) -> Result<Node, Error> {
+        Node::new(self, self.world().add(device).map_err(failed)?)
+    }
+
+    /// Loses each frame between two hosts from now on, in both directions. [`World::set_cut`](crate::World::set_cut) cuts one direction.
+    ///
+    /// ```
+    /// use bareverbs::{RecvWr, SendWr, WcStatus};
+    /// use bareverbs_testing::{Faults, connect, nodes};
+    ///
+    /// let [mut a, mut b, mut c] = nodes(Faults::none())?;
+    /// let [mut to_b, _b] = connect(&mut a, &mut b)?;
+    /// let [mut to_c, mut from_a] = connect(&mut a, &mut c)?;
+    /// a.network().cut(&a, &b);
+    /// to_b.qp.send.post(&SendWr::send(b"lost"))?;
+    /// assert_eq!(to_b.wait()?.status, WcStatus::RetryExcErr);
+    /// from_a.qp.recv.post(&RecvWr { wr_id: 1, sges: &[] })?;
+    /// to_c.qp.send.post(&SendWr::send(b""))?;
+    /// assert_eq!(from_a.wait()?.status, WcStatus::Success);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cut(&self, a: &Node, b: &Node) {
+        self.world().set_cut(&a.host, &b.host, true);
+        self.world().set_cut(&b.host, &a.host, true);
+    }
+
+    /// Ends what [`Self::cut`] began.
+    pub fn heal(&self, a: &Node, b: &Node) {
+        self.world().set_cut(&a.host, &b.host, false);
+        self.world().set_cut(&b.host, &a.host, false);
+    }
+}
