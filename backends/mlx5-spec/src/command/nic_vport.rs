@@ -139,6 +139,21 @@ crate::layout! {
     SetRoceAddressOut "set_roce_address_out", output;
 }
 
+crate::layout! {
+    /// Input of QUERY_ROCE_ADDRESS (`mlx5_ifc.h`, `query_roce_address_in`).
+    QueryRoceAddressIn "query_roce_address_in", 16 bytes, input {
+        ROCE_ADDRESS_INDEX "roce_address_index" (8:31..16);
+        VHCA_PORT_NUM "vhca_port_num" (8:3..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_ROCE_ADDRESS (`mlx5_ifc.h`, `query_roce_address_out`).
+    QueryRoceAddressOut "query_roce_address_out", 48 bytes, output {
+        ROCE_ADDRESS "roce_address" (@16 RoceAddrLayout);
+    }
+}
+
 /// Kinds of address list ([`NicVportContext::ALLOWED_LIST_TYPE`], `MLX5_NVPRT_LIST_TYPE_*`).
 pub mod nic_vport_list {
     /// Unicast MAC addresses.

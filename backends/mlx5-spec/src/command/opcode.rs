@@ -301,6 +301,7 @@ commands! {
         QueryVportState = 0x750 "QUERY_VPORT_STATE": QueryVportStateIn => QueryVportStateOut, none;
         QueryNicVportContext = 0x754 "QUERY_NIC_VPORT_CONTEXT": QueryNicVportContextIn => QueryNicVportContextOut, none;
         ModifyNicVportContext = 0x755 "MODIFY_NIC_VPORT_CONTEXT": ModifyNicVportContextIn => ModifyNicVportContextOut, none;
+        QueryRoceAddress = 0x760 "QUERY_ROCE_ADDRESS": QueryRoceAddressIn => QueryRoceAddressOut, none;
         SetRoceAddress = 0x761 "SET_ROCE_ADDRESS": SetRoceAddressIn => SetRoceAddressOut, none;
         QueryHcaVportContext = 0x762 "QUERY_HCA_VPORT_CONTEXT": QueryHcaVportContextIn => QueryHcaVportContextOut, none;
         ModifyHcaVportContext = 0x763 "MODIFY_HCA_VPORT_CONTEXT": ModifyHcaVportContextIn => ModifyHcaVportContextOut, none;

@@ -27,7 +27,6 @@ crate::codes! {
         ModifyVportState = 0x751 "MODIFY_VPORT_STATE",
         QueryEswVportContext = 0x752 "QUERY_ESW_VPORT_CONTEXT",
         ModifyEswVportContext = 0x753 "MODIFY_ESW_VPORT_CONTEXT",
-        QueryRoceAddress = 0x760 "QUERY_ROCE_ADDRESS",
         QueryVnicEnv = 0x76f "QUERY_VNIC_ENV",
         SetMonitorCounter = 0x774 "SET_MONITOR_COUNTER",
         ArmMonitorCounter = 0x775 "ARM_MONITOR_COUNTER",

@@ -253,6 +253,7 @@ fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         QueryNicVportContext in Booted =>
             |firmware, _, input, output| nic_vport::query_context(firmware, input, output, room);
         ModifyNicVportContext in Booted => nic_vport::modify_context;
+        QueryRoceAddress in Running => nic_vport::query_roce_address;
         SetRoceAddress in Running => nic_vport::set_roce_address;
         CreateTis in Running => nic_queue::create_tis;
         DestroyTis in Running => nic_queue::destroy_tis;

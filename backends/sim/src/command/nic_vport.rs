@@ -2,8 +2,8 @@
 
 use bareverbs_mlx5_spec::{
     CmdStatus, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyNicVportFieldSelect, NicVportContext,
-    QueryNicVportContextIn, QueryNicVportContextOut, QueryVportStateIn, QueryVportStateOut, ROCE_VERSION_2, RoceAddrLayout,
-    SetRoceAddressIn, SetRoceAddressOut, View, ViewMut, roce_l3_type,
+    QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateIn,
+    QueryVportStateOut, ROCE_VERSION_2, RoceAddrLayout, SetRoceAddressIn, SetRoceAddressOut, View, ViewMut, roce_l3_type,
 };
 
 use super::refusal::{Outcome, Refusal};
@@ -18,6 +18,9 @@ const ENTRY: usize = 8;
 const NEW_LIST: usize = ModifyNicVportContextIn::NIC_VPORT_CONTEXT.offset() + NicVportContext::CURRENT_UC_MAC_ADDRESS.offset();
 /// Where that of QUERY_NIC_VPORT_CONTEXT begins.
 const LIST: usize = QueryNicVportContextOut::NIC_VPORT_CONTEXT.offset() + NicVportContext::CURRENT_UC_MAC_ADDRESS.offset();
+
+/// Why an index of the address table of RoCE is refused.
+const BEYOND_TABLE: &str = "beyond the address table";
 
 /// The port of this function, which must be one of Ethernet. No public source tells the status with which a card with an
 /// InfiniBand port refuses these commands.
@@ -162,6 +165,12 @@ fn new_list(input: View<'_, ModifyNicVportContextIn>) -> Result<(usize, Vec<u64>
     Ok((kind, bytes.as_chunks::<ENTRY>().0.iter().map(|entry| u64::from_be_bytes(*entry)).collect()))
 }
 
+/// The port of a command about addresses of RoCE, which counts ports from 1; 0 stands for the port of this function too.
+fn check_roce_port(firmware: &Firmware, port: u32) -> Outcome {
+    check_vport(firmware, 0, false)?;
+    if port > 1 { Err(Refusal::new(CmdStatus::BadParam, "no such port")) } else { Ok(()) }
+}
+
 /// SET_ROCE_ADDRESS. Zeros instead of an IP address empty the entry (Linux `mlx5_core_roce_gid_set` without a GID).
 pub(super) fn set_roce_address(
     firmware: &mut Firmware,
@@ -169,10 +178,7 @@ pub(super) fn set_roce_address(
     input: View<'_, SetRoceAddressIn>,
     _: &mut ViewMut<'_, SetRoceAddressOut>,
 ) -> Outcome {
-    check_vport(firmware, 0, false)?;
-    if input.get(SetRoceAddressIn::VHCA_PORT_NUM) > 1 {
-        return Err(Refusal::new(CmdStatus::BadParam, "no such port"));
-    }
+    check_roce_port(firmware, input.get(SetRoceAddressIn::VHCA_PORT_NUM))?;
     let new = input.sub(SetRoceAddressIn::ROCE_ADDRESS);
     let gid: [u8; 16] = new.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default();
     let is_ipv4 = match new.get(RoceAddrLayout::ROCE_L3_TYPE) {
@@ -191,5 +197,29 @@ pub(super) fn set_roce_address(
         Some(RoceAddress { gid, is_ipv4, mac: [a, b, c, d, e, f], vlan })
     };
     let set = firmware.engine.set_roce_address(input.get(SetRoceAddressIn::ROCE_ADDRESS_INDEX), address);
-    set.map_err(|status| Refusal::new(status, "beyond the address table"))
+    set.map_err(|status| Refusal::new(status, BEYOND_TABLE))
+}
+
+/// QUERY_ROCE_ADDRESS. Zeros are an empty entry. Linux never sends it, so that nobody has published with which status a card
+/// refuses an index.
+pub(super) fn query_roce_address(
+    firmware: &mut Firmware,
+    _: &mut StepContext<'_>,
+    input: View<'_, QueryRoceAddressIn>,
+    output: &mut ViewMut<'_, QueryRoceAddressOut>,
+) -> Outcome {
+    check_roce_port(firmware, input.get(QueryRoceAddressIn::VHCA_PORT_NUM))?;
+    let entry = firmware.engine.roce_address(input.get(QueryRoceAddressIn::ROCE_ADDRESS_INDEX));
+    let Some(entry) = entry.map_err(|status| Refusal::new(status, BEYOND_TABLE))? else { return Ok(()) };
+    let RoceAddress { gid, is_ipv4, mac: [a, b, c, d, e, f], vlan } = entry;
+    output
+        .sub(QueryRoceAddressOut::ROCE_ADDRESS)
+        .set_bytes(RoceAddrLayout::SOURCE_L3_ADDRESS, &gid)
+        .set(RoceAddrLayout::VLAN_VALID, vlan.is_some().into())
+        .set(RoceAddrLayout::VLAN_ID, vlan.unwrap_or_default().into())
+        .set(RoceAddrLayout::SOURCE_MAC_47_32, u16::from_be_bytes([a, b]).into())
+        .set(RoceAddrLayout::SOURCE_MAC_31_0, u32::from_be_bytes([c, d, e, f]))
+        .set(RoceAddrLayout::ROCE_L3_TYPE, if is_ipv4 { roce_l3_type::IPV4 } else { roce_l3_type::IPV6 })
+        .set(RoceAddrLayout::ROCE_VERSION, ROCE_VERSION_2);
+    Ok(())
 }

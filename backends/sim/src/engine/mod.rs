@@ -143,6 +143,11 @@ impl Engine {
         self.shared.port.set_roce_address(index, address)
     }
 
+    /// Returns an entry of the address table of RoCE, `None` if it is empty. Refused as [`Self::set_roce_address`].
+    pub(crate) fn roce_address(&self, index: u32) -> Result<Option<RoceAddress>, CmdStatus> {
+        self.shared.port.roce_address(index)
+    }
+
     /// Forgets all objects, frames, events and counts, and what the driver has set of the port.
     pub(crate) fn reset(&mut self) {
         let none = Registry::new(&self.shared.config.limits, 0);

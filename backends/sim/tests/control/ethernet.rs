@@ -9,7 +9,8 @@ const BAD_OP: u8 = 2;
 const BAD_PARAM: u8 = 3;
 const BAD_INPUT_LEN: u8 = 0x50;
 /// Commands of an Ethernet port: opcode, length of the input, room for the output.
-const COMMANDS: [(u16, usize, usize); 4] = [(0x750, 16, 16), (0x754, 16, 272), (0x755, 512, 16), (0x761, 48, 16)];
+const COMMANDS: [(u16, usize, usize); 5] =
+    [(0x750, 16, 16), (0x754, 16, 272), (0x755, 512, 16), (0x760, 16, 48), (0x761, 48, 16)];
 /// Events of a change of the port.
 const PORT_CHANGE: u64 = 1 << 9;
 
@@ -225,6 +226,26 @@ fn set_address(host: &mut Host, index: u32, dwords: &[(usize, u32)]) -> u8 {
         bytes[16 + at..16 + at + 4].copy_from_slice(&value.to_be_bytes());
     }
     host.command(&bytes, 16).0
+}
+
+/// QUERY_ROCE_ADDRESS: the dwords behind the status.
+fn address(host: &mut Host, index: u32) -> (u8, [u32; 8]) {
+    let (status, output) = host.command(&input(0x760, 16, &[(8, index << 16)]), 48);
+    (status, core::array::from_fn(|dword| be32(&output, 16 + 4 * dword)))
+}
+
+#[test]
+fn an_address_of_roce_is_read_as_it_was_set() {
+    let mut host = Host::running(ethernet());
+    let ipv4 = [(8, 0xffff), (12, 0x0a00_0001), (16, 0x0200), (20, 0x1234_5678), (24, 2)];
+    let ipv6 = [(0, 0xfe80_0000), (12, 0x0102_0304), (16, 1 << 28 | 5 << 16 | 0x0201), (20, 0x9abc_def0), (24, 1 << 8 | 2)];
+    assert_eq!((set_address(&mut host, 3, &ipv4), set_address(&mut host, 127, &ipv6)), (0, 0));
+    assert_eq!(address(&mut host, 3), (0, [0, 0, 0xffff, 0x0a00_0001, 0x0200, 0x1234_5678, 2, 0]));
+    assert_eq!(address(&mut host, 127), (0, [0xfe80_0000, 0, 0, 0x0102_0304, 0x1005_0201, 0x9abc_def0, 0x102, 0]));
+    assert_eq!(address(&mut host, 4), (0, [0; 8]), "never set");
+    assert_eq!(set_address(&mut host, 3, &[]), 0);
+    assert_eq!(address(&mut host, 3), (0, [0; 8]), "emptied");
+    assert_eq!(address(&mut host, 128).0, BAD_PARAM);
 }
 
 #[test]

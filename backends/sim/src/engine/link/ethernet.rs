@@ -77,6 +77,11 @@ impl EthernetPort {
         Ok(())
     }
 
+    /// Returns an entry of the address table, `None` if it is empty. Refused with [`CmdStatus::BadParam`] beyond it.
+    pub(super) fn entry(&self, index: u32) -> Result<Option<RoceAddress>, CmdStatus> {
+        self.addresses.get(index as usize).copied().ok_or(CmdStatus::BadParam)
+    }
+
     fn address(&self, index: u32) -> Option<&RoceAddress> {
         self.addresses.get(index as usize)?.as_ref()
     }

@@ -78,6 +78,14 @@ impl PortLink {
         }
     }
 
+    /// Returns an entry of that table. Refused as [`Self::set_roce_address`].
+    pub(in crate::engine) fn roce_address(&self, index: u32) -> Result<Option<RoceAddress>, CmdStatus> {
+        match self {
+            Self::InfiniBand(_) => Err(CmdStatus::BadParam),
+            Self::Ethernet(port) => port.entry(index),
+        }
+    }
+
     /// Reads the fields of a frame by which the port finds its queue pair. `None` if it is no packet of this link layer.
     #[inline]
     pub(in crate::engine) fn addressing(&self, frame: &[u8]) -> Option<Addressing> {
