@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::{Access, Gid, Guid, Lid, Psn, Qkey, Qpn};
+use crate::{Access, Gid, Guid, Lid, Mac, Psn, Qkey, Qpn};
 
 /// Transport service of a queue pair (`ibv_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,29 +89,30 @@ pub enum PathMigState {
     Armed,
 }
 
-/// Global route of an address vector (`ibv_global_route`).
+/// Global route of an address vector (`ibv_global_route`). On an Ethernet port, the IP header of its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct GlobalRoute {
-    /// Peer's GID.
+    /// Peer's GID: on an Ethernet port its IP address, of the kind that our own GID is.
     pub dgid: Gid,
-    /// Flow label, 20 bits.
+    /// Flow label, 20 bits. On an Ethernet port the UDP source port follows from it, also with IPv4.
     pub flow_label: u32,
     /// Index of our GID.
     pub sgid_index: u8,
-    /// Hop limit.
+    /// Hop limit, or time to live. On an Ethernet port it is not 0; 64 is usual.
     pub hop_limit: u8,
-    /// Traffic class.
+    /// Traffic class, or type of service: six bits DSCP, two bits ECN.
     pub traffic_class: u8,
 }
 
-/// Address vector (`ibv_ah_attr`).
+/// Address vector (`ibv_ah_attr`). On an InfiniBand port it names the peer by [`Self::dlid`], on an Ethernet port by [`Self::grh`] and
+/// [`Self::dmac`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct AddressVector {
-    /// Peer's LID.
+    /// Peer's LID; 0 on an Ethernet port.
     pub dlid: Lid,
-    /// Service level, 4 bits.
+    /// Service level, 4 bits. On an Ethernet port the priority of the VLAN tag, 3 bits.
     pub sl: u8,
     /// Source path bits.
     pub src_path_bits: u8,
@@ -119,8 +120,10 @@ pub struct AddressVector {
     pub static_rate: u8,
     /// Physical port.
     pub port_num: u8,
-    /// Global route, if packets carry a GRH.
+    /// Global route, if packets carry a GRH. On an Ethernet port each path has one.
     pub grh: Option<GlobalRoute>,
+    /// MAC address of the peer, or of the router to it: on Ethernet ports alone. That of a multicast group need not be given.
+    pub dmac: Option<Mac>,
 }
 
 /// Attributes of a queue pair (`ibv_qp_attr`). A modify uses only those in its mask.
@@ -311,15 +314,29 @@ impl PhysState {
     }
 }
 
+/// Link layer of a port (`link_layer` of `ibv_port_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum LinkLayer {
+    /// InfiniBand: a subnet manager gives LIDs, and GIDs come from the port's GUID. A path has a LID.
+    #[default]
+    InfiniBand,
+    /// Ethernet with RoCEv2: GIDs are IP addresses, which the integrator sets ([`Verbs::set_gid`](crate::Verbs::set_gid)). A path has a
+    /// route and a MAC address.
+    Ethernet,
+}
+
 /// What a port has (`ibv_port_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PortAttr {
+    /// Link layer. An Ethernet port has no LIDs, no subnet manager and one P_Key.
+    pub link_layer: LinkLayer,
     /// State.
     pub state: PortState,
     /// Physical state.
     pub phys_state: PhysState,
-    /// Greatest MTU.
+    /// Greatest MTU, of the payload of a packet.
     pub max_mtu: Mtu,
     /// MTU in use; the least one if the port is down and has none.
     pub active_mtu: Mtu,
@@ -337,6 +354,8 @@ pub struct PortAttr {
     pub active_width: u8,
     /// Rate in gigabits a second, all lanes.
     pub active_speed_gbps: u32,
+    /// MAC address of an Ethernet port.
+    pub mac: Mac,
     /// GUID of the port.
     pub port_guid: Guid,
     /// Capability mask (PortInfo:CapabilityMask).

@@ -30,6 +30,7 @@
 //! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`Storage`], [`QpRings`]).
 //! 2. [`Verbs::alloc_pd`], [`Verbs::create_cq`] and [`Verbs::create_qp`] make a protection domain and queues; [`Verbs::connect`] takes the
 //!    queue pair to the peer's.
+//!    On an Ethernet port [`Verbs::set_gid`] sets the addresses first.
 //! 3. [`Verbs::reg_mr`] makes a [`Region`] of a [`DmaBuffer`], which owns it.
 //! 4. [`SendQueue::post`] and [`RecvQueue::post`] post requests; [`CompletionQueue::poll`] takes completions.
 //! 5. [`Verbs::maintain`] and [`Verbs::poll_event`] are called from time to time: a dead card shows there.
@@ -56,6 +57,7 @@ mod errno;
 mod error;
 mod event;
 mod flags;
+mod gid;
 mod handle;
 mod id;
 #[cfg(test)]
@@ -66,6 +68,7 @@ mod interrupt;
 #[path = "tests/kept_verbs.rs"]
 #[expect(unreachable_pub, dead_code, reason = "the whole-stack tests have the file too, and use all of it")]
 mod kept_verbs;
+mod link;
 mod log;
 mod loss;
 mod platform;
@@ -93,8 +96,8 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
-    AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType,
-    ack_timeout,
+    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap,
+    QpState, QpType, ack_timeout,
 };
 pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
@@ -102,14 +105,16 @@ pub use errno::Errno;
 pub use error::{
     AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
     DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DetachMcastError, ModifyQpError,
-    NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError, SgeFault,
-    StaleHandle, TakeError, WaitActiveError,
+    NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError,
+    SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
+pub use gid::{GidEntry, Mac};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
 pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
+pub use link::LinkFault;
 pub use loss::DeviceLoss;
 pub use platform::{
     Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,

@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-use crate::{PhysState, PortAttr, PortState, Provider, QueryError, Verbs, WaitActiveError};
+use crate::{LinkLayer, PhysState, PortAttr, PortState, Provider, QueryError, Verbs, WaitActiveError};
 
 /// First LID that is none of a port: those from here on are multicast, and 0xffff of a port without one (IBTA 4.1.3).
 const MULTICAST: u16 = 0xc000;
@@ -11,14 +11,18 @@ const MULTICAST: u16 = 0xc000;
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl PortAttr {
-    /// Returns whether the port carries traffic: it is active and has a LID.
+    /// Returns whether the port carries traffic: it is active, and has a LID if it is an InfiniBand port.
     pub const fn is_usable(&self) -> bool {
-        matches!(self.state, PortState::Active) && self.lid.get() != 0 && self.lid.get() < MULTICAST
+        let has_address = match self.link_layer {
+            LinkLayer::InfiniBand => self.lid.get() != 0 && self.lid.get() < MULTICAST,
+            LinkLayer::Ethernet => true,
+        };
+        matches!(self.state, PortState::Active) && has_address
     }
 }
 
 impl<P: Provider> Verbs<'_, P> {
-    /// Waits until a port, from 1, is active and has a LID. Returns its attributes.
+    /// Waits until a port, from 1, is active, and has a LID if it is an InfiniBand port. Returns its attributes.
     ///
     /// A reset of a card takes its link down. Training it again takes seconds, and a subnet manager gives the LID at its next
     /// sweep: `opensm` sweeps every ten seconds. 60 seconds are a good timeout.

@@ -5,9 +5,9 @@
 
 use crate::log::format_as;
 use crate::{
-    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, Instant, Lkey, Payload, PortAttr, Psn,
-    Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source, WcData, WcStatus,
-    errno::Errno,
+    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
+    Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source,
+    WcData, WcStatus, errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -160,6 +160,9 @@ pub unsafe trait Provider {
     fn device_attr(&self) -> &DeviceAttr;
     /// Returns the backend's own functions.
     fn direct(&mut self) -> Self::Direct<'_>;
+    /// Returns the link layer of a port, known since bring-up, without asking the device; `port` is from 1, or 0 of a queue pair that
+    /// has none yet.
+    fn link_layer(&self, port: u8) -> LinkLayer;
     /// Returns the state of a port, from 1.
     ///
     /// # Errors
@@ -170,6 +173,11 @@ pub unsafe trait Provider {
     /// # Errors
     /// Same as [`Self::query_port`].
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error>;
+    /// Sets an entry of the GID table of an Ethernet port, or empties it; the core has checked the addresses.
+    ///
+    /// # Errors
+    /// The device refuses, has no such entry, or does not answer; the entry is as before.
+    fn set_gid(&mut self, _: CoreToken, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Self::Error>;
     /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
@@ -337,12 +345,20 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).direct()
     }
 
+    fn link_layer(&self, port: u8) -> LinkLayer {
+        (**self).link_layer(port)
+    }
+
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error> {
         (**self).query_port(port)
     }
 
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error> {
         (**self).query_gid(port, index)
+    }
+
+    fn set_gid(&mut self, call: CoreToken, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Self::Error> {
+        (**self).set_gid(call, port, index, entry)
     }
 
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error> {

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use crate::completion::Cq;
+use crate::link::check_path;
 use crate::log::log_event;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::{PostDatagram, SendLimits, SendQueue};
@@ -13,8 +14,8 @@ use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
     Access, AddressVector, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError,
-    DetachMcastError, DeviceAttr, Gid, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider, QpAttr, QpAttrMask, QpCap,
-    QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, StaleHandle, kind,
+    DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, StaleHandle, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -328,6 +329,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, attr, mask) {
             return Err(ModifyQpError::Value { attribute, value, min, max });
         }
+        let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.attr.port_num };
+        if let Some((attribute, fault)) = link_fault(self.provider.link_layer(port), attr, mask) {
+            return Err(ModifyQpError::Path { attribute, fault });
+        }
         if to == QpState::Reset && !has_queues {
             return Err(ModifyQpError::Owned);
         }
@@ -493,7 +498,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Gives a queue pair for datagrams a copy of what is sent to a multicast group (`ibv_attach_mcast`). Each copy takes a
-    /// receive. The port gets the packets of the group only if it has joined the group at the subnet manager.
+    /// receive. An InfiniBand port gets the packets of the group only if it has joined the group at the subnet manager; an Ethernet
+    /// port gets those that its switch passes on.
     ///
     /// A queue pair is attached to a group once, and detached from all before it is destroyed.
     ///
@@ -504,7 +510,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if qp.qp_type != QpType::Ud {
             return Err(AttachMcastError::Transport { qp_type: qp.qp_type });
         }
-        if gid.0.first() != Some(&0xff) {
+        let is_group = match self.provider.link_layer(qp.attr.port_num) {
+            LinkLayer::InfiniBand => gid.0.first() == Some(&0xff),
+            LinkLayer::Ethernet => gid.is_ip_group(),
+        };
+        if !is_group {
             return Err(AttachMcastError::NoGroup);
         }
         if let Err(error) = self.provider.attach_mcast(CoreToken::NEW, &mut qp.inner, gid) {
@@ -694,6 +704,17 @@ fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<
         DEST_QPN: attr.dest_qpn.get(), 0, NUMBER;
     };
     values.into_iter().find(|one| mask.contains(one.attribute) && !(one.min..=one.max).contains(&one.value))
+}
+
+/// Returns the first path of `mask` that is none of a link layer, and why.
+fn link_fault(link_layer: LinkLayer, attr: &QpAttr, mask: QpAttrMask) -> Option<(QpAttrMask, LinkFault)> {
+    let no_alternate = link_layer == LinkLayer::Ethernet && mask.contains(QpAttrMask::ALT_PATH);
+    if no_alternate {
+        return Some((QpAttrMask::ALT_PATH, LinkFault::AlternatePath));
+    }
+    let paths = [(QpAttrMask::AV, &attr.av), (QpAttrMask::ALT_PATH, &attr.alt_av)];
+    let mut named = paths.into_iter().filter(|(attribute, _)| mask.contains(*attribute));
+    named.find_map(|(attribute, path)| check_path(link_layer, path).err().map(|fault| (attribute, fault)))
 }
 
 /// Returns the longest datagram that a port sends: the MTU in use, or its greatest while it has none.

@@ -1,6 +1,7 @@
 //! The verbs on one device: its tables, and every operation on them.
 
 use crate::completion::Cq;
+use crate::link::check_path;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
@@ -10,8 +11,8 @@ use crate::sync::{Lock, Ordering};
 use crate::table::TableView;
 use crate::window::{Mw, Windows};
 use crate::{
-    AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, PdHandle, PortAttr, Provider,
-    QueryError, kind,
+    AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
+    PortAttr, Provider, QueryError, SetGidError, kind,
 };
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`].
@@ -193,8 +194,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.provider.device_attr()
     }
 
+    pub(crate) fn has_port(&self, port: u8) -> bool {
+        (1..=self.query_device().phys_port_cnt).contains(&port)
+    }
+
     fn check_port(&self, port: u8) -> Result<(), QueryError<P::Error>> {
-        if port == 0 || port > self.query_device().phys_port_cnt { Err(QueryError::Port { port }) } else { Ok(()) }
+        if self.has_port(port) { Ok(()) } else { Err(QueryError::Port { port }) }
     }
 
     /// Returns the state of a port, from 1.
@@ -224,6 +229,51 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.provider.query_gid(port, index).map_err(|error| QueryError::Device(self.failed(error)))
     }
 
+    /// Sets an entry of the GID table of an Ethernet port, from index 0. Paths name it by
+    /// [`GlobalRoute::sgid_index`](crate::GlobalRoute::sgid_index). Queue pairs that use the entry send with its new values from
+    /// then on.
+    ///
+    /// The verbs resolve no addresses: they answer no ARP and no neighbor solicitation, and a path has its peer's MAC address from
+    /// the caller.
+    ///
+    /// # Errors
+    /// There is no such port or entry, the port is an InfiniBand port, an address or the VLAN is impossible, or the device refuses.
+    pub fn set_gid(&mut self, port: u8, index: u16, entry: &GidEntry) -> Result<(), SetGidError<P::Error>> {
+        let GidEntry { gid, mac, vlan } = *entry;
+        if gid == Gid::default() || gid.is_ip_group() {
+            return Err(SetGidError::Address);
+        }
+        if mac == Mac::ZERO || mac.is_group() {
+            return Err(SetGidError::Mac { mac });
+        }
+        if let Some(vlan) = vlan
+            && !(1..=4094).contains(&vlan)
+        {
+            return Err(SetGidError::Vlan { vlan });
+        }
+        self.write_gid(port, index, Some(entry))
+    }
+
+    /// Empties an entry of the GID table of an Ethernet port. What queue pairs send through it is lost, until it is set again: a
+    /// reliable one fails after its retries.
+    ///
+    /// # Errors
+    /// There is no such port or entry, the port is an InfiniBand port, or the device refuses.
+    pub fn delete_gid(&mut self, port: u8, index: u16) -> Result<(), SetGidError<P::Error>> {
+        self.write_gid(port, index, None)
+    }
+
+    fn write_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), SetGidError<P::Error>> {
+        if !self.has_port(port) {
+            return Err(SetGidError::Port { port });
+        }
+        if self.provider.link_layer(port) == LinkLayer::InfiniBand {
+            return Err(SetGidError::InfiniBand { port });
+        }
+        let set = self.provider.set_gid(CoreToken::NEW, port, index, entry);
+        set.map_err(|error| SetGidError::Device(self.failed(error)))
+    }
+
     /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
@@ -236,7 +286,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Makes an address handle for the datagrams of a protection domain's queue pairs. The device is not asked, and nothing of
     /// the verbs is taken.
     ///
-    /// An answer to a datagram that came without a global route:
+    /// On an InfiniBand port, an answer to a datagram that came without a global route:
     ///
     /// ```
     /// # use bareverbs::{Destination, PdHandle, Provider, Qkey, QueuePair, SendWr, Source, Verbs};
@@ -249,10 +299,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The domain's handle is stale, a part of the address is out of range, or the device has no such address.
+    /// The domain's handle is stale, a part of the address is out of range or does not fit the port's link layer, or the device has
+    /// no such address.
     pub fn create_ah(&mut self, pd: PdHandle, av: &AddressVector) -> Result<AddressHandle, CreateAhError<P::Error>> {
         self.pds.get(pd).ok_or(CreateAhError::StalePd)?;
         let ports = u32::from(self.provider.device_attr().phys_port_cnt);
+        if self.has_port(av.port_num) {
+            check_path(self.provider.link_layer(av.port_num), av).map_err(|fault| CreateAhError::Path { fault })?;
+        }
         let flow_label = av.grh.map_or(0, |grh| grh.flow_label);
         for (part, value, min, max) in [
             (AddressPart::PortNum, u32::from(av.port_num), 1, ports),

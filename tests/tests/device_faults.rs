@@ -28,6 +28,10 @@ fn host() -> Host {
     World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap()
 }
 
+fn ethernet_host() -> Host {
+    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1).with_ethernet()).unwrap()
+}
+
 fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
 }
@@ -75,8 +79,8 @@ impl Opcodes {
 }
 
 /// Returns each step of the bring-up with the opcodes of its commands.
-fn commands_of_steps() -> Vec<(Step, u16)> {
-    let host = host();
+fn commands_of_steps(new_host: fn() -> Host) -> Vec<(Step, u16)> {
+    let host = new_host();
     let opcodes = Opcodes::on(&host);
     let mut pairs = Vec::new();
     let mut last = None;
@@ -91,6 +95,12 @@ fn commands_of_steps() -> Vec<(Step, u16)> {
     assert!(driver.is_ok());
     assert!(pairs.len() >= 18, "{pairs:?}");
     pairs
+}
+
+/// Returns the same for ports of both kinds.
+fn commands_of_ports() -> impl Iterator<Item = (fn() -> Host, (Step, u16))> {
+    let kinds: [fn() -> Host; 2] = [host, ethernet_host];
+    kinds.into_iter().flat_map(|kind| commands_of_steps(kind).into_iter().map(move |command| (kind, command)))
 }
 
 /// Brings the device up with a fault armed before `at`, which must end in an error.
@@ -129,8 +139,8 @@ fn reset(host: &Host) {
 
 #[test]
 fn every_command_of_the_bring_up_refused() {
-    for (step, opcode) in commands_of_steps() {
-        let host = host();
+    for (new_host, (step, opcode)) in commands_of_ports() {
+        let host = new_host();
         let (fault, cause) = status_of(opcode, CmdStatus::IntErr);
         let error = bring_up_with_fault(&host, step, fault);
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
@@ -152,8 +162,8 @@ fn every_command_of_the_bring_up_refused() {
 
 #[test]
 fn every_command_of_the_bring_up_without_answer() {
-    for (step, opcode) in commands_of_steps() {
-        let host = host();
+    for (new_host, (step, opcode)) in commands_of_ports() {
+        let host = new_host();
         let error = bring_up_with_fault(&host, step, Fault::StuckCommand { opcode });
         assert_eq!((error.step, error.cause), (step, Error::CommandTimeout { opcode }));
         assert_eq!((error.cause.errno(), error.needs_reset), (Errno::Etimedout, true), "the memory is not to be touched");
@@ -168,8 +178,10 @@ fn every_command_of_the_bring_up_without_answer() {
 
 #[test]
 fn the_device_is_pulled_out_before_each_step() {
-    for at in Step::ALL.iter().copied() {
-        let host = host();
+    // The last step of an InfiniBand port sends nothing, so that nobody notices.
+    let (_, steps_of_infiniband) = Step::ALL.split_last().unwrap();
+    let of_infiniband = steps_of_infiniband.iter().map(|at| (host(), *at));
+    for (host, at) in of_infiniband.chain(Step::ALL.iter().map(|at| (ethernet_host(), *at))) {
         let before = host.clock().now();
         let brought = Driver::bring_up_with(machine(&host), &IMPATIENT, |next| {
             if next == Progress::Step(at) {

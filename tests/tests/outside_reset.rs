@@ -112,9 +112,11 @@ fn assert_dead(mut node: Node, end: &End, cqs: u32) -> Machine<SimPlatform> {
     machine
 }
 
+/// Of an Ethernet port, to which each step of the second half sends something.
 #[test]
 fn in_each_step_of_the_bring_up() {
-    let (_, [host, other]) = hosts();
+    let (world, [other]) = hosts();
+    let host = world.add(DeviceConfig { reset_time: Duration::ZERO, ..DeviceConfig::with_lid(2) }.with_ethernet()).unwrap();
     let mut other = Loopback::new(Node::new(other));
     for (seed, at) in (1..).zip(Step::ALL.iter().copied()) {
         let mut since = Instant::default();

@@ -2,6 +2,9 @@
 
 use core::time::Duration;
 
+/// Whether the driver drives Ethernet ports.
+pub(crate) const ROCE: bool = cfg!(feature = "roce");
+
 /// Options of a bring-up. [`Config::DEFAULT`] suits a physical function that nothing else drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -33,7 +36,11 @@ pub struct Config {
     /// device has them, and the fence's `flush` follows each doorbell. Must be off for doorbells that are mapped uncached, whose
     /// eight-byte writes a BlueFlame register does not put together.
     pub blue_flame: bool,
-    /// Whether the function is a virtual one, which may not set the host's byte order.
+    /// MTU of an Ethernet port in bytes, as that of a network interface: of a frame what follows its header. The payload of packets is
+    /// the greatest of 256 to 4096 bytes that leaves 96 bytes for headers: 1024 of 1500, 4096 from 4192 on. Both ends and the switches
+    /// between them must have it. A port with a lower maximum has that; a virtual function has that of its card.
+    pub ethernet_mtu: u16,
+    /// Whether the function is a virtual one, which may set neither the host's byte order nor MTU and state of an Ethernet port.
     pub virtual_function: bool,
 }
 
@@ -53,6 +60,7 @@ impl Config {
         firmware_pages: 1 << 18,
         first_vector: 0,
         blue_flame: false,
+        ethernet_mtu: 1500,
         virtual_function: false,
     };
 }

@@ -19,6 +19,8 @@ pub(crate) struct BringUpState {
     pub(crate) enabled: bool,
     /// INIT_HCA was done.
     pub(crate) initialized: bool,
+    /// The Ethernet port carries RoCE.
+    pub(crate) roce: bool,
 }
 
 /// Event queues by purpose, except those that the command interface serves.
@@ -43,6 +45,8 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) attr: DeviceAttr,
     pub(crate) uar: Uar,
     pub(crate) eqs: EventQueues<P>,
+    /// Attachments of queue pairs to multicast groups.
+    pub(crate) groups: u32,
     /// Completion queues that exist.
     pub(crate) cqs: u32,
     pub(crate) health: HealthWatch,
@@ -67,6 +71,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
                 after_overflow: None,
                 assigned: 0,
             },
+            groups: 0,
             cqs: 0,
             health: HealthWatch::default(),
             key_tag: KeyTag::default(),

@@ -8,6 +8,7 @@ use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus, MAD_BUSY, SubnetAttribute};
 
 use crate::command::name::CmdName;
+use crate::config::ROCE;
 use crate::listed::listed;
 pub(crate) use packed::PackedError;
 use packed::{Fact, Place};
@@ -168,11 +169,15 @@ errors! {
         /// Bit n: step n.
         supported: u32 = Wide
     } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
-    /// The port is not an InfiniBand port.
+    /// The port is of a kind that the driver does not drive: without the feature `roce`, that is InfiniBand alone.
     PortType {
         /// Its type.
         port_type: u8 = Small
-    } => Errno::Eopnotsupp, "port type {port_type} is not InfiniBand; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the card";
+    } => Errno::Eopnotsupp, "port type {port_type} is not {kinds}; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the \
+        card{or}", kinds = if ROCE { "InfiniBand, nor Ethernet" } else { "InfiniBand" },
+        or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
+    /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
+    NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
     /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has.
     NoPort {
         /// The port requested.
@@ -386,6 +391,7 @@ mod tests {
             Error::DeviceFatal { syndrome: u8::MAX },
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },
+            Error::NoRoce,
             Error::NoPort { port: u8::MAX },
             Error::GrhRequired,
             Error::MadStatus { attribute: u16::MAX, status: u16::MAX },

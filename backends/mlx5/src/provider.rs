@@ -2,8 +2,8 @@
 
 use bareverbs::{
     AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, DeviceLoss, EncodedAddress,
-    Gid, Instant, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    RingSizes, Rkey,
+    Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
+    QpState, QpType, RingSizes, Rkey,
 };
 
 use crate::Mlx5;
@@ -46,12 +46,20 @@ where
         &self.driver.attr
     }
 
+    fn link_layer(&self, _: u8) -> LinkLayer {
+        if self.driver.caps.is_ethernet() { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
+    }
+
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Error> {
         logged("query_port", self.view().query_port(port))
     }
 
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
         logged("query_gid", self.view().query_gid(port, index))
+    }
+
+    fn set_gid(&mut self, _: CoreToken, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Error> {
+        logged("set_gid", self.view().set_gid(port, index, entry))
     }
 
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {

@@ -9,7 +9,7 @@ pub use memory::{
 };
 pub use queue::{
     AttachMcastError, CreateAhError, CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, DetachMcastError,
-    ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError, TakeError, WaitActiveError,
+    ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError, SetGidError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

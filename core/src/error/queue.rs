@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::operation_error;
-use crate::{AddressPart, DeviceLoss, Errno, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType};
+use crate::{AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType};
 
 operation_error! {
     /// Why a query was not answered.
@@ -18,6 +18,38 @@ operation_error! {
     device {
         /// The device refuses.
         Device, "the device does not answer the query";
+    }
+}
+
+operation_error! {
+    /// Why an entry of a GID table was not set or emptied; it is as before.
+    pub enum SetGidError<E> {
+        /// The device has no such port.
+        Port {
+            /// The requested port.
+            port: u8
+        } => Einval, "the device has no port {port}";
+        /// An InfiniBand port.
+        InfiniBand {
+            /// The port.
+            port: u8
+        } => Eopnotsupp, "port {port} is an InfiniBand port: its GIDs come from its GUID and its subnet manager";
+        /// The GID is no address of one port: it is zero or that of a group.
+        Address => Einval, "a GID that is zero, or that of a group, is no address of a port";
+        /// The MAC address is not that of one port: it is zero or that of a group.
+        Mac {
+            /// The MAC address.
+            mac: Mac
+        } => Einval, "MAC address {mac} is not that of a port: PortAttr::mac is the port's own";
+        /// There is no such VLAN.
+        Vlan {
+            /// The VLAN.
+            vlan: u16
+        } => Einval, "VLAN {vlan}: there are 1 to 4094";
+    }
+    device {
+        /// The device refuses: it has no such entry, for instance.
+        Device, "the device did not set the GID";
     }
 }
 
@@ -258,6 +290,13 @@ operation_error! {
             /// Maximum.
             max: u32
         } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
+        /// A path does not fit the link layer of its port.
+        Path {
+            /// AV or ALT_PATH.
+            attribute: QpAttrMask,
+            /// What does not fit.
+            fault: LinkFault
+        } => Einval, "{attribute}: {fault}";
         /// Only whoever has its queues resets a queue pair: [`Verbs::reset_qp`](crate::Verbs::reset_qp).
         Owned => Ebusy, "only whoever has its queues resets a queue pair";
         /// Stale completions may wait in a completion queue: from before the last RESET, or of an earlier
@@ -317,6 +356,11 @@ operation_error! {
             /// Maximum.
             max: u32
         } => Einval, "{part:?} of the address is {value}, which is not between {min} and {max}";
+        /// The address does not fit the link layer of the port.
+        Path {
+            /// What does not fit.
+            fault: LinkFault
+        } => Einval, "{fault}";
     }
     device {
         /// The device has no such address.
@@ -334,8 +378,9 @@ operation_error! {
             /// Its transport.
             qp_type: QpType
         } => Einval, "a queue pair of type {qp_type:?} is in no group: only datagrams are sent to one";
-        /// The GID is none of a group: its first byte is not 0xff.
-        NoGroup => Einval, "the GID names no multicast group: its first byte is not 0xff";
+        /// The GID is none of a group: its first byte is not 0xff, nor is it on an Ethernet port a mapped address from 224.0.0.0 to
+        /// 239.255.255.255.
+        NoGroup => Einval, "the GID names no multicast group";
     }
     device {
         /// The device refuses.

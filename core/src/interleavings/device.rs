@@ -11,9 +11,9 @@ use crate::sync::Ordering;
 use crate::{
     AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
-    Errno, Gid, Instant, KeyTag, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
-    QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, WcData,
-    WcStatus,
+    Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr,
+    QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
+    Source, WcData, WcStatus,
 };
 
 const QPN: u32 = 0x100;
@@ -173,12 +173,20 @@ unsafe impl Provider for Device {
         &self.attr
     }
 
+    fn link_layer(&self, _port: u8) -> LinkLayer {
+        LinkLayer::InfiniBand
+    }
+
     fn query_port(&mut self, _port: u8) -> Result<PortAttr, Broken> {
         Ok(PortAttr::default())
     }
 
     fn query_gid(&mut self, _port: u8, _index: u16) -> Result<Gid, Broken> {
         Ok(Gid::default())
+    }
+
+    fn set_gid(&mut self, _: CoreToken, _port: u8, _index: u16, _entry: Option<&GidEntry>) -> Result<(), Broken> {
+        Ok(())
     }
 
     fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, Broken> {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 const AV: AddressVector =
-    AddressVector { dlid: Lid::new(0x1234), sl: 0, src_path_bits: 0, static_rate: 0, port_num: 1, grh: None };
+    AddressVector { dlid: Lid::new(0x1234), sl: 0, src_path_bits: 0, static_rate: 0, port_num: 1, grh: None, dmac: None };
 
 /// A datagram queue pair that sends, and a destination.
 fn harness() -> (Harness, Destination) {

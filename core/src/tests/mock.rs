@@ -8,9 +8,9 @@ use std::vec::Vec;
 use crate::{
     Access, AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
-    Errno, Gid, Guid, Instant, KeyTag, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask,
-    QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
-    Source, WcData, WcStatus,
+    Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn,
+    QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing,
+    SendWriter, Sge, Source, WcData, WcStatus,
 };
 
 /// How long a pause takes.
@@ -121,6 +121,9 @@ pub(super) struct Device {
     /// What the port is, and from when on; ascending.
     pub(super) ports: Vec<(Instant, PortAttr)>,
     pub(super) port_queries: u32,
+    pub(super) link_layer: LinkLayer,
+    /// Entries of the GID table that were written.
+    pub(super) gids: Vec<(u16, Option<GidEntry>)>,
     /// Calls of `maintain`.
     pub(super) maintained: u32,
     pub(super) error: MockError,
@@ -190,6 +193,8 @@ impl Device {
             now: Instant::default(),
             ports: Vec::new(),
             port_queries: 0,
+            link_layer: LinkLayer::InfiniBand,
+            gids: Vec::new(),
             maintained: 0,
             error: MockError::Refused,
             keys: VecDeque::new(),
@@ -475,6 +480,10 @@ unsafe impl Provider for Mock {
         &self.device
     }
 
+    fn link_layer(&self, _port: u8) -> LinkLayer {
+        self.lock().link_layer
+    }
+
     fn query_port(&mut self, _port: u8) -> Result<PortAttr, MockError> {
         let mut device = self.step()?;
         device.port_queries += 1;
@@ -485,6 +494,12 @@ unsafe impl Provider for Mock {
     fn query_gid(&mut self, _port: u8, _index: u16) -> Result<Gid, MockError> {
         drop(self.step()?);
         Ok(Gid::default())
+    }
+
+    fn set_gid(&mut self, _: CoreToken, _port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.gids.push((index, entry.copied()));
+        Ok(())
     }
 
     fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, MockError> {

@@ -14,6 +14,7 @@ mod port;
 mod post;
 mod region;
 mod reset;
+mod roce;
 mod states;
 #[cfg(any(feature = "log", feature = "multicore"))]
 mod unwinding;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::{Provider, Storage, Verbs};
+use bareverbs::{GidEntry, LinkLayer, PortAttr, Provider, Storage, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimPlatform};
@@ -13,8 +13,9 @@ use crate::error::failed;
 /// How long a port may take to become active: training of the link, and a sweep of a subnet manager.
 const PORT: Duration = Duration::from_secs(60);
 
-/// Brings the device of `host` up, with tables of the caller, and waits for its port. [`crate::Node`] does it with tables that it
-/// leaks; a program that makes thousands of hosts, as a fuzz target does, has its own.
+/// Brings the device of `host` up, with tables of the caller, and waits for its port. An Ethernet port gets its link-local address
+/// as GID 0. [`crate::Node`] does it with tables that it leaks; a program that makes thousands of hosts, as a fuzz target does, has
+/// its own.
 ///
 /// ```
 /// use bareverbs::{QpRings, Storage};
@@ -41,6 +42,10 @@ pub fn bring_up<'s, const PAGES: usize, const PD: usize, const MR: usize, const 
     let driver = Mlx5::bring_up(machine, config).map_err(|(error, _)| failed(error))?;
     let mut verbs = Verbs::new(driver, tables);
     await_port(host, &mut verbs)?;
+    let PortAttr { link_layer, mac, .. } = verbs.query_port(1).map_err(failed)?;
+    if link_layer == LinkLayer::Ethernet {
+        verbs.set_gid(1, 0, &GidEntry::link_local(mac)).map_err(failed)?;
+    }
     Ok(verbs)
 }
 

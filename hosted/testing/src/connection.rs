@@ -1,12 +1,15 @@
 //! Queue pairs of two hosts, connected.
 
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, Mtu, Provider, Psn, QpAttr, QpCap, QpHandle, QpInit, QpType, QueuePair,
-    Verbs,
+    Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Provider, Psn, QpAttr, QpCap,
+    QpHandle, QpInit, QpType, QueuePair, Verbs,
 };
 
 use crate::error::failed;
 use crate::{Driver, Error, Node, WaitError, Waiter};
+
+/// Hop limit of packets on an Ethernet wire: that of Linux (`net.ipv6.conf.default.hop_limit`).
+const HOP_LIMIT: u8 = 64;
 
 /// How two queue pairs are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +131,24 @@ where
     b.connect(qp_b, &attr_b).map_err(failed)
 }
 
+/// Returns the path to a peer's port 1: its LID, or of an Ethernet port its GID 0 and its MAC address. Between machines these go over
+/// another connection first.
+///
+/// # Errors
+/// The device does not answer.
+pub fn path_to<P: Provider<Error: Send + Sync + 'static>>(peer: &mut Verbs<'_, P>) -> Result<AddressVector, Error> {
+    let PortAttr { link_layer, lid, mac, .. } = peer.query_port(1).map_err(failed)?;
+    let path = AddressVector { port_num: 1, ..AddressVector::default() };
+    Ok(match link_layer {
+        LinkLayer::InfiniBand => AddressVector { dlid: lid, ..path },
+        LinkLayer::Ethernet => {
+            let dgid = peer.query_gid(1, 0).map_err(failed)?;
+            let route = GlobalRoute { dgid, hop_limit: HOP_LIMIT, ..GlobalRoute::default() };
+            AddressVector { grh: Some(route), dmac: Some(mac), ..path }
+        }
+    })
+}
+
 /// Returns the attributes of a queue pair whose peer is this one.
 fn attributes<P: Provider<Error: Send + Sync + 'static>>(
     peer: &mut Verbs<'_, P>,
@@ -139,7 +160,7 @@ fn attributes<P: Provider<Error: Send + Sync + 'static>>(
     Ok(QpAttr {
         access: connection.access,
         port_num: 1,
-        av: AddressVector { dlid: peer.query_port(1).map_err(failed)?.lid, port_num: 1, ..AddressVector::default() },
+        av: path_to(peer)?,
         path_mtu: connection.mtu,
         dest_qpn: peer.qp(qp).map_err(failed)?.qpn,
         rq_psn: Psn::new(rq_psn),

@@ -1,7 +1,8 @@
-//! What the wire does to frames, and which choices it makes.
+//! What the wire is and does to frames, and which choices it makes.
 
 use std::time::Duration;
 
+use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::WorldConfig;
 use bareverbs_sim::wire::{Probability, WireFaults};
 
@@ -22,6 +23,7 @@ pub struct Faults {
     wire: WireFaults,
     seed: u64,
     latency: Option<Duration>,
+    ethernet: bool,
 }
 
 impl Faults {
@@ -32,7 +34,34 @@ impl Faults {
 
     /// These faults, and seed 0.
     pub const fn wire(wire: WireFaults) -> Self {
-        Self { wire, seed: 0, latency: None }
+        Self { wire, seed: 0, latency: None, ethernet: false }
+    }
+
+    /// Makes the ports of [`pair`](crate::pair) and [`nodes`](crate::nodes) Ethernet ports, behind a switch that learns: connections are
+    /// RoCEv2. GID 0 of each port is its link-local address, as in Linux.
+    ///
+    /// ```
+    /// use bareverbs::{Access, LinkLayer, SendWr, WcStatus};
+    /// use bareverbs_testing::{Faults, connect, pair};
+    ///
+    /// let [mut a, mut b] = pair(Faults::none().ethernet())?;
+    /// assert_eq!(a.verbs.query_port(1)?.link_layer, LinkLayer::Ethernet);
+    /// let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"over UDP"))?;
+    /// assert_eq!(qa.wait()?.status, WcStatus::Success);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn ethernet(mut self) -> Self {
+        self.ethernet = true;
+        self
+    }
+
+    /// Returns a device with a port of this wire.
+    pub(crate) fn device(&self, lid: u16) -> DeviceConfig {
+        let device = DeviceConfig::with_lid(lid);
+        if self.ethernet { device.with_ethernet() } else { device }
     }
 
     /// Frames are lost.

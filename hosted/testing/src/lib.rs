@@ -36,6 +36,7 @@
 //! | a cable without its other end | [`Node::set_link`] |
 //! | a device that is gone, now or at the n-th write to it | [`Node::remove`], [`Node::remove_after`] |
 //! | a device that lies, or does not answer | [`Node::arm`] with a [`Fault`] |
+//! | Ethernet ports, RoCEv2 | [`Faults::ethernet`] |
 //! | a device of another kind | [`Network::add`] with a [`DeviceConfig`], as [`DeviceConfig::profile`] makes it |
 //!
 //! # What it is not
@@ -63,7 +64,7 @@ pub use bareverbs_sim::wire::{Probability, WireFaults};
 pub use bareverbs_sim::{DeviceConfig, Profile};
 
 pub use bring_up::{await_port, bring_up, driver_config};
-pub use connection::{Connection, End, connect, connect_with, join};
+pub use connection::{Connection, End, connect, connect_with, join, path_to};
 pub use error::Error;
 pub use faults::Faults;
 pub use network::{Network, Running};

@@ -151,7 +151,7 @@ pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
 /// As of [`Network::add`].
 pub fn nodes<const N: usize>(faults: Faults) -> Result<[Node; N], Error> {
     let network = Network::new(faults);
-    let nodes = (1..).take(N).map(|lid| network.add(DeviceConfig::with_lid(lid))).collect::<Result<Vec<_>, _>>()?;
+    let nodes = (1..).take(N).map(|lid| network.add(faults.device(lid))).collect::<Result<Vec<_>, _>>()?;
     nodes.try_into().map_err(|_| failed("more hosts than there are LIDs"))
 }
 

@@ -18,6 +18,8 @@ mod datagrams;
 mod forced_panic;
 #[cfg(feature = "sender")]
 mod machine;
+#[cfg(feature = "roce")]
+mod roce;
 #[cfg(feature = "sender")]
 mod sender;
 #[cfg(feature = "sender-receiver")]

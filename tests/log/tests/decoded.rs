@@ -40,7 +40,7 @@ fn assert_lines(log: &Log, expected: &[&str]) {
 }
 
 /// The log lines of every bring-up of such a host, up to the step before INIT_HCA.
-const UP_TO_INIT_HCA: [&str; 17] = [
+const UP_TO_INIT_HCA: [&str; 18] = [
     "DEBUG bring-up: CheckArena",
     "DEBUG bring-up: WaitBoot",
     "DEBUG bring-up: SetCommandQueue",
@@ -55,6 +55,7 @@ const UP_TO_INIT_HCA: [&str; 17] = [
     "DEBUG bring-up: HostEndianness",
     "DEBUG bring-up: SetCapabilities",
     "DEBUG bring-up: AtomicCapabilities",
+    "DEBUG bring-up: RoceCapabilities",
     "DEBUG bring-up: InitPages",
     "DEBUG the firmware needs 41 pages for function 0",
     "DEBUG the firmware was given 41 pages for function 0",
@@ -88,6 +89,7 @@ fn every_step_up_and_down() {
         "DEBUG event queue 3 of 64 entries, vector 0",
         "DEBUG bring-up: CompletionEqs",
         "DEBUG event queue 4 of 256 entries, vector 1",
+        "DEBUG bring-up: EnablePort",
         "INFO firmware 28.39.1002 is up, it has 58 pages",
     ];
     let found: Vec<_> = all.iter().map(String::as_str).filter(|line| !line.starts_with("TRACE")).collect();

@@ -13,7 +13,7 @@ use core::ops::ControlFlow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::Provider as _;
+use bareverbs::{LinkLayer, Provider as _};
 use bareverbs_decode::command_table::{Exchange, HEADING, parse};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step, TeardownReport};
 use bareverbs_serve::record;
@@ -29,7 +29,7 @@ use machine::{ReplayPlatform, machine};
 const CARD: &str = include_str!("../../data/recordings/connectx-4-lx.tsv");
 /// Two simulated devices and Linux 6.12.
 const LINUX: &str = include_str!("../../data/linux/6.12.recording");
-/// The recorded card's port is an Ethernet port, which this driver refuses: it is said to be an InfiniBand port.
+/// The recorded card's port is an Ethernet port. Most tests say that it is an InfiniBand port, to see what the driver does with one.
 const SETTING: Setting = Setting { firmware: [14, 12, 1220], port_type: Some(0), wrong_byte: None, busy: 0 };
 
 /// The driver.
@@ -123,13 +123,66 @@ fn a_recording_of_the_simulated_device_is_replayed_like_that_of_a_card() {
     assert_eq!(made, BTreeSet::from(["MANAGE_PAGES 0x2".into()]), "Linux's pages are not this driver's");
 }
 
+/// The port as it was recorded, an Ethernet port. The recording ends before Linux's drivers of the network interface and of RoCE begin:
+/// what comes from them, the card here answers with success and zeros.
 #[test]
-fn an_ethernet_port_is_refused_and_every_page_is_back() {
-    let run = run(recording(), Setting { port_type: None, ..SETTING });
-    let error = run.result.unwrap_err();
-    assert_eq!((error.step, error.cause), (Step::ReadCapabilities, Error::PortType { port_type: 1 }));
-    assert_eq!((error.pages_kept, error.needs_reset, run.pages_left), (0, false, 0));
-    assert_eq!(run.findings, [""; 0]);
+fn the_recorded_ethernet_port_comes_up_as_far_as_the_recording_goes() {
+    let (ethernet, infiniband) = (run(recording(), Setting { port_type: None, ..SETTING }), run(recording(), SETTING));
+    let report = ethernet.result.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((ethernet.findings.as_slice(), ethernet.steps.as_slice()), (&[] as &[String], Step::ALL));
+    assert_eq!((report.pages_given, report.pages_back, report.needs_reset), (6 + 12_868, 6 + 12_868, false));
+    let sent = |executed: &[(Option<Step>, Executed)], source| -> BTreeSet<String> {
+        let of = executed.iter().filter(|(step, executed)| step.is_some() && executed.source == source);
+        of.map(|(_, executed)| command_name(&executed.input)).collect()
+    };
+    let more = |source| {
+        let (ours, others) = (sent(&ethernet.executed, source), sent(&infiniband.executed, source));
+        ours.difference(&others).cloned().collect::<Vec<_>>()
+    };
+    // The card's own answers: it offers RoCEv2, and 0x8 and 0x9 are the capabilities of RoCE.
+    assert_eq!(more(Source::Recorded), ["QUERY_HCA_CAP 0x8", "QUERY_HCA_CAP 0x9"]);
+    let made = [
+        "ACCESS_REG 0x5003 read",
+        "ACCESS_REG 0x5003 write",
+        "ACCESS_REG 0x5006 write",
+        "MODIFY_NIC_VPORT_CONTEXT",
+        "QUERY_NIC_VPORT_CONTEXT",
+    ];
+    assert_eq!(more(Source::Made), made);
+}
+
+/// What the recorded card says of itself, not what the simulated device or this driver say.
+#[test]
+fn the_recorded_card_has_a_table_of_addresses() {
+    let (machine, _card) = machine(recording(), Setting { port_type: None, ..SETTING }, Driver::ARENA);
+    let mut driver = Driver::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+    let port = driver.query_port(1).unwrap();
+    assert_eq!((port.link_layer, port.gid_tbl_len, port.pkey_tbl_len), (LinkLayer::Ethernet, 256, 1));
+    assert!(driver.teardown().is_ok());
+}
+
+/// A card may be told to offer RoCE, or to offer version 1 alone.
+#[test]
+fn an_ethernet_port_without_roce_v2_is_refused_and_every_page_is_back() {
+    let refused = |page, field: &dyn Fn(&mut [u8])| {
+        let mut table = recording();
+        for exchange in &mut table {
+            let input = &exchange.input.bytes;
+            // QUERY_HCA_CAP of a page.
+            if input[..2] == [1, 0] && u16::from_be_bytes([input[6], input[7]]) >> 1 == page {
+                field(&mut exchange.output.bytes[16..]);
+            }
+        }
+        let run = run(table, Setting { port_type: None, ..SETTING });
+        let error = run.result.unwrap_err();
+        assert_eq!((error.pages_kept, error.needs_reset, run.pages_left), (0, false, 0));
+        assert_eq!(run.findings, [""; 0]);
+        (error.step, error.cause)
+    };
+    // `cmd_hca_cap.roce`, bit 2 of dword 64; `roce_cap.roce_version`, the last byte of dword 16.
+    assert_eq!(refused(4, &|page| page[19] = 1), (Step::ReadCapabilities, Error::NoRoce));
+    let other_type = run(recording(), Setting { port_type: Some(2), ..SETTING }).result.unwrap_err();
+    assert_eq!(other_type.cause, Error::PortType { port_type: 2 });
 }
 
 /// Entries of the tables of GIDs and P_Keys that the agent of the made answers has.
@@ -276,23 +329,33 @@ fn a_changed_bit_of_an_input_is_found() {
     assert!(changed > 1000, "{changed} bits were changed");
 }
 
-/// The book's page has a row for each step, in order, with the commands that the step sends; it claims the card for those steps
-/// alone whose commands the card's recording has.
+/// The commands of a step, and whether the recording has all of them.
+fn commands_of(run: &Run, step: Step) -> (Vec<String>, bool) {
+    let (mut names, mut recorded) = (Vec::new(), true);
+    for (_, executed) in run.executed.iter().filter(|(of, _)| *of == Some(step)) {
+        let name = command_name(&executed.input);
+        recorded &= executed.source == Source::Recorded;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    (names, recorded)
+}
+
+/// The book's page has a row for each step, in order, with the commands that the step sends to an InfiniBand port, and those to an
+/// Ethernet port if they are others. It claims the card for those steps alone whose commands the card's recording has.
 #[test]
 fn the_book_says_of_each_step_what_it_was_checked_against() {
-    let run = run(recording(), SETTING);
+    let (infiniband, ethernet) = (run(recording(), SETTING), run(recording(), Setting { port_type: None, ..SETTING }));
     let expected = Step::ALL.iter().map(|step| {
-        let executed = run.executed.iter().filter(|(of, _)| *of == Some(*step)).map(|(_, executed)| executed);
-        let (mut names, mut recorded) = (Vec::new(), true);
-        for executed in executed {
-            let name = command_name(&executed.input);
-            recorded &= executed.source == Source::Recorded;
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let commands = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-        (format!("`{step:?}`"), commands, recorded && !names.is_empty())
+        let ((names, one), (others, other)) = (commands_of(&infiniband, *step), commands_of(&ethernet, *step));
+        let commands = match (names.join(", "), others.join(", ")) {
+            (names, others) if names.is_empty() && others.is_empty() => "none".to_string(),
+            (names, others) if names == others => names,
+            (names, others) if names.is_empty() => format!("Ethernet: {others}"),
+            (names, others) => format!("{names}; Ethernet: {others}"),
+        };
+        (format!("`{step:?}`"), commands, one && other && !(names.is_empty() && others.is_empty()))
     });
     let rows = table("checked.md", "Steps of the bring-up");
     let written = rows.iter().map(|row| {

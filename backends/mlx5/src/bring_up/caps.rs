@@ -2,11 +2,12 @@
 
 use bareverbs::{Access, DeviceAttr, Platform};
 use bareverbs_mlx5_spec::{
-    AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, QueryHcaCapIn,
-    QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
+    AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
+    QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
 use crate::command::{Call, CommandClass, CommandInterface};
+use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
@@ -37,6 +38,10 @@ pub(crate) const CONNECTED_HEAD: u32 = 32;
 /// Bytes before an inline payload.
 pub(crate) const INLINE_HEAD: u32 = 4;
 
+/// [`CmdHcaCap::PORT_TYPE`] of each kind of port.
+const INFINIBAND: u32 = PortType::InfiniBand.code();
+const ETHERNET: u32 = PortType::Ethernet.code();
+
 /// Which values of a capability page.
 #[derive(Clone, Copy)]
 pub(crate) enum Values {
@@ -54,6 +59,8 @@ pub(crate) struct Capabilities {
     pub(crate) log_max_msg: u32,
     pub(crate) max_send_wqe: u32,
     pub(crate) max_recv_wqe: u32,
+    /// The port is an Ethernet port; asked through [`Self::is_ethernet`].
+    pub(crate) ethernet: bool,
     /// The function has virtual ports, which commands of their own are about.
     pub(crate) ib_virt: bool,
     /// Every path from the port needs a global route, as the port said last.
@@ -73,6 +80,11 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
+    /// Returns whether the port is an Ethernet port. A driver without the feature `roce` has none, which the compiler knows.
+    pub(crate) const fn is_ethernet(&self) -> bool {
+        ROCE && self.ethernet
+    }
+
     /// Returns the bytes of half a BlueFlame register, 0 if the device has none of a possible size.
     pub(crate) const fn blue_flame_half(&self) -> usize {
         match self.blue_flame {
@@ -99,6 +111,7 @@ impl Capabilities {
             log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
+            ethernet: false,
             ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
             // The port says so (`port_context`).
             grh_required: false,
@@ -160,21 +173,24 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Sets the general capabilities: the current ones with the changes that the driver needs. As Linux does, it turns the signatures of
-    /// commands off.
+    /// commands off. Returns whether the port is an Ethernet port with RoCE.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<bool, PackedError> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
         let greatest = view::<CmdHcaCap>(&greatest);
+        let current = view::<CmdHcaCap>(&page);
+        let has_roce = current.get(CmdHcaCap::PORT_TYPE) == ETHERNET && current.is_set(CmdHcaCap::ROCE);
         ViewMut::<CmdIn>::of(&mut page)
             .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
             .set(CmdHcaCap::LOG_MAX_QP, greatest.get(CmdHcaCap::LOG_MAX_QP).min(LOG_MAX_QP))
             .set(CmdHcaCap::CMDIF_CHECKSUM, 0)
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
-        self.set_page(CapabilityType::General, &mut page)
+        self.set_page(CapabilityType::General, &mut page)?;
+        Ok(has_roce)
     }
 
     /// Sets 8-byte atomics to the host's byte order, if the device has atomics and supports that.
@@ -198,6 +214,25 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
+impl<P: Platform> CommandInterface<P> {
+    /// Lets the driver choose UDP source ports on an Ethernet port, if the card does not yet and can (Linux `handle_hca_cap_roce`).
+    // Not inlined: the pages are on the stack only here.
+    #[inline(never)]
+    pub(crate) fn set_roce_capabilities(&mut self) -> Result<(), PackedError> {
+        let mut page = [0; size_of::<Page>()];
+        self.query_page(CapabilityType::Roce, Values::Maximum, &mut page)?;
+        if !view(&page).is_set(RoceCap::SW_R_ROCE_SRC_UDP_PORT) {
+            return Ok(());
+        }
+        self.query_page(CapabilityType::Roce, Values::Current, &mut page)?;
+        if view(&page).is_set(RoceCap::SW_R_ROCE_SRC_UDP_PORT) {
+            return Ok(());
+        }
+        ViewMut::<CmdIn>::of(&mut page).sub(capabilities()).set(RoceCap::SW_R_ROCE_SRC_UDP_PORT, 1);
+        self.set_page(CapabilityType::Roce, &mut page)
+    }
+}
+
 impl Capabilities {
     /// Queries the current capabilities, and sets the attributes that follow from them.
     // Not inlined: the pages are on the stack only here.
@@ -218,11 +253,24 @@ impl Capabilities {
                 && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
                 && atomic.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
         }
-        let port_type = general.get(CmdHcaCap::PORT_TYPE);
-        if port_type != 0 {
-            return Err(Error::PortType { port_type: port_type as u8 }.pack());
+        let mut caps = Self::read(general, atomics);
+        match general.get(CmdHcaCap::PORT_TYPE) {
+            INFINIBAND => {}
+            ETHERNET if ROCE => {
+                if !general.is_set(CmdHcaCap::ROCE) {
+                    return Err(Error::NoRoce.pack());
+                }
+                commands.query_page(CapabilityType::Roce, Values::Current, &mut atomic)?;
+                let roce = view::<RoceCap>(&atomic);
+                if roce.get(RoceCap::ROCE_VERSION) & 1 << ROCE_VERSION_2 == 0 {
+                    return Err(Error::NoRoce.pack());
+                }
+                // Paths name an entry by eight bits.
+                caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
+                (caps.ethernet, caps.pkeys) = (true, 1);
+            }
+            port_type => return Err(Error::PortType { port_type: port_type as u8 }.pack()),
         }
-        let caps = Self::read(general, atomics);
         log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);
         let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;

@@ -1,6 +1,7 @@
 //! Bring-up and teardown of a device: steps, capabilities, port.
 
 pub(crate) mod caps;
+pub(crate) mod ethernet;
 pub(crate) mod port;
 mod port_encoding;
 mod smp;

@@ -1,5 +1,5 @@
-//! The InfiniBand port: context, GIDs, P_Keys, link. A function with virtual ports (`ib_virt`) is asked by commands of its own,
-//! another by subnet management packets (`smp.rs`).
+//! The port of either kind. Here is the InfiniBand port: context, GIDs, P_Keys, link. A function with virtual ports (`ib_virt`) is
+//! asked by commands of its own, another by subnet management packets (`smp.rs`). The Ethernet port is in `ethernet.rs`.
 //!
 //! The driver uses port 1. A function of a ConnectX-4 or later has no other, since a card has a function for each port.
 
@@ -29,6 +29,9 @@ const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 impl<P: Platform> Driver<P> {
     /// Queries the GUIDs of the node and of the system that it is part of.
     pub(crate) fn query_node(&mut self) -> Result<[Guid; 2], PackedError> {
+        if self.caps.is_ethernet() {
+            return self.query_ethernet_node();
+        }
         if !self.caps.ib_virt {
             return self.query_node_by_smp();
         }
@@ -66,6 +69,29 @@ impl<P: Platform> Driver<P> {
         self.commands.execute(CmdOpcode::AccessReg, head, message, len)
     }
 
+    /// Reads or writes a register of this layout. What it was given is replaced by what the card says.
+    pub(super) fn access_layout<R: Layout>(
+        &mut self,
+        mode: u32,
+        id: RegisterId,
+        register: &mut Buffer<R>,
+    ) -> Result<(), PackedError> {
+        self.access_bytes(mode, id, register.view_mut().as_bytes_mut())
+    }
+
+    fn access_bytes(&mut self, mode: u32, id: RegisterId, bytes: &mut [u8]) -> Result<(), PackedError> {
+        let mut message = [0; REGISTER_HEADER + MAX_REGISTER];
+        for (to, from) in message.iter_mut().skip(REGISTER_HEADER).zip(bytes.iter()) {
+            *to = *from;
+        }
+        let used = message.get_mut(..REGISTER_HEADER.saturating_add(bytes.len())).unwrap_or_default();
+        self.access_register(mode, id, used)?;
+        for (to, from) in bytes.iter_mut().zip(message.iter().skip(REGISTER_HEADER)) {
+            *to = *from;
+        }
+        Ok(())
+    }
+
     /// Sets the host's byte order in the firmware.
     pub(crate) fn set_host_endianness(&mut self) -> Result<(), PackedError> {
         let mut message = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
@@ -77,6 +103,9 @@ impl<P: Platform> Driver<P> {
     /// Queries the state of a port.
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
         check_port(port)?;
+        if self.caps.is_ethernet() {
+            return self.query_ethernet_port();
+        }
         if !self.caps.ib_virt {
             return self.query_port_by_smp();
         }
@@ -109,12 +138,16 @@ impl<P: Platform> Driver<P> {
             port_guid: Guid(context.get64(HcaVportContext::PORT_GUID)),
             cap_mask: context.get(HcaVportContext::CAP_MASK1),
             grh_required: context.is_set(HcaVportContext::GRH_REQUIRED),
+            ..PortAttr::default()
         })
     }
 
     /// Queries an entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
         check_port(port)?;
+        if self.caps.is_ethernet() {
+            return self.query_roce_gid(index);
+        }
         if !self.caps.ib_virt {
             return self.query_gid_by_smp(index);
         }
@@ -132,7 +165,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
         check_port(port)?;
         check_entry(index, self.caps.pkeys)?;
-        if !self.caps.ib_virt {
+        if !self.caps.ib_virt && !self.caps.is_ethernet() {
             return self.query_pkey_by_smp(index);
         }
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
@@ -145,7 +178,7 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-fn check_port(port: u8) -> Result<(), PackedError> {
+pub(super) fn check_port(port: u8) -> Result<(), PackedError> {
     if port == PORT { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
 }
 

@@ -115,6 +115,7 @@ impl<P: Platform> Driver<P> {
             cap_mask: info.get(PortInfo::CAPABILITY_MASK),
             // PortInfo does not tell. A function without virtual ports answers zeros where Linux looks for it.
             grh_required: false,
+            ..PortAttr::default()
         })
     }
 

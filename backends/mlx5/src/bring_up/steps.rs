@@ -48,6 +48,8 @@ listed! {
         SetCapabilities,
         /// QUERY_HCA_CAP and SET_HCA_CAP of the atomic capabilities.
         AtomicCapabilities,
+        /// QUERY_HCA_CAP and SET_HCA_CAP of the capabilities of RoCE, of an Ethernet port.
+        RoceCapabilities,
         /// Give the pages that INIT_HCA needs.
         InitPages,
         /// INIT_HCA.
@@ -56,7 +58,8 @@ listed! {
         ReadCapabilities,
         /// QUERY_ADAPTER.
         QueryAdapter,
-        /// QUERY_HCA_VPORT_CONTEXT for the GUIDs, or MAD_IFC if the function has no virtual ports.
+        /// QUERY_HCA_VPORT_CONTEXT for the GUIDs, or MAD_IFC if the function has no virtual ports; QUERY_NIC_VPORT_CONTEXT of an
+        /// Ethernet port.
         QueryPort,
         /// ALLOC_UAR.
         AllocUar,
@@ -68,6 +71,8 @@ listed! {
         PagesEq,
         /// CREATE_EQ for completions.
         CompletionEqs,
+        /// MTU and state by ACCESS_REG, and MODIFY_NIC_VPORT_CONTEXT for RoCE, of an Ethernet port.
+        EnablePort,
     }
 }
 
@@ -212,8 +217,13 @@ impl<P: Platform> Driver<P> {
             Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
-            Step::SetCapabilities => self.commands.set_general_capabilities(),
+            Step::SetCapabilities => {
+                self.caps.ethernet = self.commands.set_general_capabilities()?;
+                Ok(())
+            }
             Step::AtomicCapabilities => self.commands.set_atomic_capabilities(),
+            Step::RoceCapabilities if self.caps.is_ethernet() => self.commands.set_roce_capabilities(),
+            Step::RoceCapabilities => Ok(()),
             Step::InitPages => self.give_startup_pages(query_pages::INIT, hook),
             Step::InitHca => {
                 self.commands.command_without_output::<cmd::InitHca>(View::zeros())?;
@@ -247,6 +257,8 @@ impl<P: Platform> Driver<P> {
                 Ok(())
             }
             Step::CompletionEqs => self.create_completion_eqs(),
+            Step::EnablePort if self.caps.is_ethernet() => self.enable_ethernet_port(),
+            Step::EnablePort => Ok(()),
         }
     }
 
@@ -290,6 +302,11 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
         let mut failed = Failed { first: None, cqs_left: self.cqs };
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
+        if self.caps.is_ethernet() && self.state.roce {
+            record_failure(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(None));
+            // TEARDOWN_HCA ends it too.
+            self.state.roce = false;
+        }
         while let Some(eq) = self.eqs.completion.pop() {
             record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }

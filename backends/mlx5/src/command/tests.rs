@@ -415,7 +415,7 @@ fn a_reset_is_needed_as_long_as_the_device_may_use_memory() {
     driver.commands.held.remove(0, 1);
     assert!(!driver.needs_reset());
     for state in [(true, false), (false, true), (true, true)] {
-        driver.state = BringUpState { enabled: state.0, initialized: state.1 };
+        driver.state = BringUpState { enabled: state.0, initialized: state.1, ..BringUpState::default() };
         assert!(driver.needs_reset(), "{state:?}");
     }
     driver.state = BringUpState::default();

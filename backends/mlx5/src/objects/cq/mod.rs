@@ -84,7 +84,8 @@ impl<P: Platform> Driver<P> {
             .set64(Cqc::DBR_ADDR, self.commands.arena.addr(record));
         let cqn = self.commands.create::<cmd::CreateCq>(input.view(), memory)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
-        let shape = Shape { cqn, log_size, user_index: self.caps.user_index, combining: self.uar.is_combining() };
+        let (user_index, ethernet) = (self.caps.user_index, self.caps.is_ethernet());
+        let shape = Shape { cqn, log_size, user_index, combining: self.uar.is_combining(), ethernet };
         Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
     }
 

@@ -18,6 +18,11 @@ const _: () = assert!(Cqe::OPCODE.dword() == LAST * 8 + 4 && Cqe::OWNER.dword() 
 const RECV: u32 = CqeOpcode::RespSend as u32;
 const _: () = assert!(CqeOpcode::Req as u32 == 0 && RECV == 2);
 
+/// Bit of [`Cqe::L4_HDR_TYPE_ETC`]: [`Cqe::VLAN_INFO`] is the tag of the packet.
+const VLAN_STRIPPED: u32 = 1;
+/// First bit of the priority in a VLAN tag.
+const VLAN_PRIORITY: u32 = 13;
+
 /// The ring of one completion queue.
 pub struct Mlx5CqRing<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
@@ -42,6 +47,8 @@ pub(crate) struct Shape {
     pub(crate) user_index: bool,
     /// Whether writes to the doorbell must be flushed.
     pub(crate) combining: bool,
+    /// Whether datagrams come through an Ethernet port.
+    pub(crate) ethernet: bool,
 }
 
 impl<P: Platform> Mlx5CqRing<P> {
@@ -206,9 +213,16 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
         let taken = Self { consumer: self.consumer.wrapping_sub(1), ..*self };
         let mut source = Source::default();
         source.src_qp = Qpn::new(taken.get(Cqe::RQPN));
-        source.slid = Lid::new(taken.get(Cqe::SLID) as u16);
-        source.sl = taken.get(Cqe::SL) as u8;
-        source.dlid_path_bits = taken.get(Cqe::ML_PATH) as u8 & 0x7f;
+        if self.source.shape.ethernet {
+            // The kind of IP header is where InfiniBand has the service level.
+            if taken.get(Cqe::L4_HDR_TYPE_ETC) & VLAN_STRIPPED != 0 {
+                source.sl = (taken.get(Cqe::VLAN_INFO) >> VLAN_PRIORITY) as u8;
+            }
+        } else {
+            source.slid = Lid::new(taken.get(Cqe::SLID) as u16);
+            source.sl = taken.get(Cqe::SL) as u8;
+            source.dlid_path_bits = taken.get(Cqe::ML_PATH) as u8 & 0x7f;
+        }
         source.grh = taken.get(Cqe::GRH) != 0;
         if taken.get(Cqe::OPCODE) == CqeOpcode::RespSend.code() {
             source.pkey = Some(taken.get(Cqe::IMM_INVAL_PKEY) as u16);

@@ -5,12 +5,13 @@ use bareverbs_mlx5_spec::{AttachToMcgIn, Buffer, DetachFromMcgIn, Layout, ViewMu
 
 use super::Qp;
 use super::modify::stat_rate;
+use super::roce;
 use crate::driver::Driver;
 use crate::error::PackedError;
 
 /// Returns the datagram segment of an address as words to store, without Q_Key and queue pair. Every driver sets `EXT`: the
 /// segment has its full length (`MLX5_EXTENDED_UD_AV`).
-fn encode(av: &AddressVector, rates: u32) -> Result<EncodedAddress, PackedError> {
+fn encode(av: &AddressVector, rates: u32, is_ethernet: bool) -> Result<EncodedAddress, PackedError> {
     let mut bytes = [0; WqeDatagramSeg::SIZE];
     let mut segment = ViewMut::<WqeDatagramSeg>::of(&mut bytes);
     segment
@@ -27,6 +28,9 @@ fn encode(av: &AddressVector, rates: u32) -> Result<EncodedAddress, PackedError>
             .set(WqeDatagramSeg::TCLASS, u32::from(route.traffic_class))
             .set(WqeDatagramSeg::FLOW_LABEL, route.flow_label)
             .set_bytes(WqeDatagramSeg::RGID, &route.dgid.0);
+        if is_ethernet {
+            roce::fill_address(&mut segment, av, route);
+        }
     }
     let mut words = [0; WqeDatagramSeg::SIZE / 8];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -39,27 +43,38 @@ impl<P: Platform> Driver<P> {
     /// Returns what each datagram to an address carries.
     pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, PackedError> {
         self.check_route(av)?;
-        encode(av, self.caps.stat_rates)
+        encode(av, self.caps.stat_rates, self.caps.is_ethernet())
     }
 
     /// Attaches a queue pair to a group.
     pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0);
-        self.commands.command_without_output::<cmd::AttachToMcg>(input.view())
+        if self.caps.is_ethernet() && self.groups == 0 {
+            self.admit_groups(true)?;
+        }
+        self.commands.command_without_output::<cmd::AttachToMcg>(input.view())?;
+        self.groups = self.groups.saturating_add(1);
+        Ok(())
     }
 
     /// Detaches a queue pair from a group.
     pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0);
-        self.commands.command_without_output::<cmd::DetachFromMcg>(input.view())
+        self.commands.command_without_output::<cmd::DetachFromMcg>(input.view())?;
+        self.groups = self.groups.saturating_sub(1);
+        if self.caps.is_ethernet() && self.groups == 0 {
+            // The queue pair is out of the group, whatever the filter lets in.
+            let _ = self.admit_groups(false);
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{GlobalRoute, Lid};
+    use bareverbs::{GlobalRoute, Lid, Mac};
 
     use super::super::segment::datagram;
     use super::*;
@@ -73,18 +88,31 @@ mod tests {
     /// tclass at 26, hop_limit at 27, grh_gid_fl at 28, rgid at 32. Its `mlx5_create_ah` sets them.
     #[test]
     fn an_address_is_the_bytes_of_its_structure() {
-        let av = AddressVector { dlid: Lid::new(0x1234), sl: 5, src_path_bits: 0x2b, static_rate: 3, port_num: 1, grh: None };
+        let (dlid, port_num) = (Lid::new(0x1234), 1);
+        let av = AddressVector { dlid, sl: 5, src_path_bits: 0x2b, static_rate: 3, port_num, ..AddressVector::default() };
         // Static rate 3 of the verbs is 8 in the device.
         let mut expected = [0; 48];
         expected[..4].copy_from_slice(&[0x80, 0x01, 0, 0]);
         expected[8..16].copy_from_slice(&[0x80, 0x12, 0x34, 0x56, 0x85, 0x2b, 0x12, 0x34]);
-        assert_eq!(bytes(datagram(&encode(&av, 1 << 8).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        assert_eq!(bytes(datagram(&encode(&av, 1 << 8, false).unwrap(), 0x12_3456, 0x8001_0000)), expected);
         let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let route = GlobalRoute { dgid: Gid(gid), flow_label: 0xa_bcde, sgid_index: 7, hop_limit: 64, traffic_class: 0x99 };
         expected[26..32].copy_from_slice(&[0x99, 64, 0x40, 0x7a, 0xbc, 0xde]);
         expected[32..].copy_from_slice(&gid);
         let av = AddressVector { grh: Some(route), ..av };
-        assert_eq!(bytes(datagram(&encode(&av, 1 << 8).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        assert_eq!(bytes(datagram(&encode(&av, 1 << 8, false).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        // On an Ethernet port rlid is the UDP source port (0xc000 | 0xabcde & 0x3fff ^ 0xabcde >> 14), the priority is in bits 3 to 1 of
+        // stat_rate_sl, rmac is at 20, and bit 30 of grh_gid_fl is 0.
+        let ethernet = AddressVector { dlid: Lid::new(0), src_path_bits: 0, dmac: Some(Mac([2, 3, 4, 5, 6, 7])), ..av };
+        expected[12..16].copy_from_slice(&[0x8a, 0, 0xfc, 0xde ^ 0x2a]);
+        expected[20..26].copy_from_slice(&[2, 3, 4, 5, 6, 7]);
+        expected[28] = 0;
+        assert_eq!(bytes(datagram(&encode(&ethernet, 1 << 8, true).unwrap(), 0x12_3456, 0x8001_0000)), expected);
+        // The MAC address of a group is that of its GID.
+        let group = GlobalRoute { dgid: Gid::from(core::net::Ipv4Addr::new(239, 1, 2, 3)), ..route };
+        let ethernet = AddressVector { dmac: None, grh: Some(group), ..ethernet };
+        let segment = bytes(datagram(&encode(&ethernet, 0, true).unwrap(), 0, 0));
+        assert_eq!(segment[20..26], [1, 0, 0x5e, 1, 2, 3]);
         // A number of more than 24 bits does not reach the bits beside it.
         assert_eq!(bytes(datagram(&EncodedAddress::default(), u32::MAX, 0))[8..12], [0, 0xff, 0xff, 0xff]);
     }

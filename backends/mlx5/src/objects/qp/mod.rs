@@ -3,6 +3,7 @@
 mod address;
 mod modify;
 pub(crate) mod recv_ring;
+mod roce;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
     ViewMut, cmd, opt_param, pm_state,
 };
 
-use super::{Qp, state_of};
+use super::{Qp, roce, state_of};
 use crate::bring_up::caps::PORT;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
@@ -116,6 +116,11 @@ impl<P: Platform> Driver<P> {
         }
         if mask.contains(QpAttrMask::AV) {
             fill_path(&mut path, &attr.av, self.caps.stat_rates)?;
+            if self.caps.is_ethernet()
+                && let Some(route) = &attr.av.grh
+            {
+                roce::fill_path(&mut path, &attr.av, route, [qp.number, attr.dest_qpn.get()]);
+            }
         }
         if mask.contains(QpAttrMask::ALT_PATH) {
             let mut path = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
@@ -212,7 +217,7 @@ pub(super) fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{Lid, QpCap, QpType};
+    use bareverbs::{GlobalRoute, Lid, Mac, QpCap, QpType};
 
     use super::*;
     use crate::objects::cq::Cq;
@@ -239,5 +244,32 @@ mod tests {
             let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
             assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], 1, "{given} given");
         }
+    }
+
+    /// By `ads` of `mlx5_ifc.h`, each field that Linux's `mlx5_set_path` sets of a RoCE address.
+    #[test]
+    fn a_path_of_an_ethernet_port_is_the_bytes_of_its_structure() {
+        let route = GlobalRoute {
+            dgid: core::net::Ipv4Addr::new(192, 0, 2, 7).into(),
+            flow_label: 0xa_bcde,
+            sgid_index: 5,
+            hop_limit: 64,
+            traffic_class: 0x69,
+        };
+        let dmac = Some(Mac([2, 3, 4, 5, 6, 7]));
+        let av = AddressVector { sl: 6, grh: Some(route), dmac, ..AddressVector::default() };
+        let mut expected = [0; Ads::SIZE];
+        // src_addr_index, hop_limit; tclass and flow_label; rgid.
+        expected[8..16].copy_from_slice(&[0, 5, 0, 64, 0x06, 0x9a, 0xbc, 0xde]);
+        expected[26..32].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 7]);
+        // dscp (0x69 >> 2) and udp_sport; eth_prio; rmac.
+        expected[32..44].copy_from_slice(&[0, 0x1a, 0xfc, 0xf4, 6 << 4, 0, 2, 3, 4, 5, 6, 7]);
+        let mut path = Buffer::<Ads>::zeroed();
+        fill_path(&mut path.view_mut(), &av, 0).unwrap();
+        roce::fill_path(&mut path.view_mut(), &av, &route, [1, 2]);
+        assert_eq!(path.as_bytes(), expected);
+        // Without a flow label the source port is that of the two queue pairs: 0x48 · 0x49 = 0x1488.
+        roce::fill_path(&mut path.view_mut(), &av, &GlobalRoute { flow_label: 0, ..route }, [0x48, 0x49]);
+        assert_eq!(path.as_bytes()[34..36], [0xd4, 0x88]);
     }
 }

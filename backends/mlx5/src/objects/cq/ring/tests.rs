@@ -28,7 +28,7 @@ fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
     let part = Part(shared.clone());
     let ring = DmaMemory::ring(&part, &span).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
-    let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false };
+    let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false, ethernet: false };
     let mut cq = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);
     cq.start_at(consumer);
     (cq, shared)

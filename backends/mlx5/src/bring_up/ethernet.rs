@@ -1,0 +1,229 @@
+//! The Ethernet port: context, state, MTU, RoCE, and its GIDs, which are IP addresses.
+//!
+//! The order of the commands is that of Linux (`mlx5_core`, then the network interface, then `mlx5_ib`).
+
+use bareverbs::{Gid, GidEntry, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
+use bareverbs_mlx5_spec::{
+    Buffer, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg, PmtuReg, PtysReg,
+    QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ, REGISTER_WRITE,
+    ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd, roce_l3_type,
+};
+
+use super::port::{check_entry, check_port};
+use super::port_encoding::{mtu_of, pick};
+use crate::driver::Driver;
+use crate::error::PackedError;
+
+/// Bytes of a frame around its data: header, VLAN tag, frame check sequence. An MTU of the card counts them.
+const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
+/// Bytes of a packet beside its payload: IPv6, UDP, BTH, XRC, AtomicETH, ICRC. So Linux counts them (`iboe_get_mtu`).
+const PACKET_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
+/// [`PaosReg::ADMIN_STATUS`] and [`PaosReg::OPER_STATUS`] of a port that is up.
+const UP: u32 = 1;
+
+/// Gigabits a second and lanes for each bit of [`PtysReg::ETH_PROTO_OPER`] (Linux `enum mlx5e_link_mode`).
+const RATES: [(u16, u8); 32] = [
+    (1, 1),
+    (1, 1),
+    (10, 4),
+    (10, 4),
+    (10, 1),
+    (20, 2),
+    (40, 4),
+    (40, 4),
+    (56, 4),
+    (0, 0),
+    (0, 0),
+    (0, 0),
+    (10, 1),
+    (10, 1),
+    (10, 1),
+    (40, 4),
+    (40, 4),
+    (0, 0),
+    (50, 2),
+    (0, 0),
+    (100, 4),
+    (100, 4),
+    (100, 4),
+    (100, 4),
+    (0, 1),
+    (1, 1),
+    (10, 1),
+    (25, 1),
+    (25, 1),
+    (25, 1),
+    (50, 2),
+    (50, 2),
+];
+/// The same for each bit of [`PtysReg::EXT_ETH_PROTO_OPER`] (`enum mlx5e_ext_link_mode`).
+const EXTENDED_RATES: [(u16, u8); 21] = [
+    (0, 1),
+    (1, 1),
+    (0, 0),
+    (5, 1),
+    (10, 1),
+    (40, 4),
+    (25, 1),
+    (50, 2),
+    (50, 1),
+    (100, 4),
+    (100, 2),
+    (100, 1),
+    (200, 4),
+    (200, 2),
+    (200, 1),
+    (400, 8),
+    (400, 4),
+    (400, 2),
+    (0, 0),
+    (800, 8),
+    (800, 4),
+];
+
+impl<P: Platform> Driver<P> {
+    /// Queries the context of the port.
+    fn nic_context(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<(), PackedError> {
+        self.commands.command::<cmd::QueryNicVportContext>(View::zeros(), output.view_mut())
+    }
+
+    /// Queries the GUIDs of the node and of the system that it is part of.
+    #[inline(never)]
+    pub(super) fn query_ethernet_node(&mut self) -> Result<[Guid; 2], PackedError> {
+        let mut context = Buffer::zeroed();
+        self.nic_context(&mut context)?;
+        let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
+        Ok([NicVportContext::NODE_GUID, NicVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
+    }
+
+    /// Sets the MTU, lets the port carry RoCE, and turns it on. The physical function alone does what is the whole card's.
+    #[inline(never)]
+    pub(super) fn enable_ethernet_port(&mut self) -> Result<(), PackedError> {
+        let is_physical = !self.config.virtual_function;
+        let wanted = u32::from(self.config.ethernet_mtu).saturating_add(FRAME_OVERHEAD);
+        let mut pmtu = Buffer::<PmtuReg>::zeroed();
+        pmtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
+        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut pmtu)?;
+        let mtu = wanted.min(pmtu.view().get(PmtuReg::MAX_MTU));
+        if is_physical {
+            let mut pmtu = Buffer::<PmtuReg>::zeroed();
+            pmtu.view_mut().set(PmtuReg::LOCAL_PORT, 1).set(PmtuReg::ADMIN_MTU, mtu);
+            self.access_layout(REGISTER_WRITE, RegisterId::Pmtu, &mut pmtu)?;
+        }
+        self.set_roce(Some(mtu))?;
+        if is_physical {
+            let mut paos = Buffer::<PaosReg>::zeroed();
+            paos.view_mut().set(PaosReg::LOCAL_PORT, 1).set(PaosReg::ADMIN_STATUS, UP).set(PaosReg::ASE, 1);
+            self.access_layout(REGISTER_WRITE, RegisterId::Paos, &mut paos)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the port carry RoCE, with an MTU of this many bytes of a frame, or no longer.
+    pub(super) fn set_roce(&mut self, mtu: Option<u32>) -> Result<(), PackedError> {
+        let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
+        let mut view = input.view_mut();
+        view.sub(ModifyNicVportContextIn::FIELD_SELECT)
+            .set(ModifyNicVportFieldSelect::ROCE_EN, 1)
+            .set(ModifyNicVportFieldSelect::MTU, mtu.is_some().into());
+        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
+            .set(NicVportContext::ROCE_EN, mtu.is_some().into())
+            .set(NicVportContext::MTU, mtu.unwrap_or_default());
+        self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())?;
+        self.state.roce = mtu.is_some();
+        Ok(())
+    }
+
+    /// Lets frames of all multicast groups in, or of none: the card knows those of its queue pairs, and its filter does not.
+    pub(crate) fn admit_groups(&mut self, all: bool) -> Result<(), PackedError> {
+        let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
+        let mut view = input.view_mut();
+        view.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
+        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::PROMISC_MC, all.into());
+        self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())
+    }
+
+    /// Queries the state of the port.
+    #[inline(never)]
+    pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
+        let (mut context, mut state) = (Buffer::zeroed(), Buffer::zeroed());
+        self.nic_context(&mut context)?;
+        let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
+        self.commands.command::<cmd::QueryVportState>(View::zeros(), state.view_mut())?;
+        let is_up = state.view().get(QueryVportStateOut::STATE) == UP;
+        let mut paos = Buffer::<PaosReg>::zeroed();
+        paos.view_mut().set(PaosReg::LOCAL_PORT, 1);
+        self.access_layout(REGISTER_READ, RegisterId::Paos, &mut paos)?;
+        let paos = paos.view();
+        let phys_state = if paos.get(PaosReg::OPER_STATUS) == UP {
+            PhysState::LinkUp
+        } else if paos.get(PaosReg::ADMIN_STATUS) == UP {
+            PhysState::Polling
+        } else {
+            PhysState::Disabled
+        };
+        let mut mtu = Buffer::<PmtuReg>::zeroed();
+        mtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
+        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
+        let mtu = [PmtuReg::MAX_MTU, PmtuReg::OPER_MTU].map(|field| mtu.view().get(field));
+        let [max_mtu, active_mtu] = mtu.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
+        let mut speed = Buffer::<PtysReg>::zeroed();
+        speed.view_mut().set(PtysReg::LOCAL_PORT, 1).set(PtysReg::PROTO_MASK, PTYS_ETHERNET);
+        self.access_layout(REGISTER_READ, RegisterId::Ptys, &mut speed)?;
+        let speed = speed.view();
+        // A card that has extended rates tells no others (Linux `mlx5_port_query_eth_proto`).
+        let (gigabits, lanes) = if speed.get(PtysReg::EXT_ETH_PROTO_CAPABILITY) != 0 {
+            pick(&EXTENDED_RATES, speed.get(PtysReg::EXT_ETH_PROTO_OPER))
+        } else {
+            pick(&RATES, speed.get(PtysReg::ETH_PROTO_OPER))
+        };
+        let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
+        Ok(PortAttr {
+            link_layer: LinkLayer::Ethernet,
+            state: if is_up { PortState::Active } else { PortState::Down },
+            phys_state,
+            max_mtu,
+            active_mtu,
+            gid_tbl_len: self.caps.gids,
+            pkey_tbl_len: self.caps.pkeys,
+            active_width: lanes,
+            active_speed_gbps: gigabits.into(),
+            mac: Mac([a, b, c, d, e, f]),
+            port_guid: Guid(context.get64(NicVportContext::PORT_GUID)),
+            grh_required: true,
+            ..PortAttr::default()
+        })
+    }
+
+    /// Queries an entry of the GID table; zeros if it is empty.
+    pub(super) fn query_roce_gid(&mut self, index: u16) -> Result<Gid, PackedError> {
+        check_entry(index, self.caps.gids)?;
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into());
+        self.commands.command::<cmd::QueryRoceAddress>(input.view(), output.view_mut())?;
+        let entry = output.view().sub(QueryRoceAddressOut::ROCE_ADDRESS);
+        Ok(Gid(entry.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default()))
+    }
+
+    /// Sets an entry of the GID table, or empties it.
+    pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), PackedError> {
+        check_port(port)?;
+        check_entry(index, self.caps.gids)?;
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into());
+        if let Some(GidEntry { gid, mac, vlan }) = entry {
+            let [a, b, c, d, e, f] = mac.0;
+            let l3_type = if gid.is_ipv4() { roce_l3_type::IPV4 } else { roce_l3_type::IPV6 };
+            view.sub(SetRoceAddressIn::ROCE_ADDRESS)
+                .set_bytes(RoceAddrLayout::SOURCE_L3_ADDRESS, &gid.0)
+                .set(RoceAddrLayout::VLAN_VALID, vlan.is_some().into())
+                .set(RoceAddrLayout::VLAN_ID, vlan.unwrap_or_default().into())
+                .set(RoceAddrLayout::SOURCE_MAC_47_32, u16::from_be_bytes([a, b]).into())
+                .set(RoceAddrLayout::SOURCE_MAC_31_0, u32::from_be_bytes([c, d, e, f]))
+                .set(RoceAddrLayout::ROCE_L3_TYPE, l3_type)
+                .set(RoceAddrLayout::ROCE_VERSION, ROCE_VERSION_2);
+        }
+        self.commands.command_without_output::<cmd::SetRoceAddress>(input.view())
+    }
+}
