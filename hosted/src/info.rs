@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs::{Platform, WaitActiveError};
+use bareverbs::{LinkLayer, Platform, WaitActiveError};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
@@ -102,6 +102,9 @@ pub struct PortInfo {
     pub port_lmc: u8,
     /// Link layer.
     pub link_layer: &'static str,
+    /// MAC address of an Ethernet port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
     /// Capability mask.
     pub port_cap_flags: u32,
     /// Whether every path from it needs a global route (GRH).
@@ -215,6 +218,7 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         }
     }
     let (state, state_code) = port_state(attr.state);
+    let is_ethernet = attr.link_layer == LinkLayer::Ethernet;
     Ok(PortInfo {
         port,
         state,
@@ -226,7 +230,8 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         sm_lid: attr.sm_lid.get(),
         port_lid: attr.lid.get(),
         port_lmc: attr.lmc,
-        link_layer: "InfiniBand",
+        link_layer: if is_ethernet { "Ethernet" } else { "InfiniBand" },
+        mac: is_ethernet.then(|| attr.mac.to_string()),
         port_cap_flags: attr.cap_mask,
         grh_required: attr.grh_required,
         gid_tbl_len: attr.gid_tbl_len,
@@ -321,6 +326,9 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
     for (name, value) in lines {
         writeln!(f, "\t\t\t{:<24}{value}", format!("{name}:"))?;
     }
+    if let Some(mac) = &port.mac {
+        writeln!(f, "\t\t\t{:<24}{mac}", "mac:")?;
+    }
     if port.grh_required {
         writeln!(f, "\t\t\t{:<24}of every path", "grh_required:")?;
     }
@@ -335,6 +343,7 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
 
 #[cfg(test)]
 mod tests {
+    use bareverbs::GidEntry;
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::fault::Fault;
 
@@ -354,6 +363,21 @@ mod tests {
         let gone = query(NAME, &mut device, false, &stop).unwrap_err();
         assert!(!is_shown(&gone), "{gone:#}");
         assert!(!is_shown(&Interrupted.into()));
+    }
+
+    #[test]
+    fn an_ethernet_port_is_shown_with_its_addresses() {
+        let host =
+            Simulated::new(NAME, World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1).with_ethernet()).unwrap());
+        let stop = Arc::default();
+        let mut device = Device::bring_up(host, &stop).unwrap();
+        let mac = device.verbs.query_port(1).unwrap().mac;
+        device.verbs.set_gid(1, 3, &GidEntry::new([192, 0, 2, 7], mac)).unwrap();
+        let info = query(NAME, &mut device, false, &stop).unwrap();
+        let port = &info.ports[0];
+        assert_eq!((port.link_layer, port.state, port.active_mtu), ("Ethernet", "PORT_ACTIVE", 1024));
+        assert_eq!(port.gids, [(3, "0000:0000:0000:0000:0000:ffff:c000:0207".to_string())]);
+        assert!(info.to_string().contains(&format!("mac:                    {mac}\n")), "{info}");
     }
 
     #[test]

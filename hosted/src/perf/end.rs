@@ -12,6 +12,7 @@ use bareverbs::{
 use super::buffer_layout::BufferLayout;
 use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
+use crate::device::port::check_infiniband;
 use crate::device::{Device, Endpoint, Host, Role, SEND_BLOCKS};
 
 /// Port of each device.
@@ -70,6 +71,7 @@ impl<H: Host> PerfEnd<H> {
     pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, local_ends: u64, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
         let port = device.active_port(PORT, false, stop)?;
+        check_infiniband(PORT, &port)?;
         let length = parameters.points().iter().map(|&point| BufferLayout::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);

@@ -10,6 +10,7 @@ use bareverbs::{
 
 use super::address::Address;
 use crate::data_pattern::Pattern;
+use crate::device::port::check_infiniband;
 use crate::device::{Device, Endpoint, Host, Role};
 
 /// `wr_id`s of the tools, each a bit of [`PingpongEnd::pending`].
@@ -85,6 +86,7 @@ impl<H: Host> PingpongEnd<H> {
     pub fn new(role: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
         let verbs = &mut device.verbs;
         let port = verbs.query_port(plan.port).context("query_port")?;
+        check_infiniband(plan.port, &port)?;
         if plan.mtu > port.active_mtu {
             bail!(
                 "a path MTU of {} is more than the {} of port {}; give both ends -m {}",
@@ -447,6 +449,11 @@ mod tests {
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let mut refusal = |plan| PingpongEnd::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
         assert!(refusal(Plan { gid_idx: Some(200), ..PLAN }).contains("no GID 200"));
+        let ethernet = bareverbs_sim::DeviceConfig::default().with_ethernet();
+        let host = World::new(WorldConfig::default()).add(ethernet).unwrap();
+        let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
+        let refusal = PingpongEnd::new(Role::Client, "a", &mut device, PLAN).err().unwrap();
+        assert!(refusal.to_string().contains("port 1 is an Ethernet port"), "{refusal}");
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
         let host = World::new(WorldConfig::default()).add(small).unwrap();
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpCap, QpHandle, QpType,
-    Qpn, Remote, Rkey, SendFlags,
+    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, LinkLayer, Mac, MwBind, MwHandle, MwType, Psn, QpAttr, QpCap,
+    QpHandle, QpType, Qpn, Remote, Rkey, SendFlags,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -57,6 +57,8 @@ impl Connection {
 pub(super) struct Address {
     lid: Lid,
     gid: Gid,
+    /// MAC address of an Ethernet port.
+    mac: Option<Mac>,
     /// Whether its port needs a global route on every path.
     grh_required: bool,
     qpn: Qpn,
@@ -68,7 +70,7 @@ impl Address {
     fn path_to(&self, peer: &Self) -> AddressVector {
         let is_global = self.grh_required || peer.grh_required;
         let grh = is_global.then(|| GlobalRoute { dgid: peer.gid, hop_limit: 1, ..GlobalRoute::default() });
-        AddressVector { dlid: peer.lid, grh, ..AddressVector::default() }
+        AddressVector { dlid: peer.lid, grh, dmac: peer.mac, ..AddressVector::default() }
     }
 }
 
@@ -109,9 +111,10 @@ impl<H: Host> SelftestEnd<H> {
             max_inline_data: 32,
         };
         let qp = endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
-        let grh_required = device.verbs.query_port(PORT).context("query_port")?.grh_required;
+        let port = device.verbs.query_port(PORT).context("query_port")?;
+        let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
         let gid = device.verbs.query_gid(PORT, 0).context("query_gid")?;
-        let address = Address { lid, gid, grh_required, qpn: device.verbs.qp(qp)?.qpn };
+        let address = Address { lid, gid, mac, grh_required: port.grh_required, qpn: device.verbs.qp(qp)?.qpn };
         Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, taken: VecDeque::new() })
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Lid, MwHandle, Psn, Rkey};
+use bareverbs::{GidEntry, Lid, LinkLayer, MwHandle, PortAttr, Psn, Rkey};
 use bareverbs_sim::PageDemand;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
@@ -230,10 +230,13 @@ impl Job<'_> {
         Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
     }
 
-    /// Waits until the port of an end is active, and reports it as it is then.
+    /// Waits until the port of an end is active, and reports it as it is then. An Ethernet port gets its link-local address as GID 0.
     fn active_lid<H: Host>(&mut self, devices: &mut DevicePair<H>, role: Role) -> Result<Lid> {
         let (has_line, device) = (self.has_progress(), devices.of(role));
-        let lid = device.active_port(PORT, has_line, &self.stop)?.lid;
+        let PortAttr { link_layer, lid, mac, .. } = device.active_port(PORT, has_line, &self.stop)?;
+        if link_layer == LinkLayer::Ethernet {
+            device.verbs.set_gid(PORT, 0, &GidEntry::link_local(mac)).context("set_gid")?;
+        }
         let reported = match role {
             Role::Client => self.report.devices.first_mut(),
             Role::Server => self.report.devices.last_mut(),
@@ -413,6 +416,16 @@ mod tests {
         let config = DeviceConfig { grh_required: true, ..DeviceConfig::with_lid(9) };
         let report = run_on(&args, options(&args), card(config), None, Arc::default());
         assert!(report.ok, "{:?}", report.failure);
+    }
+
+    #[test]
+    fn an_ethernet_port_passes_every_transfer() {
+        let args = args(&[]);
+        let report = run_on(&args, options(&args), card(DeviceConfig::with_lid(9).with_ethernet()), None, Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
+        assert_eq!(report.transfers.len(), 8);
+        let text = report.to_string();
+        assert!(text.contains("both sides, looped back through the port's own address"), "{text}");
     }
 
     #[test]

@@ -253,7 +253,12 @@ impl fmt::Display for Report {
             write_device(f, device, width)?;
         }
         if let [device] = self.devices.as_slice() {
-            writeln!(f, "{:<width$} both sides, looped back through LID {}", "", device.port.port_lid)?;
+            let address = match device.port.port_lid {
+                // An Ethernet port has none.
+                0 => "the port's own address".into(),
+                lid => format!("LID {lid}"),
+            };
+            writeln!(f, "{:<width$} both sides, looped back through {address}", "")?;
         }
         if let Some(window) = &self.window {
             writeln!(
