@@ -215,7 +215,7 @@ impl FunctionChoice {
 #[derive(Debug, Args)]
 pub struct BindArgs {
     /// Binds functions even if they are in use (interface up, with addresses or routes, RDMA device open, virtual functions),
-    /// and Ethernet ports, for other programs
+    /// and the function of a BlueField's own processor, for other programs
     #[arg(long)]
     pub force: bool,
     /// Bytes that the program will lock for DMA, to be compared with the limit of this shell

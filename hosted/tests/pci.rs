@@ -162,15 +162,8 @@ fn the_json_has_everything() {
     assert_eq!((&got[1]["kind"], &got[1]["physical_function"]), (&"virtual".into(), &CARD.into()));
     let own_file = card["vfio_device_file"].as_str().unwrap();
     assert!(own_file.ends_with("/dev/vfio/devices/vfio0") && got[1]["vfio_device_file"].is_null(), "{own_file}");
-    // A virtual function has the mode of its card, and a BAR without an address is an obstacle too.
-    assert_eq!(
-        got[1]["obstacles"][0]["remedy"].as_str().unwrap().split(" (").next(),
-        Some("if it is a VPI card: sudo mstconfig -d 0000:01:00.0 set LINK_TYPE_P1=1")
-    );
-    assert_eq!(
-        (&got[1]["obstacles"][0]["code"], &got[1]["obstacles"][1]["code"]),
-        (&"ethernet-mode".into(), &"bar-too-small".into())
-    );
+    // Its port is an Ethernet port, which is no obstacle; a BAR without an address is one.
+    assert_eq!(got[1]["obstacles"][0]["code"], "bar-too-small");
 }
 
 #[test]
@@ -187,7 +180,7 @@ fn the_doctor_has_one_line_for_each_obstacle_and_fails_if_there_is_one() {
     let lines: Vec<_> = out.lines().take_while(|line| !line.starts_with("0000:02")).collect();
     let [name, obstacles @ ..] = lines.as_slice() else { panic!("{out}") };
     assert_eq!(*name, "0000:01:00.0  ConnectX-7");
-    let expected = ["LINK_TYPE_P1=1", "bareverbs bind 0000:01:00.0", "ip link set eth2 down", "sriov_numvfs"];
+    let expected = ["bareverbs bind 0000:01:00.0", "ip link set eth2 down", "sriov_numvfs"];
     assert_eq!(obstacles.len(), expected.len(), "{out}");
     for (line, remedy) in obstacles.iter().zip(expected) {
         let (_, after) = line.split_once("; remedy: ").unwrap();
@@ -197,7 +190,7 @@ fn the_doctor_has_one_line_for_each_obstacle_and_fails_if_there_is_one() {
     let json: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((status, &json["ok"], &json["failure"]), (Some(1), &false.into(), &"1 of 2 functions cannot be used".into()));
     let codes: Vec<_> = json["functions"][0]["obstacles"].as_array().unwrap().iter().map(|each| &each["code"]).collect();
-    assert_eq!(codes, ["ethernet-mode", "not-bound", "used", "used"]);
+    assert_eq!(codes, ["not-bound", "used", "used"]);
     assert_eq!(json["functions"][1]["obstacles"], Value::Array(Vec::new()));
 }
 

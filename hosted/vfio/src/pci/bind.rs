@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Options of binding and unbinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bind a function even if the machine uses it, or if its port is an Ethernet port.
+    /// Bind a function even if the machine uses it, or if it is that of a BlueField's own processor.
     pub force: bool,
     /// Also bind the other members of the IOMMU group that are bound to drivers.
     pub group: bool,
@@ -185,7 +185,7 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
     }
     for (function, asked) in wanted {
         let mut obstacles = if *asked { check::hardware(sysfs, function, &Need::default()) } else { Vec::new() };
-        // Other programs drive Ethernet ports.
+        // Other programs drive the function of a BlueField's own processor.
         obstacles.retain(|obstacle| !(options.force && obstacle.is_of_the_port()));
         if let Some(obstacle) = obstacles.into_iter().next().or_else(|| check::iommu(sysfs, function)) {
             return Err(BindError::Refused { obstacle });

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-use super::address::Address;
 use super::capability::Msix;
 use super::function::Function;
 use super::interface::Interface;
@@ -74,15 +73,8 @@ pub(crate) fn hardware(sysfs: &Sysfs, function: &Function, need: &Need) -> Vec<O
     if !function.answers {
         return vec![Obstacle::NoAnswer { address }];
     }
-    if let Some(Model { name, ethernet_only: true, .. }) = function.model {
-        return vec![Obstacle::EthernetOnly { address, name }];
-    }
     if is_on_bluefield(sysfs) && function.model.is_some_and(|model| model.name.starts_with("BlueField")) {
         return vec![Obstacle::EmbeddedCpu { address }];
-    }
-    if function.is_ethernet() {
-        let (physical, port) = link_type(function, machine(sysfs).is_virtual);
-        found.push(Obstacle::EthernetMode { address, physical, port });
     }
     if function.bar0 < need.bar0 {
         found.push(Obstacle::BarTooSmall { address, size: function.bar0, needed: need.bar0 });
@@ -91,15 +83,6 @@ pub(crate) fn hardware(sysfs: &Sysfs, function: &Function, need: &Need) -> Vec<O
         found.push(Obstacle::NoMsix { address });
     }
     found
-}
-
-/// Returns the physical function of the card that `mstconfig` reaches, and the number of the port in `LINK_TYPE_P1` or
-/// `LINK_TYPE_P2`, as far as this machine knows them: each port of a card has a physical function of its own.
-fn link_type(function: &Function, is_virtual: bool) -> (Option<Address>, Option<u8>) {
-    let is_physical = function.model.is_some_and(|model| model.kind == Kind::Physical);
-    let physical = function.physical_function.or(is_physical.then_some(function.address));
-    let port = physical.filter(|_| !is_virtual).map(|physical| physical.function().saturating_add(1));
-    (physical, port)
 }
 
 /// Returns an obstacle if no IOMMU translates the function's DMA.

@@ -74,12 +74,6 @@ impl Link {
 }
 
 impl Function {
-    /// Returns whether its port is in Ethernet mode, which its class shows (PCI Code and ID Assignment: 0x0200 Ethernet, 0x0207
-    /// InfiniBand).
-    pub const fn is_ethernet(&self) -> bool {
-        self.class >> 8 == 0x0200
-    }
-
     /// Returns the name of the product and the kind of function; the identifiers if they are unknown.
     pub fn name(&self) -> String {
         match self.model {

@@ -23,26 +23,18 @@ pub struct Model {
     pub name: &'static str,
     /// Kind of function.
     pub kind: Kind,
-    /// Whether no card of the product has InfiniBand ports.
-    pub ethernet_only: bool,
 }
 
 const fn physical(device: u16, name: &'static str) -> Model {
-    Model { device, name, kind: Kind::Physical, ethernet_only: false }
+    Model { device, name, kind: Kind::Physical }
 }
 
 const fn virtual_function(device: u16, name: &'static str) -> Model {
-    Model { device, name, kind: Kind::Virtual, ethernet_only: false }
+    Model { device, name, kind: Kind::Virtual }
 }
 
 const fn recovery(device: u16, name: &'static str) -> Model {
-    Model { device, name, kind: Kind::Recovery, ethernet_only: false }
-}
-
-/// NVIDIA's manuals of these products are "Ethernet Adapter Cards User Manual" (ConnectX-4 Lx, ConnectX-6 Dx, ConnectX-6 Lx); those
-/// of the others name InfiniBand or VPI cards too.
-const fn ethernet_only(model: Model) -> Model {
-    Model { ethernet_only: true, ..model }
+    Model { device, name, kind: Kind::Recovery }
 }
 
 impl Model {
@@ -53,18 +45,18 @@ impl Model {
         virtual_function(0x1012, "Connect-IB"),
         physical(0x1013, "ConnectX-4"),
         virtual_function(0x1014, "ConnectX-4"),
-        ethernet_only(physical(0x1015, "ConnectX-4 Lx")),
-        ethernet_only(virtual_function(0x1016, "ConnectX-4 Lx")),
+        physical(0x1015, "ConnectX-4 Lx"),
+        virtual_function(0x1016, "ConnectX-4 Lx"),
         physical(0x1017, "ConnectX-5"),
         virtual_function(0x1018, "ConnectX-5"),
         physical(0x1019, "ConnectX-5 Ex"),
         virtual_function(0x101a, "ConnectX-5 Ex"),
         physical(0x101b, "ConnectX-6"),
         virtual_function(0x101c, "ConnectX-6"),
-        ethernet_only(physical(0x101d, "ConnectX-6 Dx")),
+        physical(0x101d, "ConnectX-6 Dx"),
         // The virtual functions of all later products share one identifier.
         virtual_function(0x101e, "ConnectX"),
-        ethernet_only(physical(0x101f, "ConnectX-6 Lx")),
+        physical(0x101f, "ConnectX-6 Lx"),
         physical(0x1021, "ConnectX-7"),
         physical(0x1023, "ConnectX-8"),
         physical(0x1025, "ConnectX-9"),
@@ -118,8 +110,6 @@ mod tests {
         assert_eq!(Model::find(0x15b3, 0x1021).map(|model| (model.name, model.kind)), Some(("ConnectX-7", Kind::Physical)));
         assert_eq!(Model::find(0x15b3, 0x101e).map(|model| model.kind), Some(Kind::Virtual));
         assert_eq!(Model::find(0x15b3, 0x0218).map(|model| model.kind), Some(Kind::Recovery));
-        let ethernet: Vec<_> = Model::ALL.iter().filter(|model| model.ethernet_only).map(|model| model.device).collect();
-        assert_eq!(ethernet, [0x1015, 0x1016, 0x101d, 0x101f]);
         // ConnectX-3: mlx4.
         assert_eq!(Model::find(0x15b3, 0x1003), None);
         assert_eq!(Model::find(0x8086, 0x1021), None);

@@ -35,22 +35,6 @@ pub enum Obstacle {
         /// The function.
         address: Address,
     },
-    /// Its port is in Ethernet mode, and the driver supports InfiniBand.
-    EthernetMode {
-        /// The function.
-        address: Address,
-        /// The physical function whose setting decides. `None`: another machine has it.
-        physical: Option<Address>,
-        /// The number of its port, from 1. `None` in a virtual machine, which numbers functions itself.
-        port: Option<u8>,
-    },
-    /// Its product has Ethernet ports alone.
-    EthernetOnly {
-        /// The function.
-        address: Address,
-        /// Name of the product.
-        name: &'static str,
-    },
     /// It is the function of a BlueField's own processor, which supplies the host's functions too.
     EmbeddedCpu {
         /// The function.
@@ -175,12 +159,6 @@ impl fmt::Display for Obstacle {
             Self::NoAnswer { address } => {
                 write!(f, "{address} does not answer: its configuration space reads as all ones")
             }
-            Self::EthernetMode { address, .. } => {
-                write!(f, "the port of {address} is in Ethernet mode (PCI class 0200), and the driver supports InfiniBand")
-            }
-            Self::EthernetOnly { address, name } => {
-                write!(f, "{address} is a {name}: its ports are Ethernet ports, and the driver supports InfiniBand")
-            }
             Self::EmbeddedCpu { address } => {
                 write!(f, "{address} is the function of the card's own processor (BlueField), on which this system runs")
             }
@@ -239,19 +217,12 @@ impl std::error::Error for Obstacle {}
 impl Obstacle {
     /// Returns whether no removal of other obstacles makes the function usable.
     pub(crate) const fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::NotMlx5 { .. }
-                | Self::FirmwareRecovery { .. }
-                | Self::NoAnswer { .. }
-                | Self::EthernetOnly { .. }
-                | Self::EmbeddedCpu { .. }
-        )
+        matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. } | Self::EmbeddedCpu { .. })
     }
 
     /// Returns whether the function is one for other programs, to which it may be given.
     pub(crate) const fn is_of_the_port(&self) -> bool {
-        matches!(self, Self::EthernetMode { .. } | Self::EthernetOnly { .. } | Self::EmbeddedCpu { .. })
+        matches!(self, Self::EmbeddedCpu { .. })
     }
 
     /// Returns a stable name for programs.
@@ -260,8 +231,6 @@ impl Obstacle {
             Self::NotMlx5 { .. } => "not-mlx5",
             Self::FirmwareRecovery { .. } => "firmware-recovery",
             Self::NoAnswer { .. } => "no-answer",
-            Self::EthernetMode { .. } => "ethernet-mode",
-            Self::EthernetOnly { .. } => "ethernet-only",
             Self::EmbeddedCpu { .. } => "embedded-cpu",
             Self::BarTooSmall { .. } => "bar-too-small",
             Self::NoMsix { .. } => "no-msix",
@@ -291,21 +260,6 @@ impl Obstacle {
                 "echo 1 | sudo tee /sys/bus/pci/devices/{address}/remove && echo 1 | sudo tee /sys/bus/pci/rescan; \
                  power the machine off and on if it stays away"
             ),
-            Self::EthernetMode { physical, port, .. } => {
-                let setting = match port {
-                    Some(port) => format!("LINK_TYPE_P{port}=1"),
-                    None => "LINK_TYPE_P1=1 (of a second port: LINK_TYPE_P2=1)".into(),
-                };
-                let (place, address) = match physical {
-                    Some(address) => ("", address.to_string()),
-                    None => (", on the machine that has its physical function", "ADDRESS".into()),
-                };
-                format!(
-                    "if it is a VPI card{place}: sudo mstconfig -d {address} set {setting} (package mstflint), then power the machine \
-                     off and on; a card without this setting has Ethernet ports alone"
-                )
-            }
-            Self::EthernetOnly { .. } => "another card: one with InfiniBand or VPI ports".into(),
             Self::EmbeddedCpu { .. } => "the function that the host of the card sees".into(),
             Self::BarTooSmall { size: 0, .. } => {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()

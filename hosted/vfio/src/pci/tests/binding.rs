@@ -404,19 +404,29 @@ fn what_an_interface_would_lose_is_named() {
 }
 
 #[test]
-fn an_ethernet_port_is_bound_for_other_programs_only() {
+fn an_ethernet_port_is_bound_as_another() {
     let tree = Tree::new();
     let card = tree.card(CARD, 5);
     card.file("class", "0x020000\n");
-    for (device, sentence) in [("0x1021\n", "LINK_TYPE_P1=1"), ("0x101d\n", "a ConnectX-6 Dx: its ports are Ethernet ports")] {
+    for device in ["0x1021\n", "0x101d\n"] {
         card.file("device", device);
-        let mut kernel = Kernel::new(&tree);
-        let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
-        assert!(error.contains(sentence) && error.ends_with("; --force binds it for another program"), "{error}");
-        assert_eq!(kernel.written.len(), 0);
-        bind(&tree, &mut Kernel::new(&tree), &Options { force: true, ..Options::default() }).unwrap();
+        bind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
         unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
     }
+}
+
+#[test]
+fn the_function_of_a_bluefields_own_processor_is_bound_for_other_programs_only() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5);
+    tree.write("sys/bus/acpi/devices/MLNXBF04:00/hid", "MLNXBF04\n");
+    card.file("device", "0xa2dc\n");
+    let mut kernel = Kernel::new(&tree);
+    let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
+    assert!(error.contains("own processor") && error.ends_with("; --force binds it for another program"), "{error}");
+    assert_eq!(kernel.written.len(), 0);
+    bind(&tree, &mut Kernel::new(&tree), &Options { force: true, ..Options::default() }).unwrap();
+    unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
     // The force does not reach other obstacles.
     card.file("config", [0xff; 256]);
     card.file("device", "0x1021\n");
