@@ -13,6 +13,9 @@ pub struct Handle<K> {
     kind: PhantomData<fn() -> K>,
 }
 
+/// The number of the handle with index 0 and generation 0.
+const FIRST_RAW: u64 = 1 << 32;
+
 impl<K> Handle<K> {
     /// Names nothing: no table has a slot with its index.
     pub const NONE: Self = Self::new(u16::MAX, 0);
@@ -30,8 +33,35 @@ impl<K> Handle<K> {
         self.word
     }
 
-    pub(crate) const fn index(self) -> u16 {
+    /// Returns the slot of its table, from 0: below the capacity that the [`Storage`](crate::Storage) has for the kind, if it names
+    /// anything. A program may have a table of its own beside that one.
+    pub const fn index(self) -> u16 {
         (self.word >> 32) as u16
+    }
+
+    /// Returns the handle as a number, never 0, for a program that cannot have the type: one in another language, say.
+    pub const fn into_raw(self) -> u64 {
+        self.word + FIRST_RAW
+    }
+
+    /// Returns the handle that [`Self::into_raw`] made a number of. Of any other number it makes one that names nothing, or what a
+    /// handle with that number names: each call compares it with its table, as it does any handle.
+    ///
+    /// ```
+    /// # use bareverbs::{DeallocPdError, PdHandle};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let number = a.verbs.alloc_pd()?.into_raw();
+    /// a.verbs.dealloc_pd(PdHandle::from_raw(number))?;
+    /// assert_eq!(a.verbs.dealloc_pd(PdHandle::from_raw(number)), Err(DeallocPdError::Stale));
+    /// assert_eq!(PdHandle::from_raw(0), PdHandle::NONE);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn from_raw(raw: u64) -> Self {
+        match raw.checked_sub(FIRST_RAW) {
+            Some(word) if word >> 32 < u16::MAX as u64 => Self::of_word(word),
+            _ => Self::NONE,
+        }
     }
 
     pub(crate) const fn generation(self) -> u32 {
@@ -108,3 +138,28 @@ pub type MwHandle = Handle<kind::Mw>;
 pub type CqHandle = Handle<kind::Cq>;
 /// Names a queue pair.
 pub type QpHandle = Handle<kind::Qp>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_names_what_its_handle_does_and_no_other_number_does() {
+        for index in [0, 1, 255, u16::MAX - 1] {
+            for generation in [0, 1, 0x9e37_79b9, u32::MAX] {
+                let handle = PdHandle::new(index, generation);
+                let raw = handle.into_raw();
+                assert_ne!(raw, 0);
+                assert_eq!(PdHandle::from_raw(raw), handle);
+                // The same index and generation in the lower bits.
+                for other in [1 << 49, 1 << 50, 1 << 63] {
+                    assert_eq!(PdHandle::from_raw(raw | other), PdHandle::NONE, "{raw:#x} {other:#x}");
+                }
+            }
+        }
+        assert_eq!(PdHandle::from_raw(PdHandle::NONE.into_raw()), PdHandle::NONE);
+        for raw in [0, 1, FIRST_RAW - 1, u64::MAX, 1 << 48] {
+            assert_eq!(PdHandle::from_raw(raw), PdHandle::NONE, "{raw:#x}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ macro_rules! id {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[repr(transparent)]
         pub struct $name($inner);
 
         impl $name {

@@ -4,9 +4,10 @@ use core::fmt;
 
 use crate::{Access, Destination, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
-/// A piece of a registered region: address, length, key (`ibv_sge`).
+/// A piece of a registered region: address, length, key (`ibv_sge`), laid out in memory as that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(C)]
 pub struct Sge {
     /// First byte, in the address space of the region.
     pub addr: u64,
