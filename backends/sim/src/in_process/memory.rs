@@ -1,6 +1,7 @@
 //! Host memory that a driver and a simulated device share.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,7 +55,35 @@ fn replace_bytes<O: AccessOrder>(word: &AtomicU64, skip: usize, from: &[u8]) {
     replace_bits::<O>(word, u64::from_ne_bytes(mask), u64::from_ne_bytes(bits));
 }
 
-/// Zeroed memory at a device address.
+/// The words of a memory.
+#[derive(Clone)]
+enum Words {
+    /// Its own, freed with the last clone.
+    Owned(Arc<[AtomicU64]>),
+    /// Lent for ever.
+    Lent(&'static [AtomicU64]),
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Self::Owned(words) => words,
+            Self::Lent(words) => words,
+        }
+    }
+}
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if matches!(self, Self::Owned(_)) { "own" } else { "lent" };
+        write!(f, "{} {whose} words", self.len())
+    }
+}
+
+/// Memory at a device address, zeroed at first if it is its own.
 ///
 /// Clones are the same memory, for any thread. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
 /// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, although other
@@ -64,7 +93,7 @@ fn replace_bytes<O: AccessOrder>(word: &AtomicU64, skip: usize, from: &[u8]) {
 /// same place in a row, time moves to the next event of the world, and devices and wire work.
 #[derive(Clone)]
 pub struct SimMemory {
-    words: Arc<[AtomicU64]>,
+    words: Words,
     addr: u64,
     world: HomeWorld,
 }
@@ -83,7 +112,13 @@ impl SimMemory {
     /// of 4096; lower bits are cut off.
     pub fn new(addr: u64, len: usize) -> Self {
         let words = (0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect();
-        Self { words, addr: addr & !0xfff, world: HomeWorld::default() }
+        Self { words: Words::Owned(words), addr: addr & !0xfff, world: HomeWorld::default() }
+    }
+
+    /// Returns the memory of these words: of a program in another language, say, which has pointers to them. Otherwise as
+    /// [`Self::new`].
+    pub fn lent(addr: u64, words: &'static [AtomicU64]) -> Self {
+        Self { words: Words::Lent(words), addr: addr & !0xfff, world: HomeWorld::default() }
     }
 
     /// Returns the same memory, whose idle reads let time pass in `world`.
@@ -236,7 +271,7 @@ unsafe impl DmaMemory for SimMemory {
 /// A ring in simulated memory with its doorbell record.
 #[derive(Clone, Debug)]
 pub struct SimRing {
-    words: Arc<[AtomicU64]>,
+    words: Words,
     /// First word of the ring.
     first: usize,
     /// Words of the ring less one.
@@ -460,6 +495,19 @@ mod tests {
         memory.store_u32(12, 0xaabb_ccdd_u32.to_be()).unwrap();
         assert_eq!(memory.load::<2>(8), Ok([0x0102_0304_aabb_ccdd_u64.to_be(), 1]));
         assert_eq!(memory.read_u8(12), Ok(0xaa));
+    }
+
+    #[test]
+    fn lent_words_are_what_the_device_sees() {
+        static WORDS: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+        let mut memory = SimMemory::lent(0x1000, &WORDS);
+        let map = MemoryMap::default();
+        assert!(map.map(&memory) && !map.map(&memory));
+        map.write(0x1ff8, &[5; 8]).unwrap();
+        assert_eq!(WORDS[511].load(Ordering::Relaxed).to_ne_bytes(), [5; 8]);
+        memory.write(1, &[7]).unwrap();
+        assert_eq!(WORDS[0].load(Ordering::Relaxed).to_ne_bytes(), [0, 7, 0, 0, 0, 0, 0, 0]);
+        assert!(map.write(0x1ff9, &[5; 8]).is_err());
     }
 
     #[test]

@@ -217,6 +217,13 @@ impl Host {
         self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
     }
 
+    /// Lets the device reach words that are lent for ever, at device address `addr`, a multiple of 4096; `None` if other memory
+    /// lies there.
+    pub fn lend_memory(&self, addr: u64, words: &'static [AtomicU64]) -> Option<SimMemory> {
+        let memory = SimMemory::lent(addr, words);
+        self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
+    }
+
     /// Returns the memories that the device reaches.
     pub fn memory_map(&self) -> &MemoryMap {
         &self.map
