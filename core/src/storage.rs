@@ -171,16 +171,27 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
 
     /// Creates empty tables, with the rings for each queue pair.
     pub const fn new(rings: [RingsView<'r>; QP]) -> Self {
-        const { Self::CAPACITIES };
-        let mut qp_slots = [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP];
+        let mut this = Self::without_rings();
+        this.set_rings(rings);
+        this
+    }
+
+    /// Gives the queue pairs their rings, for tables of [`Self::without_rings`].
+    pub const fn set_rings(&mut self, rings: [RingsView<'r>; QP]) {
         let mut index = 0;
         while index < QP {
             #[expect(clippy::indexing_slicing, reason = "both arrays have QP elements, and `get` is not const")]
             {
-                qp_slots[index].rings = rings[index];
+                self.qp_slots[index].rings = rings[index];
             }
             index += 1;
         }
+    }
+
+    /// Creates empty tables in which no queue pair fits before [`Self::set_rings`]. They are a constant, which is copied to where they
+    /// stay without being on the stack, if that place is known only at run time.
+    pub const fn without_rings() -> Self {
+        const { Self::CAPACITIES };
         Self {
             pds: TableOf::new(),
             mrs: TableOf::new(),
@@ -189,7 +200,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
             qps: TableOf::new(),
             region_slots: [const { RegionSlot::new() }; MR],
             cq_slots: [const { CqSlot::new() }; CQ],
-            qp_slots,
+            qp_slots: [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP],
             windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
             events: Lock::new(None),
         }
