@@ -6,6 +6,7 @@ import struct
 import typing
 
 from harness import case
+from harness import machine as virtual_machine
 from harness.errors import Failed
 
 from . import linux_peer
@@ -30,6 +31,8 @@ class Case(case.Case):
     machines: tuple = dataclasses.field(kw_only=True)
     #: Boots Linux beside the program.
     linux: bool = dataclasses.field(default=False, kw_only=True)
+    #: Has a program in C, which a cross compiler is needed for.
+    in_c: bool = dataclasses.field(default=False, kw_only=True)
 
 
 def bring_up(machine):
@@ -69,6 +72,24 @@ def minimal(machine):
 
     summary = f"a card writes to itself on {machine}"
     return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
+def write_in_c():
+    """A program in C with two cards, each of which writes to the other."""
+
+    def body(run):
+        run.serve_devices(2)
+        other = virtual_machine.option(virtual_machine.card(run.sockets[1], id="other"))
+        board = run.boot("riscv64", "write-in-c", 0, on_root_bus=True, options=other)
+        board.passes(run.stop)
+        for lid in (1, 2):
+            board.wait_for(rf"^16384 bytes written to LID {lid}, each byte checked$", run.stop)
+        down = [line for line in board.lines if re.search(ALL_PAGES_BACK, line)]
+        if len(down) != 2:
+            raise Failed(f"not both cards gave their pages back: {down}")
+
+    summary = "two cards write to each other, by a program in C on riscv64"
+    return Case("write-in-c-riscv64", summary, body=body, machines=("riscv64",), in_c=True, gives_back=ALL_CARDS)
 
 
 def moved(machine, name, what, **options):
@@ -331,6 +352,7 @@ NO_CARD = r"no ConnectX .* in any slot; there are"
 CASES = [
     *(bring_up(machine) for machine in MACHINES),
     *(minimal(machine) for machine in MACHINES),
+    write_in_c(),
     moved("aarch64", "ecam", "configuration space below 4 GiB, and 256 MB of memory", moved="highmem=off", memory=256),
     moved("riscv64", "memory", "512 MB of memory, with the device tree at its end", memory=512),
     moved("x86_64", "memory", "3 GB of memory", memory=3072),

@@ -19,11 +19,11 @@ TARGETS = {
 }
 
 #: What the table of sizes shows.
-PROGRAMS = ["bring-up", "pingpong", "write"]
+PROGRAMS = ["bring-up", "pingpong", "write", "write-in-c"]
 
 #: Features that choose a machine among those of its processor. Cargo has one place for the programs of a target: these are copied to a
 #: folder of their own, before the programs without a feature are built. No other programs run there.
-FEATURES = {"microvm": ["--features", "microvm", *(f"--bin={name}" for name in [*PROGRAMS, "minimal", "restart"])]}
+FEATURES = {"microvm": ["--features", "microvm", *(f"--bin={name}" for name in ["bring-up", "pingpong", "write", "minimal", "restart"])]}
 
 #: Machine numbers of ELF.
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -59,6 +59,14 @@ class Images:
     def path(self, machine, program):
         """Returns the ELF file of a program."""
         return self.folder(machine) / program
+
+    def build_c(self):
+        """Builds the program in C, for the one machine that it is for."""
+        _add_targets([TARGETS["riscv64"]])
+        command = [str(build.PROJECT / "examples/c/firmware/build"), str(self.path("riscv64", "write-in-c"))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+        if done.returncode != 0:
+            raise SetUpError(done.stderr.strip()[-1000:])
 
     def build_decoder(self):
         """Builds the decoder of serial lines."""
