@@ -1,25 +1,31 @@
 """Debian packages of other suites, unpacked beside each other: never installed, and the machine's own apt untouched.
 
 apt itself does the work (signatures, dependencies, downloads), on a state folder of its own whose list of installed
-packages is empty. The mirror is whatever the machine's own sources name.
+packages is empty. The mirror is what the machine's own sources name, if they name one of Debian.
 """
 
+import difflib
+import fcntl
 import hashlib
+import io
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import tarfile
 
+from . import alternatives
 from .build import PROJECT
 from .errors import SetUpError
 
 APPLICATIONS = ["ucx-utils", "open-iscsi", "ibutils"]
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+DEBIAN = "http://deb.debian.org/debian"
 
 
 def mirror():
-    """Returns the address of the Debian archive that this machine's own apt sources name."""
+    """Returns the address of the Debian archive that this machine's own apt sources name, or of the one for everybody."""
     places = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
     for place in places:
         if not place.is_file():
@@ -38,18 +44,20 @@ def mirror():
             named = suites.group(suites.lastindex).split()
             if uris.group(1).rstrip("/").endswith("/debian") and any(re.fullmatch(r"[a-z]+", suite) for suite in named):
                 return uris.group(1)
-    raise SetUpError("no Debian archive in this machine's apt sources")
+    # Ubuntu, say.
+    return DEBIAN
 
 
 class Tree:
     """A folder of unpacked packages: `suites` to take them from, the first one preferred, `pins` of others by package."""
 
-    def __init__(self, cache, name, suites, wanted, pins=()):
+    def __init__(self, cache, name, suites, wanted, pins=(), *, with_alternatives=False):
         self.home = cache / name
         self.root = self.home / "root"
         self.suites = suites
         self.wanted = wanted
         self.pins = pins
+        self.with_alternatives = with_alternatives
 
     @property
     def libraries(self):
@@ -77,10 +85,20 @@ class Tree:
             return
         for part in ("etc", "state/lists/partial", "archives/partial"):
             (self.home / part).mkdir(parents=True, exist_ok=True)
+        with open(self.home / "lock", "w", encoding="ascii") as lock:
+            # Another run may be at it; then there is nothing left to do.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.ready():
+                self._prepare(progress)
+
+    def _prepare(self, progress):
         self._configure()
         progress(f"{self.home.name}: package lists of {', '.join(self.suites)}")
         self._apt(["apt-get", "-q", "update"])
+        self._refuse_unknown()
         progress(f"{self.home.name}: downloading")
+        # What an interrupted run has fetched may be older.
+        self._apt(["apt-get", "-q", "autoclean"])
         self._apt(["apt-get", "-q", "-y", "--download-only", "install", *self._names()])
         packages = self._chosen()
         shutil.rmtree(self.root, ignore_errors=True)
@@ -90,6 +108,8 @@ class Tree:
             _run(["dpkg-deb", "-x", str(package), str(self.root)])
         for name in ("bin", "sbin", "lib", "lib64"):
             _merge(self.root / name, self.root / "usr" / name)
+        if self.with_alternatives:
+            self._link_alternatives(packages)
         (self.home / "unpacked").write_text(self._recipe())
         # These are not read again.
         for folder in ("archives", "state", "root/usr/share/locale", "root/usr/share/man"):
@@ -116,12 +136,41 @@ class Tree:
             names.append(found.group(1))
         return names
 
+    def _refuse_unknown(self):
+        """Raises SetUpError if there is no package of a wanted name, and says which names are like it."""
+        known = self._apt(["apt-cache", "pkgnames"]).split()
+        for name in self.wanted:
+            plain = name.removeprefix("~")
+            if plain not in known:
+                shutil.rmtree(self.home / "state")
+                similar = difflib.get_close_matches(plain, known, 3, 0.7)
+                raise SetUpError(
+                    f"no package '{plain}' in Debian {self.suites[0]} (main, amd64)"
+                    + (f"; similar names: {', '.join(similar)}" if similar else "")
+                    + f"; https://packages.debian.org/{self.suites[0]}/ lists them"
+                )
+
+    def _link_alternatives(self, packages):
+        found = []
+        for package in packages:
+            found += alternatives.links(_script(package))
+        for link, target in alternatives.best(found).items():
+            place = self.root / link.lstrip("/")
+            if (self.root / target.lstrip("/")).exists() and not os.path.lexists(place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(target)
+
     def _chosen(self):
         packages = sorted((self.home / "archives").glob("*.deb"))
         (self.home / "versions").write_text("\n".join(package.name for package in packages))
         return packages
 
     def _configure(self):
+        for program in ("apt-get", "dpkg-deb"):
+            if shutil.which(program) is None:
+                raise SetUpError(f"no {program} on this machine: the guests' packages need Debian, Ubuntu, or a container of one of them")
+        if not os.path.isfile(KEYRING):
+            raise SetUpError(f"no {KEYRING}, by which packages are verified: apt-get install debian-archive-keyring")
         etc = self.home / "etc"
         (etc / "status").touch()
         (etc / "sources.sources").write_text(
@@ -170,6 +219,16 @@ def _merge(old, new):
         old.symlink_to(new.relative_to(old.parent))
 
 
+def _script(package):
+    """Returns the script that a package runs when it is installed; nothing if it has none."""
+    packed = subprocess.run(["dpkg-deb", "--ctrl-tarfile", str(package)], capture_output=True, timeout=60, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        try:
+            return files.extractfile("./postinst").read().decode(errors="replace")
+        except KeyError:
+            return ""
+
+
 def _run(command, environment=None):
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -178,6 +237,18 @@ def _run(command, environment=None):
     if done.returncode != 0:
         raise SetUpError(f"{' '.join(command[:4])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
+
+
+def installed(suite, names):
+    """Returns the tree of the packages that a user wants in a guest of a suite, with what they depend on."""
+    for name in names:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
+            raise SetUpError(f"'{name}' is no name of a Debian package: two or more of a-z, 0-9, +, - and ., separated by commas")
+    wanted = sorted(set(names))
+    label = "+".join(wanted)
+    if len(label) > 60:
+        label = f"{label[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:12]}"
+    return Tree(cache_folder(), f"{suite}-with-{label}", [suite], wanted, with_alternatives=True)
 
 
 def cache_folder():

@@ -41,8 +41,10 @@ class Server:
         deadline = time.monotonic() + TIMEOUT
         while self._lines_with(ready) < before + len(ready):
             if self.process.poll() is not None:
-                last = (processes.last_lines(self.log) or ["it printed nothing"])[-1]
-                raise Failed(f"the server ended with status {self.process.returncode}: {last}")
+                lines = processes.last_lines(self.log) or ["it printed nothing"]
+                # A refused option is named in the first line, and advice follows.
+                reason = next((line for line in lines if line.startswith("error")), lines[-1])
+                raise Failed(f"the server ended with status {self.process.returncode}: {reason}")
             if time.monotonic() > deadline:
                 raise Failed(f"the server made no sockets within {TIMEOUT} s")
             time.sleep(0.02)

@@ -35,6 +35,7 @@ class Guest(machine.Machine):
         one_slot=False,
         initrd=None,
         ipxe=None,
+        accel="tcg",
     ):
         tree = trees[suite]
         #: One a slot, counted from 1; those after the last device are empty.
@@ -55,7 +56,9 @@ class Guest(machine.Machine):
         vmlinuz, self.release = image.kernel(tree)
         initrd = initrd or image.path(tree, with_python, with_program, with_applications)
         kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd), "-append", " ".join(kernel_line)]
-        kind = "q35,accel=tcg,kernel-irqchip=off"
+        kind = f"q35,accel={accel}"
+        if accel == "tcg":
+            kind += ",kernel-irqchip=off"
         if ipxe:
             # A script instead of a file system. Without graphics the BIOS shows its screen on the first serial port.
             kernel = ["-kernel", str(trees["ipxe"].root / "usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(ipxe)]
@@ -83,6 +86,8 @@ class Guest(machine.Machine):
         # Beside the devices' sockets, whose folder is known to have a short path.
         monitor = sockets[0].with_suffix(".monitor") if sockets else None
         super().__init__(name, folder, command, monitor=monitor)
+        #: The messages of its kernel.
+        self.console = folder / f"{name}.console"
         self._answered = 0
 
     def _card(self, slot, number):

@@ -5,6 +5,7 @@ import lzma
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 from harness.build import PROJECT
@@ -16,6 +17,8 @@ from . import applications, python
 MODULES = [
     *("mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "ib_ipoib"),
     *("virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"),
+    # For tests/linux/shell: folders of the host, and a command's output.
+    *("9p", "9pnet_virtio", "virtio_console"),
 ]
 
 PROGRAMS = [
@@ -180,6 +183,27 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
     return image
 
 
+def fingerprint_of(paths):
+    """Returns a hash of the contents of files."""
+    state = hashlib.sha256()
+    for path in paths:
+        state.update(pathlib.Path(path).read_bytes())
+    return state.hexdigest()
+
+
+def join(parts, target):
+    """Writes archives, as paths or bytes, behind each other into a file: the kernel unpacks each, and the last of a name counts."""
+    with open(target, "wb") as file:
+        for part in parts:
+            # Each begins at a multiple of four bytes.
+            file.write(bytes(-file.tell() % 4))
+            if isinstance(part, bytes):
+                file.write(part)
+            else:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+
+
 def for_ipxe(tree, image, boots, folder):
     """Creates what a guest serves to iPXE and what iPXE starts with, in `folder`: the image of a tree with a kernel, a small
     initial file system and iPXE's script `boots` in /www."""
@@ -193,9 +217,7 @@ def for_ipxe(tree, image, boots, folder):
     outer.file("www/vmlinuz", vmlinuz.read_bytes())
     outer.file("www/initrd", inner.bytes())
     served = folder / "guest0.initrd"
-    # The kernel unpacks one archive behind the other, each from a multiple of four bytes on.
-    data = image.read_bytes()
-    served.write_bytes(data + bytes(-len(data) % 4) + outer.bytes())
+    join([image, outer.bytes()], served)
     return served
 
 
