@@ -192,6 +192,16 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
+/// Capacities of a shared receive queue (`ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SrqCap {
+    /// Receive requests.
+    pub max_wr: u32,
+    /// SGEs of a request.
+    pub max_sge: u32,
+}
+
 /// What the device has (`ibv_device_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -218,6 +228,12 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// SGEs of one request.
     pub max_sge: u32,
+    /// Shared receive queues; 0 if the device has none.
+    pub max_srq: u32,
+    /// Requests of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// SGEs of a request of a shared receive queue.
+    pub max_srq_sge: u32,
     /// Completion queues.
     pub max_cq: u32,
     /// Completions of one queue.

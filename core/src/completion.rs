@@ -92,6 +92,8 @@ impl<P: Provider> CompletionQueue<'_, P> {
     ///
     /// A completion of a bind or an invalidation takes the lock of the windows, which posting one holds for a moment. So a queue
     /// that may have such completions is not polled by an interrupt handler of the core that posts them: it would wait for itself.
+    /// A receive of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) takes the lock of that, so that this is so for the completion
+    /// queues of its queue pairs among each other.
     ///
     /// ```
     /// # use bareverbs::{Access, Completion, SendWr};
@@ -427,7 +429,12 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         // While a queue pair that had the number is draining, the next one with it is in RESET.
         let draining = || all.clone().find(|slot| slot.is_draining());
         let slot = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
+        let srq = if send { None } else { self.queue.shared.srq_of(slot) };
         if slot.is_draining() {
+            // The place belongs to all queue pairs.
+            if let Some((srq, generation)) = srq {
+                srq.retire(generation, raw.index);
+            }
             return Ok(None);
         }
         let qp = slot.handle();
@@ -449,11 +456,18 @@ impl<'a, P: Provider> PollCursor<'a, P> {
             }
             (facts.wr_id, facts.opcode, facts.bytes)
         } else {
-            let at = slot.recv.locate(raw.index).ok_or(lost)?;
+            let wr_id = match srq {
+                Some((srq, generation)) => match srq.retire(generation, raw.index) {
+                    Some(wr_id) => wr_id,
+                    // Another poller gave it as flushed.
+                    None if srq.loss().is_some() => return Ok(None),
+                    None => return Err(lost),
+                },
+                None => slot.recv.locate(raw.index).and_then(|at| retire_recv(slot, at)).ok_or(lost)?,
+            };
             if !matches!(raw.status, WcStatus::Success | WcStatus::WrFlushErr) {
                 log_event!(warn, "a receive of queue pair {:?} failed: {:?}", raw.qpn, raw.status);
             }
-            let wr_id = retire_recv(slot, at).ok_or(lost)?;
             if raw.status != WcStatus::Success {
                 self.queue.shared.fail(slot, None, raw.status == WcStatus::WrFlushErr);
             }
@@ -575,26 +589,34 @@ fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion>
     (0..count).find_map(|step| {
         let index = first.wrapping_add(step);
         let index = if index < count { index } else { index.wrapping_sub(count) };
-        let done = flush(shared, shared.qps.get(index)?, queue.handle.index())?;
+        let (slot, cq) = (shared.qps.get(index)?, queue.handle.index());
+        let done = flush(shared, slot, cq).or_else(|| flush_shared(shared, slot, cq))?;
         queue.flushing.set(index as u16);
         Some(done)
     })
+}
+
+/// Returns the completion of a request that a lost device has left.
+fn lost_request(slot: &QpSlot<'_>, wr_id: u64, opcode: WcOpcode, loss: DeviceLoss) -> Completion {
+    let (qp, qpn, status, data) = (slot.handle(), slot.qpn(), WcStatus::WrFlushErr, WcData::Lost(loss));
+    Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len: 0, data }
+}
+
+/// Flushes a request of the shared receive queue of a queue pair whose receives complete into the queue in slot `cq`.
+fn flush_shared(shared: &Shared<'_>, slot: &QpSlot<'_>, cq: u16) -> Option<Completion> {
+    if slot.recv_cq() != cq || slot.is_none_or_gone() {
+        return None;
+    }
+    let (srq, generation) = shared.srq_of(slot)?;
+    let loss = srq.loss()?;
+    Some(lost_request(slot, srq.flush(generation)?, WcOpcode::Recv, loss))
 }
 
 /// Flushes the oldest request of a queue pair that completes into the queue in slot `cq`.
 fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, cq: u16) -> Option<Completion> {
     let loss = slot.loss()?;
     let qp = slot.handle();
-    let done = |wr_id, opcode| Completion {
-        wr_id,
-        qp,
-        qpn: slot.qpn(),
-        opcode,
-        status: WcStatus::WrFlushErr,
-        vendor_err: 0,
-        byte_len: 0,
-        data: WcData::Lost(loss),
-    };
+    let done = |wr_id, opcode| lost_request(slot, wr_id, opcode, loss);
     if slot.send_cq() == cq
         && let Some(at) = slot.send.oldest()
         && let Some(facts) = retire_send(slot, at)
@@ -770,6 +792,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # Errors
     /// The queue is of other verbs, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
     /// queue comes back and is as before.
+    #[expect(clippy::result_large_err, reason = "the completion queue itself is given back")]
     pub fn destroy_cq(
         &mut self,
         cq: CompletionQueue<'s, P>,

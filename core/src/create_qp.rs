@@ -1,9 +1,10 @@
 //! Creation of a queue pair with the code that its transport needs: a program that knows its transports contains no more.
 
+use crate::recv_queue::SharedReceives;
 use crate::send_queue::PostDatagram;
 use crate::send_queue::datagram::post_datagram;
 use crate::verbs::Verbs;
-use crate::{CreateQpError, Provider, QpInit, QpType, QueuePair};
+use crate::{CreateQpError, Provider, QpInit, QpType, QueuePair, SrqHandle};
 
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues
@@ -28,10 +29,34 @@ impl<'s, P: Provider> Verbs<'s, P> {
     // Part of the caller, who may know the transport.
     #[inline(always)]
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
-        let datagrams: Option<PostDatagram<P>> = match init.qp_type {
-            QpType::Ud => Some(post_datagram::<P>),
-            QpType::Rc | QpType::Uc | QpType::XrcSend => None,
-        };
-        self.create_qp_with(init, datagrams)
+        self.create_qp_with(init, None, datagrams(init.qp_type))
+    }
+
+    /// Creates a queue pair in RESET that takes its receives from a shared receive queue, in place of a receive queue of its own. The
+    /// capacities for receives in `init` are ignored. Its transport is [`QpType::Rc`] or [`QpType::Ud`]: IBTA has shared receive queues
+    /// for no unreliable connection (10.2.9.1). All else is as for [`Self::create_qp`].
+    ///
+    /// The completion queue `init.recv_cq` must have room for each request of the shared receive queue, since this queue pair may take
+    /// them all. Several queue pairs may share it.
+    ///
+    /// # Errors
+    /// Same as [`Self::create_qp`]; also if the shared receive queue's handle is stale, or the transport has none.
+    #[inline(always)]
+    pub fn create_qp_with_srq(
+        &mut self,
+        init: &QpInit,
+        srq: SrqHandle,
+    ) -> Result<QueuePair<'s, P, SharedReceives>, CreateQpError<P::Error>> {
+        let QueuePair { send, recv: _ } = self.create_qp_with(init, Some(srq), datagrams(init.qp_type))?;
+        Ok(QueuePair { send, recv: SharedReceives::of(srq) })
+    }
+}
+
+/// Returns what posts datagrams, if the transport is theirs.
+#[inline(always)]
+fn datagrams<P: Provider>(qp_type: QpType) -> Option<PostDatagram<P>> {
+    match qp_type {
+        QpType::Ud => Some(post_datagram::<P>),
+        QpType::Rc | QpType::Uc | QpType::XrcSend => None,
     }
 }

@@ -5,7 +5,9 @@ use crate::log::log_event;
 use crate::shared::{NO_NUMBER, wake_all};
 use crate::sync::{Ordering, fence};
 use crate::verbs::Verbs;
-use crate::{AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
+use crate::{
+    AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn, SrqHandle, Srqn,
+};
 
 /// An event (`ibv_async_event`, and completion events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +21,13 @@ pub enum Event {
     CommEstablished(QpHandle),
     /// The send queue is drained (SQD).
     SqDrained(QpHandle),
-    /// The last receive of a queue pair in error is done.
+    /// A queue pair in ERR takes no more from its shared receive queue: what it took completes with the completions that wait.
     LastWqeReached(QpHandle),
+    /// Fewer requests than the limit are left in a shared receive queue ([`Verbs::modify_srq`]). The limit is not armed any more. May
+    /// be of an earlier queue with the same number, so that it comes early; it is never left out.
+    SrqLimitReached(SrqHandle),
+    /// A shared receive queue broke: a queue pair that takes from it breaks too.
+    SrqError(SrqHandle),
     /// A queue pair broke; it is in ERR.
     QpFatal(QpHandle),
     /// An invalid request came in; the queue pair is in ERR.
@@ -101,6 +108,8 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
             AsyncEvent::SqDrained(qpn) => self.qp_named(qpn).map(Event::SqDrained),
             AsyncEvent::LastWqeReached(qpn) => self.qp_named(qpn).map(Event::LastWqeReached),
+            AsyncEvent::SrqLimitReached(srqn) => self.limit_reached(srqn).map(Event::SrqLimitReached),
+            AsyncEvent::SrqError(srqn) => self.srq_named(srqn).map(Event::SrqError),
             AsyncEvent::QpFatal(qpn) => self.broken_qp(qpn).map(Event::QpFatal),
             AsyncEvent::QpRequestError(qpn) => self.broken_qp(qpn).map(Event::QpRequestError),
             AsyncEvent::QpAccessError(qpn) => self.broken_qp(qpn).map(Event::QpAccessError),
@@ -154,6 +163,12 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Marks everything as that of a lost device. The reason that was found first stays.
     pub(crate) fn lose(&self, loss: DeviceLoss) {
+        // Before the marks of the completion queues, whose pollers look for what is left.
+        for (handle, _) in self.srqs.iter() {
+            if let Some(slot) = self.shared.srqs.get(usize::from(handle.index())) {
+                slot.lose(loss);
+            }
+        }
         for (handle, _) in self.qps.iter() {
             let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { continue };
             // The requests of one that is draining were dropped before.
@@ -201,6 +216,17 @@ impl<P: Provider> Verbs<'_, P> {
         }
         log_event!(error, "completion queue {:?} is broken, syndrome {:x}", handle, syndrome);
         slot.wake();
+        Some(handle)
+    }
+
+    fn srq_named(&self, srqn: Srqn) -> Option<SrqHandle> {
+        self.srqs.iter().find(|(_, srq)| srq.srqn == srqn).map(|(handle, _)| handle)
+    }
+
+    /// Returns the shared receive queue of this number, whose limit is not armed any more.
+    fn limit_reached(&mut self, srqn: Srqn) -> Option<SrqHandle> {
+        let handle = self.srq_named(srqn)?;
+        self.srqs.get_mut(handle)?.limit = 0;
         Some(handle)
     }
 

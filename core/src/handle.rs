@@ -126,6 +126,10 @@ pub mod kind {
     #[derive(Debug)]
     #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Qp {}
+    /// Shared receive queue.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+    pub enum Srq {}
 }
 
 /// Names a protection domain.
@@ -138,6 +142,8 @@ pub type MwHandle = Handle<kind::Mw>;
 pub type CqHandle = Handle<kind::Cq>;
 /// Names a queue pair.
 pub type QpHandle = Handle<kind::Qp>;
+/// Names a shared receive queue.
+pub type SrqHandle = Handle<kind::Srq>;
 
 #[cfg(test)]
 mod tests {

@@ -33,6 +33,8 @@ id! {
     Qpn(u32);
     /// Completion queue number, 24 bits.
     Cqn(u32);
+    /// Shared receive queue number, 24 bits.
+    Srqn(u32);
     /// Protection domain number, 24 bits.
     Pdn(u32);
     /// Event queue number.

@@ -80,6 +80,8 @@ mod region;
 mod ring;
 mod send_queue;
 mod shared;
+mod srq;
+mod srq_slot;
 mod storage;
 mod sync;
 mod table;
@@ -97,22 +99,22 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
     AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap,
-    QpState, QpType, ack_timeout,
+    QpState, QpType, SrqCap, ack_timeout,
 };
 pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use errno::Errno;
 pub use error::{
     AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
-    DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DetachMcastError, ModifyQpError,
-    NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError,
-    SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
+    CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
+    DetachMcastError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
+    QueryError, QueryQpError, QuerySrqError, RegMrError, SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use gid::{GidEntry, Mac};
-pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
-pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
+pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, kind};
+pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey, Srqn};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use link::LinkFault;
 pub use loss::DeviceLoss;
@@ -122,13 +124,15 @@ pub use platform::{
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceError, MrRequest, MwType, Peek, Provider, RawCompletion,
-    RawKind, RecvRing, RingSizes, SendRing, SendWriter,
+    CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError, MrRequest, MwType, Peek, Provider,
+    RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
 };
 pub use queue_pair::{QpInfo, QpInit, QueuePair};
-pub use recv_queue::RecvQueue;
+pub use recv_queue::{ReceiveSide, RecvQueue, SharedReceives};
 pub use region::MrInfo;
 pub use send_queue::{SendBatch, SendQueue};
+pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
+pub use srq_slot::{SrqEntries, SrqEntriesView};
 pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
 pub use window::{Binding, MwBind, MwInfo};

@@ -7,7 +7,7 @@ use crate::log::format_as;
 use crate::{
     Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
     Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source,
-    WcData, WcStatus, errno::Errno,
+    SrqCap, Srqn, WcData, WcStatus, errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -85,6 +85,28 @@ pub struct RingSizes {
     pub cap: QpCap,
 }
 
+/// Sizes of a shared receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SrqSizes {
+    /// Places of the ring: a power of two from 2 to 32,768. One is always free.
+    pub places: u32,
+    /// Capacities of the ring, at least the requested ones; `max_wr` is less than `places`.
+    pub cap: SrqCap,
+}
+
+/// A shared receive queue that was made. `P` is the backend.
+pub struct CreatedSrq<P: Provider + ?Sized> {
+    /// The control path's part.
+    pub srq: P::Srq,
+    /// The ring of receives.
+    pub ring: P::SrqRing,
+    /// Number.
+    pub srqn: Srqn,
+}
+
+format_as!([P: Provider + ?Sized] CreatedSrq<P>, "CreatedSrq({:?})", |this| this.srqn);
+
 /// A queue pair to make.
 pub struct CreateQpParams<'a, P: Provider + ?Sized> {
     /// Transport.
@@ -95,6 +117,8 @@ pub struct CreateQpParams<'a, P: Provider + ?Sized> {
     pub send_cq: &'a P::Cq,
     /// Queue for completions of receives.
     pub recv_cq: &'a P::Cq,
+    /// Shared receive queue that it takes its receives from. Then its sizes have no receive ring.
+    pub srq: Option<&'a P::Srq>,
     /// As [`Provider::ring_sizes`] gave them.
     pub sizes: RingSizes,
     /// Given back with each completion: 16 bits.
@@ -113,7 +137,7 @@ pub struct CreatedQp<P: Provider + ?Sized> {
     pub qp: P::Qp,
     /// The send ring.
     pub send: P::SendRing,
-    /// The receive ring.
+    /// The receive ring. One that takes its receives from a shared receive queue has one without entries.
     pub recv: P::RecvRing,
     /// Number.
     pub qpn: Qpn,
@@ -142,10 +166,14 @@ pub unsafe trait Provider {
     type Cq;
     /// Queue pair.
     type Qp;
+    /// Shared receive queue.
+    type Srq;
     /// Send ring of a queue pair.
     type SendRing: SendRing + 'static;
     /// Receive ring of a queue pair.
     type RecvRing: RecvRing + 'static;
+    /// Ring of a shared receive queue.
+    type SrqRing: SrqRing + 'static;
     /// Ring of a completion queue.
     type CqRing: CqRing + 'static;
     /// Queues of completion events.
@@ -249,6 +277,32 @@ pub unsafe trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;
 
+    /// Sizes of a shared receive queue with at least these capacities.
+    ///
+    /// # Errors
+    /// The device has no such queue.
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Self::Error>;
+    /// Makes a shared receive queue of the sizes that [`Self::srq_sizes`] gave. Its receives use memory of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Self::alloc_pd`].
+    fn create_srq(&mut self, _: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error>;
+    /// Asks for one event when fewer requests than `limit` are left of those that the device knows; 0 asks for none.
+    ///
+    /// # Errors
+    /// Same as [`Self::dealloc_pd`].
+    fn arm_srq(&mut self, _: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error>;
+    /// Returns the limit that the device has now; 0 if none is armed.
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
+    fn query_srq(&mut self, srq: &Self::Srq) -> Result<u32, Self::Error>;
+    /// Destroys a shared receive queue that no queue pair uses.
+    ///
+    /// # Errors
+    /// Same as [`Self::dealloc_pd`].
+    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error>;
+
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
     ///
     /// # Errors
@@ -328,8 +382,10 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
     type Mw = P::Mw;
     type Cq = P::Cq;
     type Qp = P::Qp;
+    type Srq = P::Srq;
     type SendRing = P::SendRing;
     type RecvRing = P::RecvRing;
+    type SrqRing = P::SrqRing;
     type CqRing = P::CqRing;
     type CompletionEvents = P::CompletionEvents;
     type Direct<'a>
@@ -415,13 +471,34 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).destroy_cq(call, cq)
     }
 
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Self::Error> {
+        (**self).srq_sizes(cap)
+    }
+
+    fn create_srq(&mut self, call: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error> {
+        let CreatedSrq { srq, ring, srqn } = (**self).create_srq(call, pd, sizes)?;
+        Ok(CreatedSrq { srq, ring, srqn })
+    }
+
+    fn arm_srq(&mut self, call: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error> {
+        (**self).arm_srq(call, srq, limit)
+    }
+
+    fn query_srq(&mut self, srq: &Self::Srq) -> Result<u32, Self::Error> {
+        (**self).query_srq(srq)
+    }
+
+    fn destroy_srq(&mut self, call: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error> {
+        (**self).destroy_srq(call, srq)
+    }
+
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error> {
         (**self).ring_sizes(qp_type, cap)
     }
 
     fn create_qp(&mut self, call: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
-        let CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie } = *params;
-        let params = CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie };
+        let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, sizes, cookie } = *params;
+        let params = CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, sizes, cookie };
         let CreatedQp { qp, send, recv, qpn } = (**self).create_qp(call, &params)?;
         Ok(CreatedQp { qp, send, recv, qpn })
     }
@@ -492,8 +569,12 @@ pub enum AsyncEvent {
     CommEstablished(Qpn),
     /// The send queue is drained (SQD).
     SqDrained(Qpn),
-    /// The last receive of a queue pair in error is done.
+    /// A queue pair in error takes no more from its shared receive queue, and what it took is done.
     LastWqeReached(Qpn),
+    /// Fewer requests than the limit are left in a shared receive queue.
+    SrqLimitReached(Srqn),
+    /// A shared receive queue broke.
+    SrqError(Srqn),
     /// A queue pair broke.
     QpFatal(Qpn),
     /// An invalid request came in.
@@ -681,6 +762,15 @@ pub trait RecvRing {
     fn reset(&mut self);
 }
 
+/// Ring of one shared receive queue, owned by its poster. The requests are a list that begins at place 0: each names the place of
+/// the one that is posted after it.
+pub trait SrqRing {
+    /// Writes a receive with these SGEs at place `at`; those of length 0 are left out. The next receive will be at `next`.
+    fn put(&mut self, at: u16, next: u16, sges: &[Sge]);
+    /// Notifies the device of every receive before the one with number `end`, counted from 0 since the queue was made.
+    fn ring(&mut self, end: u32);
+}
+
 /// Ring of one completion queue, owned by its poller.
 pub trait CqRing {
     /// The ring while completions are taken, with frequently used state in registers.
@@ -743,7 +833,8 @@ pub struct RawCompletion {
     pub qpn: Qpn,
     /// Which ring, and what came.
     pub kind: RawKind,
-    /// Low 16 bits of the index of the request: its first block (send), its entry (receive).
+    /// Low 16 bits of the index of the request: its first block (send), its entry (receive), its place (receive of a shared receive
+    /// queue).
     pub index: u16,
     /// Status.
     pub status: WcStatus,

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use crate::completion::Cq;
 use crate::link::check_path;
 use crate::log::log_event;
-use crate::recv_queue::RecvQueue;
+use crate::recv_queue::{ReceiveSide, RecvQueue};
 use crate::send_queue::{PostDatagram, SendLimits, SendQueue};
 use crate::shared::{GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
 use crate::sync::Ordering;
@@ -15,7 +15,7 @@ use crate::verbs::Verbs;
 use crate::{
     Access, AddressVector, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError,
     DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, StaleHandle, kind,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle, StaleHandle, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -52,6 +52,8 @@ pub struct QpInfo {
     pub send_cq: CqHandle,
     /// Queue for completions of receives.
     pub recv_cq: CqHandle,
+    /// Shared receive queue that it takes its receives from, if any.
+    pub srq: Option<SrqHandle>,
     /// Capacities. A send that takes several blocks of the ring takes the place of as many short ones.
     pub cap: QpCap,
     /// Whether every send gives a completion.
@@ -60,7 +62,7 @@ pub struct QpInfo {
     pub attr: QpAttr,
     /// Send blocks in flight.
     pub send_blocks: u32,
-    /// Receives in flight.
+    /// Receives in flight; 0 with a shared receive queue.
     pub recvs: u32,
 }
 
@@ -72,6 +74,7 @@ pub(crate) struct Qp<P: Provider> {
     pd: PdHandle,
     send_cq: CqHandle,
     recv_cq: CqHandle,
+    srq: Option<SrqHandle>,
     cap: QpCap,
     sq_sig_all: bool,
     attr: QpAttr,
@@ -84,17 +87,27 @@ pub(crate) struct Qp<P: Provider> {
 /// pair, so that nobody posts meanwhile.
 ///
 /// A queue that is dropped leaves a queue pair that nobody posts to. [`Verbs::destroy_dropped_qp`] destroys that.
+///
+/// One that takes its receives from a shared receive queue ([`Verbs::create_qp_with_srq`]) has [`SharedReceives`](crate::SharedReceives) in place of the
+/// receive queue, so that nothing can be posted to it alone:
+///
+/// ```compile_fail,E0599
+/// # use bareverbs::{Provider, QueuePair, RecvWr, SharedReceives};
+/// fn post<'s, P: Provider>(qp: &mut QueuePair<'s, P, SharedReceives>, wr: &RecvWr<'_>) {
+///     let _ = qp.recv.post(wr);
+/// }
+/// ```
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use = "nobody posts to a queue pair whose value is dropped"]
-pub struct QueuePair<'s, P: Provider> {
+pub struct QueuePair<'s, P: Provider, R = RecvQueue<'s, P>> {
     /// Posts sends.
     pub send: SendQueue<'s, P>,
-    /// Posts receives.
-    pub recv: RecvQueue<'s, P>,
+    /// Posts receives; or names the shared receive queue where they are posted.
+    pub recv: R,
 }
 
-impl<P: Provider> QueuePair<'_, P> {
+impl<P: Provider, R> QueuePair<'_, P, R> {
     /// Names the queue pair in its table, for all of the control path that needs nobody to stop posting.
     pub const fn handle(&self) -> QpHandle {
         self.send.qp()
@@ -121,6 +134,7 @@ impl<P: Provider> Qp<P> {
             pd: self.pd,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
+            srq: self.srq,
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
             attr: QpAttr { state, cur_state: state, ..self.attr },
@@ -141,13 +155,22 @@ impl<'s, P: Provider> Verbs<'s, P> {
         ring_sizes(&self.provider, qp_type, cap)
     }
 
-    /// Implements [`Self::create_qp`]; `datagrams` posts them, if the queue pair is one for them.
+    /// Implements [`Self::create_qp`] and [`Self::create_qp_with_srq`]; `datagrams` posts them, if the queue pair is one for them. The
+    /// receive queue of one with a shared receive queue has no entries, and is dropped.
     #[inline(never)]
     pub(crate) fn create_qp_with(
         &mut self,
         init: &QpInit,
+        srq: Option<SrqHandle>,
         datagrams: Option<PostDatagram<P>>,
     ) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
+        let mut cap = init.cap;
+        if srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+            if !matches!(init.qp_type, QpType::Rc | QpType::Ud) {
+                return Err(CreateQpError::SrqTransport { qp_type: init.qp_type });
+            }
+        }
         if [init.send_cq, init.recv_cq].into_iter().any(|cq| self.is_cq_dropped(cq)) {
             return Err(CreateQpError::StaleCq);
         }
@@ -155,11 +178,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
         let recv_cq = self.cqs.get(init.recv_cq).ok_or(CreateQpError::StaleCq)?;
         let device = *self.provider.device_attr();
-        let sizes = ring_sizes(&self.provider, init.qp_type, &init.cap)?;
+        let sizes = ring_sizes(&self.provider, init.qp_type, &cap)?;
+        let taken_from = match srq {
+            Some(srq) => Some(self.srqs.get_mut(srq).ok_or(CreateQpError::StaleSrq)?),
+            None => None,
+        };
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
         let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
         if !self.shared.qps.iter().any(fits) {
-            let QpCap { max_send_wr, max_recv_wr, .. } = init.cap;
+            let QpCap { max_send_wr, max_recv_wr, .. } = cap;
             let RingSizes { send_blocks: send, recv_entries: recv, .. } = sizes;
             return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
         }
@@ -186,6 +213,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             pd: &pd.inner,
             send_cq: &send_cq.inner,
             recv_cq: &recv_cq.inner,
+            srq: taken_from.as_ref().map(|srq| &srq.inner),
             sizes,
             cookie,
         };
@@ -195,6 +223,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         };
         let CreatedQp { qp: inner, send, recv, qpn } = created;
         pd.users = pd.users.saturating_add(1);
+        if let Some(srq) = taken_from {
+            srq.users = srq.users.saturating_add(1);
+        }
         use_cq(self.cqs, init.send_cq, 1);
         use_cq(self.cqs, init.recv_cq, 1);
         slot.send.start_at(0);
@@ -205,6 +236,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let cqs = u32::from(init.send_cq.index()) << 16 | u32::from(init.recv_cq.index());
         slot.cqs.store(cqs, Ordering::Relaxed);
         slot.set_handle(handle);
+        slot.set_srq(srq.unwrap_or(SrqHandle::NONE));
         slot.draining.store(0, Ordering::Relaxed);
         slot.qpn.store(qpn.get(), Ordering::Release);
         let limits = SendLimits::new(handle, init.qp_type, init.pd, &sizes, init.sq_sig_all, &device);
@@ -215,6 +247,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             pd: init.pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
+            srq,
             cap: sizes.cap,
             sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
@@ -280,7 +313,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The queues are not those of one queue pair of these verbs, or the device refuses. The queue pair is as before.
-    pub fn reset_qp(&mut self, qp: &mut QueuePair<'s, P>) -> Result<(), ModifyQpError<P::Error>> {
+    pub fn reset_qp<R: ReceiveSide<'s>>(&mut self, qp: &mut QueuePair<'s, P, R>) -> Result<(), ModifyQpError<P::Error>> {
         if !self.is_whole(qp) {
             return Err(ModifyQpError::Stale);
         }
@@ -299,9 +332,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Returns whether the two queues are those of one queue pair of these verbs. Their slot is in the table of these verbs
     /// only, and is that of no other queue pair as long as they live.
-    fn is_whole(&self, qp: &QueuePair<'s, P>) -> bool {
+    fn is_whole<R: ReceiveSide<'s>>(&self, qp: &QueuePair<'s, P, R>) -> bool {
         let slot = self.shared.qps.get(usize::from(qp.handle().index()));
-        slot.is_some_and(|slot| core::ptr::eq(slot, qp.send.slot) && core::ptr::eq(slot, qp.recv.slot))
+        slot.is_some_and(|slot| core::ptr::eq(slot, qp.send.slot) && qp.recv.is_of(slot))
     }
 
     /// Implements [`Self::modify_qp`] and [`Self::reset_qp`]; gives the states before and after. The caller logs them when all is
@@ -454,8 +487,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The queues are not those of one queue pair of these verbs, or the device refuses. They come back and are as before.
-    #[expect(clippy::result_large_err, reason = "the queue pair itself is given back")]
-    pub fn destroy_qp(&mut self, qp: QueuePair<'s, P>) -> Result<(), Refused<QueuePair<'s, P>, DestroyQpError<P::Error>>> {
+    #[expect(clippy::result_large_err, clippy::type_complexity, reason = "the queue pair itself is given back")]
+    pub fn destroy_qp<R: ReceiveSide<'s>>(
+        &mut self,
+        qp: QueuePair<'s, P, R>,
+    ) -> Result<(), Refused<QueuePair<'s, P, R>, DestroyQpError<P::Error>>> {
         let destroyed = if self.is_whole(&qp) { self.end_qp(qp.handle()) } else { Err(DestroyQpError::Stale) };
         destroyed.map_err(|error| Refused { error, returned: Some(qp) })
     }
@@ -492,6 +528,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.leave_pd(qp.pd);
         use_cq(self.cqs, qp.send_cq, -1);
         use_cq(self.cqs, qp.recv_cq, -1);
+        if let Some(srq) = qp.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.users = srq.users.saturating_sub(1);
+        }
         self.drop_requests(handle, GONE);
         log_event!(debug, "queue pair {:?} is gone", handle);
         Ok(())

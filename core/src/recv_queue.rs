@@ -5,7 +5,7 @@ use crate::log::format_as;
 use crate::ring::place;
 use crate::shared::{CachedRegion, Owner, QpSlot, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
-use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge};
+use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
 
 /// The receive queue of one queue pair: whoever has it posts, on any core.
 pub struct RecvQueue<'s, P: Provider> {
@@ -24,6 +24,64 @@ pub struct RecvQueue<'s, P: Provider> {
 }
 
 format_as!([P: Provider] RecvQueue<'_, P>, "RecvQueue({:?})", |this| this.qp());
+
+/// Where the receives of a queue pair come from: a [`RecvQueue`] of its own, or [`SharedReceives`]. Nothing else does it.
+pub trait ReceiveSide<'s>: sealed::Side<'s> {}
+
+impl<'s, P: Provider> ReceiveSide<'s> for RecvQueue<'s, P> {}
+impl<'s> ReceiveSide<'s> for SharedReceives {}
+
+pub(crate) mod sealed {
+    use crate::shared::QpSlot;
+
+    /// What the verbs ask of a [`super::ReceiveSide`].
+    pub trait Side<'s> {
+        /// Returns whether it may be that of the queue pair in this slot.
+        #[expect(private_interfaces, reason = "nobody outside of this package can call it")]
+        fn is_of(&self, slot: &QpSlot<'s>) -> bool;
+        /// Forgets every receive, after a RESET.
+        fn reset(&mut self);
+    }
+}
+
+impl<'s, P: Provider> sealed::Side<'s> for RecvQueue<'s, P> {
+    #[expect(private_interfaces, reason = "nobody outside of this package can call it")]
+    fn is_of(&self, slot: &QpSlot<'s>) -> bool {
+        core::ptr::eq(slot, self.slot)
+    }
+
+    fn reset(&mut self) {
+        self.ring.reset();
+        self.head = 0;
+    }
+}
+
+/// In place of a receive queue: the queue pair takes its receives from a shared receive queue.
+#[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SharedReceives {
+    srq: SrqHandle,
+}
+
+impl SharedReceives {
+    pub(crate) const fn of(srq: SrqHandle) -> Self {
+        Self { srq }
+    }
+
+    /// Names the shared receive queue.
+    pub const fn srq(&self) -> SrqHandle {
+        self.srq
+    }
+}
+
+impl<'s> sealed::Side<'s> for SharedReceives {
+    #[expect(private_interfaces, reason = "nobody outside of this package can call it")]
+    fn is_of(&self, slot: &QpSlot<'s>) -> bool {
+        slot.srq() == self.srq
+    }
+
+    fn reset(&mut self) {}
+}
 
 impl<P: Provider> RecvQueue<'_, P> {
     /// Names the queue pair that it belongs to.
@@ -101,12 +159,6 @@ impl<P: Provider> RecvQueue<'_, P> {
             self.ring_new();
         }
         refused
-    }
-
-    /// Forgets every receive, after a RESET.
-    pub(crate) fn reset(&mut self) {
-        self.ring.reset();
-        self.head = 0;
     }
 
     /// Posts one receive by [`Self::append`], with a copy of its SGE, so that the caller's own need not lie in memory for those

@@ -32,7 +32,7 @@ pub struct MrInfo {
 /// A protection domain.
 pub(crate) struct Pd<P: Provider> {
     pub(crate) inner: P::Pd,
-    /// Regions, windows and queue pairs in it.
+    /// Regions, windows, queue pairs and shared receive queues in it.
     pub(crate) users: u32,
 }
 

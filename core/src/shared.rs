@@ -4,16 +4,18 @@
 //! Each word names who writes it: one, but for the state of a queue pair, whose writers hold the lock. Others read it.
 
 use crate::ring::locate;
+use crate::srq_slot::SrqSlot;
 use crate::storage::RingsView;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64, fence};
 use crate::window::Windows;
-use crate::{Access, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge};
+use crate::{Access, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge, SrqHandle};
 
 /// References to all shared tables of one device.
 pub(crate) struct Shared<'s> {
     pub(crate) regions: Regions<'s>,
     pub(crate) cqs: &'s [CqSlot],
     pub(crate) qps: &'s [QpSlot<'s>],
+    pub(crate) srqs: &'s [SrqSlot<'s>],
     pub(crate) windows: &'s Lock<Windows>,
 }
 
@@ -25,7 +27,13 @@ impl Clone for Shared<'_> {
 
 impl Copy for Shared<'_> {}
 
-impl Shared<'_> {
+impl<'s> Shared<'s> {
+    /// Returns the shared receive queue that a queue pair takes its receives from, and the generation of its handle.
+    pub(crate) fn srq_of(&self, slot: &QpSlot<'_>) -> Option<(&'s SrqSlot<'s>, u32)> {
+        let srq = slot.srq();
+        Some((self.srqs.get(usize::from(srq.index()))?, srq.generation()))
+    }
+
     /// Returns why the device of a queue pair is lost, if it is. One that is draining has no mark of that; its completion queue
     /// has.
     pub(crate) fn loss_of(&self, slot: &QpSlot<'_>) -> Option<DeviceLoss> {
@@ -494,6 +502,8 @@ pub(crate) struct QpSlot<'r> {
     pub(crate) qpn: AtomicU32,
     /// Its handle. Written by the control path.
     handle: Word64,
+    /// Handle of its shared receive queue, or [`Handle::NONE`]. Written by the control path.
+    srq: Word64,
     /// Slots of its completion queues: of sends in the upper half, of receives in the lower. Written by the control path.
     pub(crate) cqs: AtomicU32,
     /// [`RESET`] or [`GONE`] if its completions are stale, the word of a [`DeviceLoss`] if its device is lost, otherwise 0.
@@ -568,6 +578,7 @@ impl<'r> QpSlot<'r> {
             rings,
             qpn: AtomicU32::new(NO_NUMBER),
             handle: Word64::new(0),
+            srq: Word64::new(SrqHandle::NONE.word()),
             cqs: AtomicU32::new(0),
             draining: AtomicU32::new(0),
             state: AtomicU32::new(code(QpState::Reset)),
@@ -669,6 +680,14 @@ impl<'r> QpSlot<'r> {
         self.handle.set(handle.word());
     }
 
+    pub(crate) fn srq(&self) -> SrqHandle {
+        Handle::of_word(self.srq.get())
+    }
+
+    pub(crate) fn set_srq(&self, srq: SrqHandle) {
+        self.srq.set(srq.word());
+    }
+
     pub(crate) fn qpn(&self) -> Qpn {
         Qpn::new(self.qpn.load(Ordering::Relaxed))
     }
@@ -677,6 +696,11 @@ impl<'r> QpSlot<'r> {
     #[inline(always)]
     pub(crate) fn is_common(&self) -> bool {
         self.draining.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether there is no queue pair here, or not any more.
+    pub(crate) fn is_none_or_gone(&self) -> bool {
+        self.qpn.load(Ordering::Acquire) == NO_NUMBER || self.draining.load(Ordering::Acquire) == GONE
     }
 
     /// Returns whether its completions are to be dropped.

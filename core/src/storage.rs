@@ -7,6 +7,7 @@ use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::shared::{CqSlot, QpSlot, RegionSlot};
+use crate::srq_slot::{Srq, SrqEntriesView, SrqSlot};
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
 use crate::table::TableOf;
 use crate::window::{Mw, WindowCell, Windows};
@@ -137,42 +138,70 @@ format_as!(
 );
 
 /// The tables of one device's objects, without heap. They have room for `PD` protection domains, `MR` regions, `MW` windows
-/// (and as many binds in flight), `CQ` completion queues and `QP` queue pairs. The rings are separate, each of its own size
-/// ([`QpRings`]).
+/// (and as many binds in flight), `CQ` completion queues, `QP` queue pairs and `SRQ` shared receive queues. The rings are separate,
+/// each of its own size ([`QpRings`], [`SrqEntries`](crate::SrqEntries)).
 ///
 /// Each number is 65,535 at most. Other numbers do not compile.
-pub struct Storage<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> {
+pub struct Storage<
+    'r,
+    P: Provider,
+    const PD: usize,
+    const MR: usize,
+    const MW: usize,
+    const CQ: usize,
+    const QP: usize,
+    const SRQ: usize = 0,
+> {
     pub(crate) pds: TableOf<kind::Pd, Pd<P>, PD>,
     pub(crate) mrs: TableOf<kind::Mr, Mr<P>, MR>,
     pub(crate) mws: TableOf<kind::Mw, Mw<P>, MW>,
     pub(crate) cqs: TableOf<kind::Cq, Cq<P>, CQ>,
     pub(crate) qps: TableOf<kind::Qp, Qp<P>, QP>,
+    pub(crate) srqs: TableOf<kind::Srq, Srq<P::Srq>, SRQ>,
     pub(crate) region_slots: [RegionSlot; MR],
     pub(crate) cq_slots: [CqSlot; CQ],
     pub(crate) qp_slots: [QpSlot<'r>; QP],
+    pub(crate) srq_slots: [SrqSlot<'r>; SRQ],
     pub(crate) windows: Lock<Windows<[WindowCell; MW]>>,
     pub(crate) events: Lock<Option<P::CompletionEvents>>,
 }
 
 format_as!(
-    [P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize]
-    Storage<'_, P, PD, MR, MW, CQ, QP>,
-    "Storage({} domains, {} regions, {} windows, {} completion queues, {} queue pairs)",
-    |_| PD, MR, MW, CQ, QP,
+    [P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize, const SRQ: usize]
+    Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>,
+    "Storage({} domains, {} regions, {} windows, {} completion queues, {} queue pairs, {} shared receive queues)",
+    |_| PD, MR, MW, CQ, QP, SRQ,
 );
 
 impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>
     Storage<'r, P, PD, MR, MW, CQ, QP>
 {
+    /// Creates empty tables, with the rings for each queue pair.
+    pub const fn new(rings: [RingsView<'r>; QP]) -> Self {
+        Self::with_srqs(rings, [])
+    }
+}
+
+impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize, const SRQ: usize>
+    Storage<'r, P, PD, MR, MW, CQ, QP, SRQ>
+{
     const CAPACITIES: () = assert!(
-        PD <= 65_535 && MR <= 65_535 && MW <= 65_535 && CQ <= 65_535 && QP <= 65_535,
+        PD <= 65_535 && MR <= 65_535 && MW <= 65_535 && CQ <= 65_535 && QP <= 65_535 && SRQ <= 65_535,
         "a table has 65535 slots at most"
     );
 
-    /// Creates empty tables, with the rings for each queue pair.
-    pub const fn new(rings: [RingsView<'r>; QP]) -> Self {
+    /// Creates empty tables, with the rings for each queue pair and the places of each shared receive queue.
+    pub const fn with_srqs(rings: [RingsView<'r>; QP], srqs: [SrqEntriesView<'r>; SRQ]) -> Self {
         let mut this = Self::without_rings();
         this.set_rings(rings);
+        let mut index = 0;
+        while index < SRQ {
+            #[expect(clippy::indexing_slicing, reason = "both arrays have SRQ elements, and `get` is not const")]
+            {
+                this.srq_slots[index].entries = srqs[index].entries;
+            }
+            index += 1;
+        }
         this
     }
 
@@ -188,8 +217,8 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
         }
     }
 
-    /// Creates empty tables in which no queue pair fits before [`Self::set_rings`]. They are a constant, which is copied to where they
-    /// stay without being on the stack, if that place is known only at run time.
+    /// Creates empty tables in which no queue pair fits before [`Self::set_rings`], and no shared receive queue at all. They are a
+    /// constant, which is copied to where they stay without being on the stack, if that place is known only at run time.
     pub const fn without_rings() -> Self {
         const { Self::CAPACITIES };
         Self {
@@ -198,9 +227,11 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
             mws: TableOf::new(),
             cqs: TableOf::new(),
             qps: TableOf::new(),
+            srqs: TableOf::new(),
             region_slots: [const { RegionSlot::new() }; MR],
             cq_slots: [const { CqSlot::new() }; CQ],
             qp_slots: [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP],
+            srq_slots: [const { SrqSlot::new(SrqEntriesView::NONE) }; SRQ],
             windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
             events: Lock::new(None),
         }

@@ -5,14 +5,15 @@ use crate::link::check_path;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::shared::{NO_NUMBER, Regions, Shared};
+use crate::shared::{NO_NUMBER, Regions, Shared, is_dropped};
+use crate::srq_slot::{Srq, SrqSlot};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::table::TableView;
 use crate::window::{Mw, Windows};
 use crate::{
     AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
-    PortAttr, Provider, QueryError, SetGidError, kind,
+    PortAttr, Provider, QueryError, SetGidError, SrqHandle, kind,
 };
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`].
@@ -85,6 +86,7 @@ pub struct Verbs<'s, P: Provider> {
     pub(crate) mws: &'s mut TableView<kind::Mw, Mw<P>>,
     pub(crate) cqs: &'s mut TableView<kind::Cq, Cq<P>>,
     pub(crate) qps: &'s mut TableView<kind::Qp, Qp<P>>,
+    pub(crate) srqs: &'s mut TableView<kind::Srq, Srq<P::Srq>>,
     /// The queues of completion events, while no interrupt handler has them.
     pub(crate) events: &'s Lock<Option<P::CompletionEvents>>,
     /// Whether the backend had any to give.
@@ -125,13 +127,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// A backend gives its completion events to one `Verbs`. If those were dropped without [`Self::into_provider`], the next ones on
     /// the same backend have none: completion queues are polled, not waited for.
-    pub fn new<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>(
+    pub fn new<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize, const SRQ: usize>(
         mut provider: P,
-        storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP>,
+        storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>,
     ) -> Self {
-        let Storage { pds, mrs, mws, cqs, qps, region_slots, cq_slots, qp_slots, windows, events } = storage;
-        let shared =
-            Shared { regions: Regions::new(region_slots), cqs: cq_slots, qps: qp_slots, windows: windows as &'s Lock<Windows> };
+        let Storage { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } = storage;
+        let shared = Shared {
+            regions: Regions::new(region_slots),
+            cqs: cq_slots,
+            qps: qp_slots,
+            srqs: srq_slots,
+            windows: windows as &'s Lock<Windows>,
+        };
         for slot in shared.regions.slots() {
             slot.set(None);
         }
@@ -142,23 +149,26 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
             slot.draining.store(0, Ordering::Relaxed);
         }
+        shared.srqs.iter().for_each(SrqSlot::end);
         shared.windows.with(Windows::clear);
         let pds: &mut TableView<kind::Pd, Pd<P>> = pds;
         let mrs: &mut TableView<kind::Mr, Mr<P>> = mrs;
         let mws: &mut TableView<kind::Mw, Mw<P>> = mws;
         let cqs: &mut TableView<kind::Cq, Cq<P>> = cqs;
         let qps: &mut TableView<kind::Qp, Qp<P>> = qps;
+        let srqs: &mut TableView<kind::Srq, Srq<P::Srq>> = srqs;
         pds.clear();
         mrs.clear();
         mws.clear();
         cqs.clear();
         qps.clear();
+        srqs.clear();
         let events: &'s Lock<Option<P::CompletionEvents>> = events;
         let taken = provider.take_completion_events(CoreToken::NEW);
         let has_events = taken.is_some();
         events.with(|events| *events = taken);
         let first_generation = first_generation();
-        Self { provider, shared, pds, mrs, mws, cqs, qps, events, has_events, completions_in_a_row: 0, first_generation }
+        Self { provider, shared, pds, mrs, mws, cqs, qps, srqs, events, has_events, completions_in_a_row: 0, first_generation }
     }
 
     /// Returns the backend.
@@ -180,11 +190,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {
         let owned = self.qps.iter().any(|(handle, _)| !self.is_qp_dropped(handle))
-            || self.cqs.iter().any(|(handle, _)| !self.is_cq_dropped(handle));
+            || self.cqs.iter().any(|(handle, _)| !self.is_cq_dropped(handle))
+            || self.srqs.iter().any(|(handle, _)| !self.is_srq_dropped(handle));
         if owned || !self.release_events() {
             return Err(self);
         }
         Ok(self.provider)
+    }
+
+    pub(crate) fn is_srq_dropped(&self, handle: SrqHandle) -> bool {
+        self.shared.srqs.get(usize::from(handle.index())).is_none_or(|slot| is_dropped(&slot.owner))
     }
 
     // ---- device

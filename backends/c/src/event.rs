@@ -46,7 +46,8 @@ impl From<&Event> for bv_event {
             Event::DeviceFatal(syndrome, _) => of_none(BV_EVENT_DEVICE_FATAL, syndrome.into()),
             Event::EventsLost => of_none(BV_EVENT_EVENTS_LOST, 0),
             Event::Stray(AsyncEvent::Unknown(kind, _)) | Event::Unknown(kind, _) => of_none(BV_EVENT_OTHER, kind.into()),
-            Event::Stray(_) => of_none(BV_EVENT_OTHER, 0),
+            // A program in C makes no shared receive queue.
+            Event::Stray(_) | Event::SrqLimitReached(_) | Event::SrqError(_) => of_none(BV_EVENT_OTHER, 0),
         }
     }
 }

@@ -75,12 +75,14 @@ pub use objects::cq::Cq;
 pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
+pub use objects::srq::Srq;
 pub use statistics::Statistics;
 
 pub use events::completion::Mlx5CompletionEvents;
 pub use objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
 pub use objects::qp::recv_ring::Mlx5RecvRing;
 pub use objects::qp::send_ring::{Mlx5SendRing, Mlx5SendWriter};
+pub use objects::srq::ring::Mlx5SrqRing;
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;

@@ -1,9 +1,9 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, DeviceLoss, EncodedAddress,
-    Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
-    QpState, QpType, RingSizes, Rkey,
+    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss,
+    EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr,
+    QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes,
 };
 
 use crate::Mlx5;
@@ -18,6 +18,8 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
+use crate::objects::srq::ring::Mlx5SrqRing;
+use crate::objects::srq::{Srq, srq_sizes};
 
 // SAFETY: the device gets addresses from its arena, its pages, and the map of a request. What it did not confirm to be destroyed
 // stays known: an error says that it may use the memory. Rings come from allocations of the arena that last until then.
@@ -32,8 +34,10 @@ where
     type Mw = Mw;
     type Cq = Cq;
     type Qp = Qp;
+    type Srq = Srq;
     type SendRing = Mlx5SendRing<P>;
     type RecvRing = Mlx5RecvRing<P>;
+    type SrqRing = Mlx5SrqRing<P>;
     type CqRing = Mlx5CqRing<P>;
     type CompletionEvents = Mlx5CompletionEvents<P>;
     type Direct<'a> = Mlx5Direct<'a, P>;
@@ -110,13 +114,33 @@ where
         logged("destroy_cq", self.view().destroy_cq(cq))
     }
 
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Error> {
+        logged("srq_sizes", srq_sizes(cap, &self.driver.caps))
+    }
+
+    fn create_srq(&mut self, _: CoreToken, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Error> {
+        logged("create_srq", self.view().create_srq(pd, sizes))
+    }
+
+    fn arm_srq(&mut self, _: CoreToken, srq: &mut Srq, limit: u32) -> Result<(), Error> {
+        logged("arm_srq", self.view().arm_srq(srq, limit))
+    }
+
+    fn query_srq(&mut self, srq: &Srq) -> Result<u32, Error> {
+        logged("query_srq", self.view().query_srq(srq))
+    }
+
+    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Srq) -> Result<(), Error> {
+        logged("destroy_srq", self.view().destroy_srq(srq))
+    }
+
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Error> {
         logged("ring_sizes", ring_sizes(qp_type, cap, &self.driver.caps))
     }
 
     fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
-        let CreateQpParams { qp_type, pd, send_cq, recv_cq, ref sizes, cookie } = *params;
-        match self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie) {
+        let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, ref sizes, cookie } = *params;
+        match self.view().create_qp(qp_type, pd, (send_cq, recv_cq, srq), &sizes.cap, cookie) {
             Ok((qp, send, recv)) => {
                 let qpn = qp.qpn();
                 Ok(CreatedQp { qp, send, recv, qpn })

@@ -8,8 +8,9 @@ pub use memory::{
     AllocMwError, AllocPdError, BindMwError, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
 };
 pub use queue::{
-    AttachMcastError, CreateAhError, CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, DetachMcastError,
-    ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError, SetGidError, TakeError, WaitActiveError,
+    AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
+    DestroySrqError, DetachMcastError, ModifyQpError, ModifySrqError, NotifyCqError, PollEventError, QueryError, QueryQpError,
+    QuerySrqError, SetGidError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::operation_error;
-use crate::{AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType};
+use crate::{AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, SrqCap};
 
 operation_error! {
     /// Why a query was not answered.
@@ -211,6 +211,13 @@ operation_error! {
         StalePd => Einval, "the protection domain's handle is stale";
         /// A completion queue's handle is stale.
         StaleCq => Einval, "a completion queue's handle is stale";
+        /// The shared receive queue's handle is stale.
+        StaleSrq => Einval, "the shared receive queue's handle is stale";
+        /// The transport has no shared receive queues.
+        SrqTransport {
+            /// The transport.
+            qp_type: QpType
+        } => Einval, "a queue pair of type {qp_type:?} takes from no shared receive queue";
         /// No rings in the storage are as long as the capacities need.
         Rings {
             /// Requested send requests.
@@ -337,6 +344,90 @@ operation_error! {
     device {
         /// The device refuses; the queue pair is as before.
         Device, "the device kept the queue pair";
+    }
+}
+
+operation_error! {
+    /// Why a shared receive queue was not created; nothing is created.
+    pub enum CreateSrqError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// No requests, or more than the device has.
+        Capacity {
+            /// The requested capacities.
+            wanted: SrqCap,
+            /// The maximum.
+            max: SrqCap
+        } => Einval, "a shared receive queue of {requests} requests with {sges} SGEs: 1 to {max_requests} with up to {max_sges} can be had",
+            requests = wanted.max_wr, sges = wanted.max_sge, max_requests = max.max_wr, max_sges = max.max_sge;
+        /// No entries in the storage are as many as the capacities need.
+        Entries {
+            /// Requested requests.
+            max_wr: u32,
+            /// Places that they need.
+            places: u32
+        } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the storage are as many";
+        /// The table is full, or all entries that are enough are in use.
+        Full => Enomem, "the table of shared receive queues is full";
+        /// The backend made a ring whose length is no power of two from 2 to 32,768, or that has no room for its requests.
+        ForeignRing {
+            /// Places of the ring.
+            places: u32
+        } => Ebadmsg, "a shared receive queue of {places} places makes no sense";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no shared receive queue";
+    }
+}
+
+operation_error! {
+    /// Why the limit of a shared receive queue was not set; it is as before.
+    pub enum ModifySrqError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the shared receive queue's handle is stale";
+        /// More than the queue has requests.
+        Limit {
+            /// The requested limit.
+            limit: u32,
+            /// The maximum.
+            max: u32
+        } => Einval, "a limit of {limit} requests: up to {max} can be had";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device did not set the limit";
+    }
+}
+
+operation_error! {
+    /// Why a shared receive queue was not queried.
+    pub enum QuerySrqError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the shared receive queue's handle is stale";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device does not answer the query";
+    }
+}
+
+operation_error! {
+    /// Why a shared receive queue was not destroyed; it is as before.
+    pub enum DestroySrqError<E> {
+        /// The handle is stale, or the queue is of other verbs.
+        Stale => Einval, "no such shared receive queue here";
+        /// Queue pairs take their receives from it.
+        Busy {
+            /// How many.
+            users: u32
+        } => Ebusy, "{users} queue pairs take their receives from the shared receive queue";
+        /// Its value was not dropped: whoever has it destroys it by that.
+        Owned => Ebusy, "the shared receive queue is somebody's";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the shared receive queue";
     }
 }
 

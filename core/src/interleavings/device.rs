@@ -6,14 +6,15 @@
 use core::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::vec::Vec;
 
 use crate::sync::Ordering;
 use crate::{
     AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
-    Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr,
-    QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
-    Source, WcData, WcStatus,
+    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
+    EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
+    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
+    SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
 };
 
 const QPN: u32 = 0x100;
@@ -102,6 +103,9 @@ impl Device {
             max_mw_size: 1 << 31,
             max_qp_wr: 8,
             max_sge: 4,
+            max_srq: 1,
+            max_srq_wr: 7,
+            max_srq_sge: 1,
             max_cqe: 8,
             access: crate::Access::KNOWN - crate::Access::RELAXED_ORDERING,
             max_msg_size: 1 << 31,
@@ -161,8 +165,10 @@ unsafe impl Provider for Device {
     type Mw = u32;
     type Cq = ();
     type Qp = ();
+    type Srq = ();
     type SendRing = Sends;
     type RecvRing = Recvs;
+    type SrqRing = SharedRecvs;
     type CqRing = Ring;
     type CompletionEvents = Events;
     type Direct<'a> = ();
@@ -237,6 +243,31 @@ unsafe impl Provider for Device {
     }
 
     fn destroy_cq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Broken> {
+        let places = (cap.max_wr + 1).next_power_of_two();
+        Ok(SrqSizes { places, cap: SrqCap { max_wr: places - 1, max_sge: cap.max_sge } })
+    }
+
+    fn create_srq(&mut self, _: CoreToken, (): &(), _sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Broken> {
+        Ok(CreatedSrq {
+            srq: (),
+            ring: SharedRecvs { memory: self.memory(), notified: 0, list: Vec::new() },
+            srqn: Srqn::new(1),
+        })
+    }
+
+    fn arm_srq(&mut self, _: CoreToken, (): &mut (), _limit: u32) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn query_srq(&mut self, (): &()) -> Result<u32, Broken> {
+        Ok(0)
+    }
+
+    fn destroy_srq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
 
@@ -411,6 +442,27 @@ impl RecvRing for Recvs {
 
     fn reset(&mut self) {
         self.notified = 0;
+    }
+}
+
+/// The shared receive ring: a message is there for each receive.
+pub(super) struct SharedRecvs {
+    memory: Arc<Memory>,
+    notified: u32,
+    /// Places in the order in which they were written.
+    list: Vec<u16>,
+}
+
+impl SrqRing for SharedRecvs {
+    fn put(&mut self, at: u16, _next: u16, _sges: &[Sge]) {
+        self.list.push(at);
+    }
+
+    fn ring(&mut self, end: u32) {
+        for at in self.notified..end {
+            self.memory.complete(RECV | u32::from(self.list[at as usize]));
+        }
+        self.notified = end;
     }
 }
 

@@ -7,10 +7,10 @@ use std::vec::Vec;
 
 use crate::{
     Access, AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreatedCq, CreatedQp, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress,
-    Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn,
-    QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing,
-    SendWriter, Sge, Source, WcData, WcStatus,
+    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
+    EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
+    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
+    SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
 };
 
 /// How long a pause takes.
@@ -101,6 +101,24 @@ pub(super) struct QueuePair {
     /// Head of its last doorbell.
     rung: u32,
     receives: VecDeque<u32>,
+    /// Where it takes receives from instead.
+    srq: Option<Srqn>,
+    /// What it took from there and has not completed.
+    pub(super) held: Option<u16>,
+}
+
+/// A shared receive queue as the device has it: it follows the list, and knows nothing of what the host deems free.
+#[derive(Debug)]
+pub(super) struct SharedQueue {
+    /// What each place names as the next one, as it was written last.
+    links: Vec<u16>,
+    /// The place that is taken next.
+    head: u16,
+    /// Requests taken.
+    pub(super) taken: u32,
+    /// Requests that it was notified of.
+    pub(super) posted: u32,
+    pub(super) limit: u32,
 }
 
 /// An entry of a completion queue: a completion or an opcode that is none, and the cookie.
@@ -152,6 +170,7 @@ pub(super) struct Device {
     /// Queues of which it says that they work: of all others, that they have overrun.
     pub(super) working: Vec<Cqn>,
     pub(super) qps: BTreeMap<Qpn, QueuePair>,
+    pub(super) srqs: BTreeMap<Srqn, SharedQueue>,
     pub(super) sent: Vec<Sent>,
     pub(super) received: Vec<(Qpn, u32, usize)>,
     /// Doorbells: queue pair, end, whether of sends.
@@ -171,8 +190,8 @@ pub(super) struct Device {
     pub(super) state: Option<QpState>,
     /// Why it is lost.
     pub(super) loss: Option<DeviceLoss>,
-    /// Objects alive: domains, regions, windows, completion queues, queue pairs.
-    pub(super) alive: [u32; 5],
+    /// Objects alive: domains, regions, windows, completion queues, queue pairs, shared receive queues.
+    pub(super) alive: [u32; 6],
     /// Whether the device completes the oldest request while its completion queue is armed, so that no event comes of it.
     pub(super) completes_when_armed: bool,
     /// What a real device would have let happen to somebody's memory.
@@ -211,6 +230,7 @@ impl Device {
             capacities: BTreeMap::new(),
             working: Vec::new(),
             qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
             sent: Vec::new(),
             received: Vec::new(),
             doorbells: Vec::new(),
@@ -223,7 +243,7 @@ impl Device {
             modified: Vec::new(),
             state: None,
             loss: None,
-            alive: [0; 5],
+            alive: [0; 6],
             completes_when_armed: false,
             violations: Vec::new(),
         }
@@ -389,6 +409,34 @@ impl Device {
         true
     }
 
+    /// Lets a queue pair take a receive from its shared receive queue, as at the first packet of a message. Returns whether there was one.
+    pub(super) fn take_shared(&mut self, qpn: Qpn) -> bool {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let srqn = qp.srq.unwrap();
+        let srq = self.srqs.get_mut(&srqn).unwrap();
+        if qp.held.is_some() || srq.taken == srq.posted || !matches!(qp.state, QpState::Rtr | QpState::Rts) {
+            return false;
+        }
+        qp.held = Some(srq.head);
+        srq.head = srq.links[usize::from(srq.head)];
+        srq.taken += 1;
+        if srq.posted - srq.taken < srq.limit {
+            srq.limit = 0;
+            self.events.push_back(AsyncEvent::SrqLimitReached(srqn));
+        }
+        true
+    }
+
+    /// Completes what a queue pair took from its shared receive queue: successfully, or flushed in ERR. Returns its place.
+    pub(super) fn complete_shared(&mut self, qpn: Qpn) -> Option<u16> {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let at = qp.held.take()?;
+        let status = if qp.state == QpState::Err { WcStatus::WrFlushErr } else { WcStatus::Success };
+        let recv_cq = qp.recv_cq;
+        self.complete(recv_cq, RawCompletion { status, ..raw(qpn, RawKind::Recv, at.into()) });
+        Some(at)
+    }
+
     /// Flushes the oldest receive of a queue pair in ERR; whether there was one.
     pub(super) fn flush_receive(&mut self, qpn: Qpn) -> bool {
         let qp = self.qps.get_mut(&qpn).unwrap();
@@ -430,6 +478,9 @@ impl Mock {
             max_mw_size: 1 << 31,
             max_qp_wr: 1 << 10,
             max_sge: 4,
+            max_srq: 4,
+            max_srq_wr: 1 << 10,
+            max_srq_sge: 3,
             max_cqe: 1 << 20,
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
@@ -468,8 +519,10 @@ unsafe impl Provider for Mock {
     type Mw = u32;
     type Cq = Cqn;
     type Qp = Qpn;
+    type Srq = Srqn;
     type SendRing = MockSendRing;
     type RecvRing = MockRecvRing;
+    type SrqRing = MockSrqRing;
     type CqRing = MockCqRing;
     type CompletionEvents = MockEvents;
     type Direct<'a> = ();
@@ -588,11 +641,52 @@ unsafe impl Provider for Mock {
         Ok(())
     }
 
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, MockError> {
+        let asked = (cap.max_wr + 1).next_power_of_two();
+        let places = self.lock().rings.map_or(asked, |(_, places)| places);
+        Ok(SrqSizes { places, cap: SrqCap { max_wr: asked - 1, ..*cap } })
+    }
+
+    fn create_srq(&mut self, _: CoreToken, (): &(), sizes: &SrqSizes) -> Result<CreatedSrq<Self>, MockError> {
+        let mut device = self.step()?;
+        device.alive[5] += 1;
+        let srqn = (0x200..).map(Srqn::new).find(|srqn| !device.srqs.contains_key(srqn)).unwrap();
+        let links = std::vec![u16::MAX; sizes.places as usize];
+        device.srqs.insert(srqn, SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0 });
+        Ok(CreatedSrq { srq: srqn, ring: MockSrqRing { shared: self.shared(), srqn }, srqn })
+    }
+
+    fn arm_srq(&mut self, _: CoreToken, srqn: &mut Srqn, limit: u32) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        let srq = device.srqs.get_mut(srqn).unwrap();
+        let is_below = srq.posted - srq.taken < limit;
+        srq.limit = if is_below { 0 } else { limit };
+        if is_below {
+            device.events.push_back(AsyncEvent::SrqLimitReached(*srqn));
+        }
+        Ok(())
+    }
+
+    fn query_srq(&mut self, srqn: &Srqn) -> Result<u32, MockError> {
+        Ok(self.step()?.srqs[srqn].limit)
+    }
+
+    fn destroy_srq(&mut self, _: CoreToken, srqn: &mut Srqn) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        if device.qps.values().any(|qp| qp.srq == Some(*srqn)) {
+            device.violations.push("a shared receive queue is gone that a queue pair uses");
+        }
+        device.alive[5] -= 1;
+        device.srqs.remove(srqn);
+        Ok(())
+    }
+
     fn ring_sizes(&self, _qp_type: QpType, cap: &QpCap) -> Result<RingSizes, MockError> {
         let inline = MockWriter::inline_blocks(DataOpcode::Write, cap.max_inline_data as usize);
         let sges = MockWriter::sge_blocks(DataOpcode::Write, cap.max_send_sge as usize);
         let max_blocks = inline.max(sges).max(BIND_BLOCKS);
-        let asked = ((cap.max_send_wr * max_blocks).next_power_of_two(), cap.max_recv_wr.next_power_of_two());
+        let recv_entries = if cap.max_recv_wr == 0 { 0 } else { cap.max_recv_wr.next_power_of_two() };
+        let asked = ((cap.max_send_wr * max_blocks).next_power_of_two(), recv_entries);
         let (send_blocks, recv_entries) = self.lock().rings.unwrap_or(asked);
         let cap = QpCap { max_send_wr: send_blocks / max_blocks, max_recv_wr: recv_entries, ..*cap };
         Ok(RingSizes { send_blocks, recv_entries, cap })
@@ -611,6 +705,8 @@ unsafe impl Provider for Mock {
             written: VecDeque::new(),
             rung: 0,
             receives: VecDeque::new(),
+            srq: params.srq.copied(),
+            held: None,
         };
         device.qps.insert(qpn, qp);
         let send = MockSendRing { shared: self.shared(), qpn };
@@ -633,6 +729,7 @@ unsafe impl Provider for Mock {
         if attr.state == QpState::Reset {
             qp.written.clear();
             qp.receives.clear();
+            qp.held = None;
             qp.rung = 0;
         }
         Ok(())
@@ -848,6 +945,21 @@ impl MockRecvRing {
     /// Sets the device's counter to `at`.
     pub(super) fn start_at(&mut self, at: u32) {
         self.notified = at;
+    }
+}
+
+pub(super) struct MockSrqRing {
+    shared: Shared,
+    srqn: Srqn,
+}
+
+impl SrqRing for MockSrqRing {
+    fn put(&mut self, at: u16, next: u16, _sges: &[Sge]) {
+        lock(&self.shared).srqs.get_mut(&self.srqn).unwrap().links[usize::from(at)] = next;
+    }
+
+    fn ring(&mut self, end: u32) {
+        lock(&self.shared).srqs.get_mut(&self.srqn).unwrap().posted = end;
     }
 }
 

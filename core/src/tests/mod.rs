@@ -15,6 +15,7 @@ mod post;
 mod region;
 mod reset;
 mod roce;
+mod shared_receives;
 mod states;
 #[cfg(any(feature = "log", feature = "multicore"))]
 mod unwinding;

@@ -33,10 +33,19 @@ const PORT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The driver cannot bring the device up, or the port is not active after a minute.
-pub fn bring_up<'s, const PAGES: usize, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>(
+pub fn bring_up<
+    's,
+    const PAGES: usize,
+    const PD: usize,
+    const MR: usize,
+    const MW: usize,
+    const CQ: usize,
+    const QP: usize,
+    const SRQ: usize,
+>(
     host: &Host,
     config: &Config,
-    tables: &'s mut Storage<'s, Mlx5<SimPlatform, PAGES>, PD, MR, MW, CQ, QP>,
+    tables: &'s mut Storage<'s, Mlx5<SimPlatform, PAGES>, PD, MR, MW, CQ, QP, SRQ>,
 ) -> Result<Verbs<'s, Mlx5<SimPlatform, PAGES>>, Error> {
     let machine = host.machine(Mlx5::<SimPlatform, PAGES>::ARENA);
     let driver = Mlx5::bring_up(machine, config).map_err(|(error, _)| failed(error))?;

@@ -2,7 +2,7 @@
 
 use bareverbs::{
     Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Provider, Psn, QpAttr, QpCap,
-    QpHandle, QpInit, QpType, QueuePair, Verbs,
+    QpHandle, QpInit, QpType, QueuePair, RecvQueue, SharedReceives, SrqHandle, Verbs,
 };
 
 use crate::error::failed;
@@ -48,17 +48,17 @@ impl Default for Connection {
     }
 }
 
-/// One end of a connection.
+/// One end of a connection; with [`SharedReceives`], one that takes its receives from a shared receive queue.
 #[derive(Debug)]
-pub struct End {
+pub struct End<R = RecvQueue<'static, Driver>> {
     /// The queue pair. Every send has a completion.
-    pub qp: QueuePair<'static, Driver>,
+    pub qp: QueuePair<'static, Driver, R>,
     /// All completions of the queue pair: it has room for them.
     pub cq: CompletionQueue<'static, Driver>,
     waiter: Waiter,
 }
 
-impl End {
+impl<R> End<R> {
     /// Waits for the next completion of the queue pair. Look at its status first: a request that failed is a completion too.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl End {
     }
 
     /// Returns the queue pair and its completion queue: to be destroyed, or used by threads of their own.
-    pub fn into_parts(self) -> (QueuePair<'static, Driver>, CompletionQueue<'static, Driver>) {
+    pub fn into_parts(self) -> (QueuePair<'static, Driver, R>, CompletionQueue<'static, Driver>) {
         (self.qp, self.cq)
     }
 }
@@ -99,6 +99,37 @@ pub fn connect_with(a: &mut Node, b: &mut Node, connection: &Connection) -> Resu
     let (end_a, end_b) = (create(a, connection)?, create(b, connection)?);
     join((&mut a.verbs, end_a.qp.handle()), (&mut b.verbs, end_b.qp.handle()), connection)?;
     Ok([end_a, end_b])
+}
+
+/// Creates a queue pair on each node and connects the two, as [`Connection::default`] says. That of `b` takes its receives from a shared
+/// receive queue of `b`. Called again, it makes one more pair that does.
+///
+/// ```
+/// use bareverbs::{SrqCap, SrqInit};
+/// use bareverbs_testing::{Faults, connect_with_srq, pair};
+///
+/// let [mut a, mut b] = pair(Faults::none())?;
+/// let srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+/// let (_first, _second) = (connect_with_srq(&mut a, &mut b, srq.handle())?, connect_with_srq(&mut a, &mut b, srq.handle())?);
+/// assert_eq!(b.verbs.srq(srq.handle())?.queue_pairs, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As of [`connect`]; also if the handle is stale.
+pub fn connect_with_srq(a: &mut Node, b: &mut Node, srq: SrqHandle) -> Result<(End, End<SharedReceives>), Error> {
+    let connection = Connection::default();
+    let end_a = create(a, &connection)?;
+    let Connection { qp_type, cap, .. } = connection;
+    let sizes = b.verbs.ring_sizes(qp_type, &cap).map_err(failed)?;
+    let shared = b.verbs.srq(srq).map_err(failed)?.cap.max_wr;
+    let cq = b.verbs.create_cq(sizes.send_blocks.saturating_add(shared)).map_err(failed)?;
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let init = QpInit { pd: b.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: true };
+    let qp = b.verbs.create_qp_with_srq(&init, srq).map_err(failed)?;
+    let end_b = End { qp, cq, waiter: b.waiter() };
+    join((&mut a.verbs, end_a.qp.handle()), (&mut b.verbs, end_b.qp.handle()), &connection)?;
+    Ok((end_a, end_b))
 }
 
 fn create(node: &mut Node, connection: &Connection) -> Result<End, Error> {

@@ -64,7 +64,7 @@ pub use bareverbs_sim::wire::{Probability, WireFaults};
 pub use bareverbs_sim::{DeviceConfig, Profile};
 
 pub use bring_up::{await_port, bring_up, driver_config};
-pub use connection::{Connection, End, connect, connect_with, join, path_to};
+pub use connection::{Connection, End, connect, connect_with, connect_with_srq, join, path_to};
 pub use error::Error;
 pub use faults::Faults;
 pub use network::{Network, Running};

@@ -1,6 +1,6 @@
 //! Hosts whose devices are up, and the network between them.
 
-use bareverbs::{Access, PdHandle, QpRings, Region, Storage, Verbs};
+use bareverbs::{Access, PdHandle, QpRings, Region, SrqEntries, Storage, Verbs};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
@@ -16,15 +16,17 @@ pub const PAGES: usize = 1024;
 /// The driver of a [`Node`].
 pub type Driver = Mlx5<SimPlatform, PAGES>;
 
-/// 4 protection domains, 64 regions, 16 windows, 32 completion queues and 16 queue pairs.
-type Tables = Storage<'static, Driver, 4, 64, 16, 32, 16>;
+/// 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs and 4 shared receive queues.
+type Tables = Storage<'static, Driver, 4, 64, 16, 32, 16, 4>;
 /// 512 blocks of sends and 256 receives of a queue pair.
 type Rings = QpRings<512, 256>;
+/// 255 receives of a shared receive queue.
+type Shared = SrqEntries<256>;
 
 /// A host whose device is up, with a protection domain.
 ///
-/// It has room for 4 protection domains, 64 regions, 16 windows, 32 completion queues, and 16 queue pairs of 512 blocks of sends and 256
-/// receives. The tables, about 200 KiB, are leaked: queues and regions live as long as the test wants. For thousands of hosts in one
+/// It has room for 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs of 512 blocks of sends and 256
+/// receives, and 4 shared receive queues of 255 receives. The tables, about 200 KiB, are leaked: queues and regions live as long as the test wants. For thousands of hosts in one
 /// process see [`bring_up`].
 #[derive(Debug)]
 pub struct Node {
@@ -40,7 +42,9 @@ pub struct Node {
 impl Node {
     pub(crate) fn new(network: &Network, host: Host) -> Result<Self, Error> {
         let rings: &'static [Rings; 16] = Box::leak(Box::default());
-        let tables: &'static mut Tables = Box::leak(Box::new(Storage::new(QpRings::views(rings))));
+        let shared: &'static [Shared; 4] = Box::leak(Box::default());
+        let tables: &'static mut Tables =
+            Box::leak(Box::new(Storage::with_srqs(QpRings::views(rings), SrqEntries::views(shared))));
         let mut verbs = bring_up(&host, &driver_config(&host), tables)?;
         let pd = verbs.alloc_pd().map_err(failed)?;
         Ok(Self { host, verbs, pd, network: network.clone() })

@@ -48,6 +48,24 @@ crate::layout! {
     }
 }
 
+/// Values of [`Wq::WQ_TYPE`].
+pub mod wq_type {
+    /// Linked list: each WQE names the next one.
+    pub const LINKED_LIST: u32 = 0;
+}
+
+/// Values of [`Rmpc::STATE`] and [`ModifyRmpIn::RMP_STATE`].
+pub mod rmpc_state {
+    /// In use (`MLX5_RMPC_STATE_RDY`).
+    pub const READY: u32 = 1;
+}
+
+/// Bits of [`ModifyRmpIn::BITMASK`] (`mlx5_ifc.h`, `rmp_bitmask`).
+pub mod rmp_bitmask {
+    /// The limit, [`crate::Wq::LWM`].
+    pub const LWM: u64 = 1;
+}
+
 crate::layout! {
     /// Shared receive queue context (`mlx5_ifc.h`, `srqc`).
     Srqc "srqc", 64 bytes {

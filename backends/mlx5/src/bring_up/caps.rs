@@ -1,6 +1,6 @@
 //! Capabilities of the device: queried, set, and checked.
 
-use bareverbs::{Access, DeviceAttr, Platform};
+use bareverbs::{Access, DeviceAttr, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
@@ -26,10 +26,12 @@ const ATOMIC_8_BYTES: u32 = 1 << 3;
 /// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No
 /// more than [`MAX_QPS`] can be created.
 const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
-/// Maximum number of queue pairs. Each has a doorbell record, as has each completion queue.
-const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS;
-/// Maximum number of completion queues, which have the other doorbell records.
+/// Maximum number of queue pairs. Each has a doorbell record, as has each completion queue and each shared receive queue.
+const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS - MAX_SRQS;
+/// Maximum number of completion queues.
 const MAX_CQS: u32 = 128;
+/// Maximum number of shared receive queues.
+const MAX_SRQS: u32 = 64;
 /// Bytes of the longest send WQE that the field `ds` can express.
 const MAX_SEND_WQE: u32 = 1008;
 
@@ -56,6 +58,9 @@ pub(crate) enum Values {
 pub(crate) struct Capabilities {
     pub(crate) log_max_qp_sz: u32,
     pub(crate) log_max_cq_sz: u32,
+    pub(crate) log_max_srq_sz: u32,
+    /// Shared receive queues are receive memory pools: the interface step is 1. Kept by [`Self::query`].
+    pub(crate) pools: bool,
     pub(crate) log_max_msg: u32,
     pub(crate) max_send_wqe: u32,
     pub(crate) max_recv_wqe: u32,
@@ -103,11 +108,25 @@ impl Capabilities {
         self.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD)
     }
 
+    /// Returns the maximum capacities of a shared receive queue; no requests if the device has none that this driver knows.
+    pub(crate) fn srq_cap(&self) -> SrqCap {
+        let log = if self.pools { self.log_max_srq_sz } else { 0 };
+        // A WQE has a link before its data segments, and is a power of two of bytes.
+        let units = self.max_recv_wqe.checked_ilog2().map_or(0, |log| (1 << log) / DS_UNIT as u32);
+        if log == 0 || units < 2 {
+            return SrqCap::default();
+        }
+        SrqCap { max_wr: (1 << log) - 1, max_sge: units - 1 }
+    }
+
     fn read(view: View<'_, CmdHcaCap>, atomics: bool) -> Self {
         let log = |field: Field<CmdHcaCap>, most: u32| view.get(field).min(most);
         Self {
             log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
             log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
+            log_max_srq_sz: log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15),
+            // The step that was negotiated is no capability.
+            pools: false,
             log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
@@ -253,7 +272,7 @@ impl Capabilities {
                 && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
                 && atomic.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
         }
-        let mut caps = Self::read(general, atomics);
+        let mut caps = Self { pools: self.pools, ..Self::read(general, atomics) };
         match general.get(CmdHcaCap::PORT_TYPE) {
             INFINIBAND => {}
             ETHERNET if ROCE => {
@@ -271,6 +290,7 @@ impl Capabilities {
             }
             port_type => return Err(Error::PortType { port_type: port_type as u8 }.pack()),
         }
+        let srq = caps.srq_cap();
         log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);
         let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
@@ -285,6 +305,9 @@ impl Capabilities {
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
             max_sge: caps.max_sge(),
+            max_srq: if srq.max_wr == 0 { 0 } else { count(CmdHcaCap::LOG_MAX_SRQ, 24).min(MAX_SRQS) },
+            max_srq_wr: srq.max_wr,
+            max_srq_sge: srq.max_sge,
             max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS),
             max_cqe: 1 << caps.log_max_cq_sz,
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),

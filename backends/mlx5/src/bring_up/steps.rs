@@ -213,7 +213,10 @@ impl<P: Platform> Driver<P> {
                 self.state.enabled = true;
                 Ok(())
             }
-            Step::Issi => self.commands.negotiate_issi(),
+            Step::Issi => {
+                self.caps.pools = self.commands.negotiate_issi()? == 1;
+                Ok(())
+            }
             Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
@@ -406,12 +409,12 @@ impl<P: Platform> CommandInterface<P> {
         self.set_queue_address(addr)
     }
 
-    /// Negotiates the ISSI: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.
+    /// Negotiates the ISSI and returns it: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.
     #[inline(never)]
-    fn negotiate_issi(&mut self) -> Result<(), PackedError> {
+    fn negotiate_issi(&mut self) -> Result<u32, PackedError> {
         let mut output = Buffer::zeroed();
         match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
-            Err(error) if error.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(()),
+            Err(error) if error.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(0),
             other => other?,
         }
         let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);
@@ -419,9 +422,10 @@ impl<P: Platform> CommandInterface<P> {
         if supported & 1 << 1 != 0 {
             let mut input = Buffer::zeroed();
             input.view_mut().set(SetIssiIn::CURRENT_ISSI, 1);
-            return self.command_without_output::<cmd::SetIssi>(input.view());
+            self.command_without_output::<cmd::SetIssi>(input.view())?;
+            return Ok(1);
         }
-        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }.pack()) }
+        if supported & 1 != 0 || supported == 0 { Ok(0) } else { Err(Error::Issi { supported }.pack()) }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{
-    AllocPdOut, AllocUarOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut, DeallocPdIn,
-    DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, Field, Layout, View, ViewMut, cmd,
+    AllocPdOut, AllocUarOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut, CreateRmpOut,
+    DeallocPdIn, DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, DestroyRmpIn, Field, Layout, View,
+    ViewMut, cmd,
 };
 
 use super::{Call, CommandClass, CommandInterface};
@@ -45,6 +46,7 @@ creates! {
     CreateEq CreateEqOut::EQ_NUMBER, DestroyEq DestroyEqIn::EQ_NUMBER;
     CreateCq CreateCqOut::CQN, DestroyCq DestroyCqIn::CQN;
     CreateQp CreateQpOut::QPN, DestroyQp DestroyQpIn::QPN;
+    CreateRmp CreateRmpOut::RMPN, DestroyRmp DestroyRmpIn::RMPN;
 }
 
 /// Returns the input of a command that destroys an object.

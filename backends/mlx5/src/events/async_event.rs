@@ -1,6 +1,6 @@
 //! Asynchronous events.
 
-use bareverbs::{AsyncEvent, Cqn, Platform, Qpn};
+use bareverbs::{AsyncEvent, Cqn, Platform, Qpn, Srqn};
 use bareverbs_mlx5_spec::{
     CqError, Eqe, EventType, HealthBuffer, InitialSeg, PortChange, PortStateChangeEvent, QpEvents, View,
 };
@@ -69,10 +69,13 @@ fn parse(entry: &Entry) -> AsyncEvent {
     let view = View::<Eqe>::of(entry);
     let sub_type = view.get(Eqe::EVENT_SUB_TYPE);
     let qpn = || Qpn::new(event_data(entry).get(QpEvents::QPN_RQN_SQN));
+    let srqn = || Srqn::new(qpn().get());
     match event_type(entry) {
         Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn()),
         Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn()),
         Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn()),
+        Some(EventType::SrqRqLimit) => AsyncEvent::SrqLimitReached(srqn()),
+        Some(EventType::SrqCatasError) => AsyncEvent::SrqError(srqn()),
         Some(EventType::WqCatasError) => AsyncEvent::QpFatal(qpn()),
         Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn()),
         Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn()),

@@ -4,7 +4,7 @@ use bareverbs_mlx5_spec::{
     ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut, CreateSrqIn, CreateSrqOut,
     CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut, DestroyXrcSrqIn,
     DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
-    QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc,
+    QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc, rmp_bitmask, rmpc_state,
 };
 
 use super::queue_buffer;
@@ -15,11 +15,6 @@ use crate::firmware::Firmware;
 use crate::firmware::firmware_pages::cost;
 use crate::registry::ObjectKind;
 use crate::step::StepContext;
-
-/// [`Rmpc::STATE`] of a pool in use.
-const RMP_READY: u32 = 1;
-/// Bit of [`ModifyRmpIn::BITMASK`]: the limit.
-const RMP_LIMIT: u64 = 1;
 
 fn create(firmware: &mut Firmware, spec: SrqSpec, pages: PageSource<'_>, record: Option<u32>) -> Result<u32, Refusal> {
     if spec.log_size > firmware.caps.general(CmdHcaCap::LOG_MAX_SRQ_SZ) {
@@ -229,7 +224,7 @@ pub(super) fn query_rmp(
 ) -> Outcome {
     let (spec, _) = firmware.engine.query_srq(ctx, input.get(QueryRmpIn::RMPN), SrqKind::Pool)?;
     let mut context = output.sub(QueryRmpOut::RMP_CONTEXT);
-    context.set(Rmpc::STATE, RMP_READY);
+    context.set(Rmpc::STATE, rmpc_state::READY);
     context
         .sub(Rmpc::WQ)
         .set(Wq::PAGE_OFFSET, spec.page_offset)
@@ -249,7 +244,7 @@ pub(super) fn modify_rmp(
     input: View<'_, ModifyRmpIn>,
     _: &mut ViewMut<'_, ModifyRmpOut>,
 ) -> Outcome {
-    if input.get64(ModifyRmpIn::BITMASK) & !RMP_LIMIT != 0 {
+    if input.get64(ModifyRmpIn::BITMASK) & !rmp_bitmask::LWM != 0 {
         return Err(Refusal::new(CmdStatus::BadParam, "only the limit can change"));
     }
     let limit = input.sub(ModifyRmpIn::CTX).sub(Rmpc::WQ).get(Wq::LWM) as u16;

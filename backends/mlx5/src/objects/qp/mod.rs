@@ -18,6 +18,7 @@ use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
+use crate::objects::srq::Srq;
 
 use recv_ring::Mlx5RecvRing;
 use send_ring::Mlx5SendRing;
@@ -141,7 +142,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         qp_type: QpType,
         pd: &Pd,
-        cqs: (&Cq, &Cq),
+        (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
         cap: &QpCap,
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
@@ -149,10 +150,10 @@ impl<P: Platform> Driver<P> {
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
         let memory = self.commands.allocate_memory(pages, true)?;
-        let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
-        let pd = pd.number;
+        let (send_cqn, recv_cqn) = (send_cq.cqn().get(), recv_cq.cqn().get());
+        let (pd, srqn) = (pd.number, srq.map(|srq| srq.srqn().get()));
         let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
-        match self.create_qp_in(&mut qp, &rings, cookie) {
+        match self.create_qp_in(&mut qp, &rings, srqn, cookie) {
             Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
                 self.commands.free_memory(memory);
@@ -166,6 +167,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         qp: &mut Qp,
         rings: &Rings,
+        srqn: Option<u32>,
         cookie: u32,
     ) -> Result<(Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         // The rings first: without them, a queue pair of the device would be leaked.
@@ -173,7 +175,7 @@ impl<P: Platform> Driver<P> {
         let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
         let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
         let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
-        self.create_qp_command(qp, rings, cookie)?;
+        self.create_qp_command(qp, rings, srqn, cookie)?;
         let qpn = qp.number;
         log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
         let send = Mlx5SendRing::new(send, doorbell, self.commands.machine.fence.clone(), qpn);
@@ -187,7 +189,7 @@ impl<P: Platform> Driver<P> {
         Ok(self.commands.machine.memory.ring(&span)?)
     }
 
-    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), PackedError> {
+    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, srqn: Option<u32>, cookie: u32) -> Result<(), PackedError> {
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -202,7 +204,9 @@ impl<P: Platform> Driver<P> {
         } else {
             context.set(Qpc::LOG_SQ_SIZE, rings.send_blocks.trailing_zeros());
         }
-        if rings.recv_entries == 0 {
+        if let Some(srqn) = srqn {
+            context.set(Qpc::RQ_TYPE, rq_type::SRQ).set(Qpc::SRQN_RMPN_XRQN, srqn);
+        } else if rings.recv_entries == 0 {
             context.set(Qpc::RQ_TYPE, rq_type::NONE);
         } else {
             context

@@ -232,7 +232,7 @@ mod tests {
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.commands.arena.allocate(1).unwrap();
         let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
-        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
+        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
         for given in [0, 1] {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
             let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };

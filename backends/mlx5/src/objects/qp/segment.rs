@@ -58,7 +58,7 @@ pub(super) fn inline_head(bytes: &[u8]) -> u64 {
 
 /// Returns a data segment. A length of 2^31 is written as 0, since bit 31 marks inline data.
 #[inline(always)]
-pub(super) const fn data(sge: &Sge) -> [u64; 2] {
+pub(crate) const fn data(sge: &Sge) -> [u64; 2] {
     WqeDataSeg::be_words(sge.length, sge.lkey.get(), sge.addr)
 }
 

@@ -1,0 +1,171 @@
+//! Shared receive queues: receive memory pools (RMP), as drivers of interface step 1 make them.
+//!
+//! Older interface steps have CREATE_SRQ instead. A device with such a step is said to have no shared receive queues.
+
+pub(crate) mod ring;
+
+use bareverbs::{CreatedSrq, DmaMemory, Platform, Provider, RingLayout, SrqCap, SrqSizes, Srqn};
+use bareverbs_mlx5_spec::{
+    Buffer, CreateRmpIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut, Rmpc, Wq, cmd, rmp_bitmask, rmpc_state, wq_type,
+};
+
+use crate::bring_up::caps::Capabilities;
+use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
+use crate::driver::Driver;
+use crate::error::{Error, PackedError};
+use crate::log::{format_as, log_event};
+use crate::objects::pd::Pd;
+use ring::Mlx5SrqRing;
+
+/// Fewest units of a WQE: the link and one data segment.
+const MIN_UNITS: u32 = 2;
+
+/// A shared receive queue of this backend.
+pub struct Srq {
+    number: u32,
+    memory: ObjectMemory,
+}
+
+format_as!([] Srq, "Srq({:x})", |this| this.number);
+
+impl Srq {
+    /// Returns its number.
+    pub const fn srqn(&self) -> Srqn {
+        Srqn::new(self.number)
+    }
+}
+
+/// Returns the 16-byte units of a WQE with so many SGEs.
+const fn units(max_sge: u32) -> u32 {
+    let units = max_sge.saturating_add(1).next_power_of_two();
+    if units < MIN_UNITS { MIN_UNITS } else { units }
+}
+
+/// Returns the sizes of a shared receive queue. One place is kept back, as in every driver of such a list.
+pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, PackedError> {
+    let most = caps.srq_cap();
+    for (requested, limit) in [(cap.max_wr, most.max_wr), (cap.max_sge, most.max_sge)] {
+        if requested > limit {
+            return Err(Error::LimitExceeded { limit }.pack());
+        }
+    }
+    let places = (cap.max_wr + 1).next_power_of_two().max(MIN_UNITS);
+    Ok(SrqSizes { places, cap: SrqCap { max_wr: places - 1, max_sge: units(cap.max_sge) - 1 } })
+}
+
+impl<P: Platform> Driver<P> {
+    /// Creates a shared receive queue with its ring.
+    pub(crate) fn create_srq<B>(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<B>, PackedError>
+    where
+        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
+    {
+        let units = units(sizes.cap.max_sge);
+        let bytes = sizes.places as usize * units as usize * DS_UNIT;
+        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, true)?;
+        match self.create_srq_in(memory, pd, sizes.places, units) {
+            Ok((number, ring)) => {
+                log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
+                Ok(CreatedSrq { srq: Srq { number, memory }, ring, srqn: Srqn::new(number) })
+            }
+            Err(error) => {
+                self.commands.free_memory(memory);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_srq_in(
+        &mut self,
+        memory: ObjectMemory,
+        pd: &Pd,
+        places: u32,
+        units: u32,
+    ) -> Result<(u32, Mlx5SrqRing<P>), PackedError> {
+        // The ring first: without it, a queue of the device would be leaked.
+        let (at, record) = (memory.at(), memory.record());
+        let span = RingLayout::new(at, places as usize * units as usize * DS_UNIT, record);
+        let ring = self.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: at }.pack())?)?;
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        let mut context = view.sub(CreateRmpIn::CTX);
+        context.set(Rmpc::STATE, rmpc_state::READY);
+        context
+            .sub(Rmpc::WQ)
+            .set(Wq::WQ_TYPE, wq_type::LINKED_LIST)
+            .set(Wq::PD, pd.number)
+            .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
+            .set(Wq::LOG_WQ_SZ, places.trailing_zeros())
+            .set64(Wq::DBR_ADDR, self.commands.arena.addr(record));
+        let number = self.commands.create::<cmd::CreateRmp>(input.view(), memory)?;
+        Ok((number, Mlx5SrqRing::new(ring, self.commands.machine.fence.clone(), units)))
+    }
+
+    /// Arms the limit event.
+    pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(ModifyRmpIn::RMP_STATE, rmpc_state::READY)
+            .set(ModifyRmpIn::RMPN, srq.number)
+            .set64(ModifyRmpIn::BITMASK, rmp_bitmask::LWM);
+        let mut context = view.sub(ModifyRmpIn::CTX);
+        context.set(Rmpc::STATE, rmpc_state::READY);
+        context.sub(Rmpc::WQ).set(Wq::LWM, limit);
+        self.commands.command_without_output::<cmd::ModifyRmp>(input.view())
+    }
+
+    /// Returns the limit.
+    pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, PackedError> {
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryRmpIn::RMPN, srq.number);
+        self.commands.command::<cmd::QueryRmp>(input.view(), output.view_mut())?;
+        Ok(output.view().sub(QueryRmpOut::RMP_CONTEXT).sub(Rmpc::WQ).get(Wq::LWM))
+    }
+
+    /// Destroys a shared receive queue.
+    pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), PackedError> {
+        self.commands.destroy::<cmd::DestroyRmp>(srq.number, srq.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps() -> Capabilities {
+        Capabilities { max_recv_wqe: 512, log_max_srq_sz: 15, pools: true, ..Capabilities::default() }
+    }
+
+    fn sizes(max_wr: u32, max_sge: u32) -> Result<SrqSizes, Error> {
+        srq_sizes(&SrqCap { max_wr, max_sge }, &caps()).map_err(Error::from)
+    }
+
+    /// A WQE is a link of 16 bytes and a data segment of 16 bytes for each SGE (PRM, shared receive queue WQE), rounded up to a power of
+    /// two; as many as places, less one.
+    #[test]
+    fn a_queue_has_room_for_what_is_asked_and_one_place_more() {
+        for ((max_wr, max_sge), (places, got_wr, got_sge)) in [
+            ((1, 0), (2, 1, 1)),
+            ((1, 1), (2, 1, 1)),
+            ((2, 2), (4, 3, 3)),
+            ((7, 3), (8, 7, 3)),
+            ((8, 4), (16, 15, 7)),
+            ((32_767, 31), (32_768, 32_767, 31)),
+        ] {
+            let cap = SrqCap { max_wr: got_wr, max_sge: got_sge };
+            assert_eq!(sizes(max_wr, max_sge), Ok(SrqSizes { places, cap }), "{max_wr} {max_sge}");
+        }
+        assert_eq!(sizes(32_768, 1), Err(Error::LimitExceeded { limit: 32_767 }));
+        assert_eq!(sizes(1, 32), Err(Error::LimitExceeded { limit: 31 }));
+        assert_eq!(sizes(u32::MAX, u32::MAX), Err(Error::LimitExceeded { limit: 32_767 }));
+    }
+
+    #[test]
+    fn a_device_without_pools_has_none() {
+        for caps in
+            [Capabilities { pools: false, ..caps() }, Capabilities { log_max_srq_sz: 0, ..caps() }, Capabilities::default()]
+        {
+            assert!(srq_sizes(&SrqCap { max_wr: 1, max_sge: 0 }, &caps).is_err(), "{caps:?}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Shared receive queues: made, posted to, armed, queried, destroyed.
+
+use crate::log::{format_as, log_event};
+use crate::shared::{Owner, Shared, check_sge};
+use crate::srq_slot::{Srq, SrqSlot};
+use crate::verbs::Verbs;
+use crate::{
+    Access, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, ModifySrqError, PdHandle, PostRecvError, Provider,
+    QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
+};
+
+/// A shared receive queue to make (`ibv_srq_init_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SrqInit {
+    /// Protection domain of the regions that its requests name. Its queue pairs may be in others.
+    pub pd: PdHandle,
+    /// Least capacities.
+    pub cap: SrqCap,
+}
+
+/// Attributes of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SrqInfo {
+    /// Number.
+    pub srqn: Srqn,
+    /// Protection domain.
+    pub pd: PdHandle,
+    /// Capacities, at least the requested ones.
+    pub cap: SrqCap,
+    /// Limit below which an event comes; 0 for none.
+    pub limit: u32,
+    /// Requests in flight: posted, and not yet given back by a completion.
+    pub recvs: u32,
+    /// Queue pairs that take from it.
+    pub queue_pairs: u32,
+}
+
+/// A shared receive queue: whoever has it posts receives, on any core, and several queue pairs take them
+/// ([`Verbs::create_qp_with_srq`]). Each completes where the queue pair that took it completes its receives, in any order.
+///
+/// A value that is dropped leaves a queue that nobody posts to. [`Verbs::destroy_dropped_srq`] destroys that.
+///
+/// # What happens to its requests
+///
+/// Each is given back once, by the completion of the queue pair that took it. These are not:
+///
+/// - A request that no queue pair took. It belongs to none, so that no completion gives it back: what is left when the queue is
+///   destroyed is dropped, and its memory the caller's.
+/// - A request that a queue pair had taken when it was reset or destroyed. Its completion is dropped with the others of that queue
+///   pair, and its place is free when that completion was dropped. One that was still being filled has none, and takes its place
+///   until the queue is destroyed. So move the queue pair to ERR first, wait for [`Event::LastWqeReached`](crate::Event), and poll.
+///
+/// If the device is lost, each request that is left is flushed once ([`WcStatus::WrFlushErr`](crate::WcStatus)), by a poll of a
+/// completion queue into which a queue pair with this queue completes receives. One whose completion waits in another completion queue
+/// may be flushed first; that completion is dropped then. If there is no such queue pair, none is flushed: they
+/// are dropped with the queue, as above.
+#[must_use = "nobody posts to a shared receive queue whose value is dropped"]
+pub struct SharedReceiveQueue<'s, P: Provider> {
+    ring: P::SrqRing,
+    slot: &'s SrqSlot<'s>,
+    shared: Shared<'s>,
+    handle: SrqHandle,
+    pd: PdHandle,
+    max_sge: u32,
+    /// Places of the ring.
+    places: u32,
+    /// Requests written since the queue was made.
+    written: u32,
+    /// Where the next one goes: the last one names it.
+    next: u16,
+    /// Last, so that the ring is dropped before the control path may destroy it.
+    _owner: Owner<'s>,
+}
+
+format_as!([P: Provider] SharedReceiveQueue<'_, P>, "SharedReceiveQueue({:?})", |this| this.handle());
+
+impl<P: Provider> SharedReceiveQueue<'_, P> {
+    /// Names the queue in its table.
+    pub const fn handle(&self) -> SrqHandle {
+        self.handle
+    }
+
+    /// Posts one receive and rings the doorbell.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, RecvWr, SendWr, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// let mut srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// let (mut qa, mut qb) = connect_with_srq(&mut a, &mut b, srq.handle())?;
+    /// let inbox = b.register(64, Access::LOCAL_WRITE)?;
+    /// srq.post(&RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] })?;
+    /// qa.qp.send.post(&SendWr::send(b"hello"))?;
+    /// let received = qb.wait()?;
+    /// assert_eq!((received.wr_id, received.byte_len), (3, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The request is refused, and the queue is as before.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        self.append(wr)?;
+        self.ring_new();
+        Ok(())
+    }
+
+    /// Posts receives up to the first that fails, with one doorbell; that one is named and not posted.
+    ///
+    /// # Errors
+    /// A request is refused.
+    pub fn post_list(&mut self, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {
+        let mut refused = Ok(());
+        for (index, wr) in list.iter().enumerate() {
+            if let Err(error) = self.append(wr) {
+                refused = Err(BadWr { index, error });
+                break;
+            }
+        }
+        if self.slot.published() != self.written {
+            self.ring_new();
+        }
+        refused
+    }
+
+    /// Writes a receive without ringing the doorbell, or returns what is wrong with it.
+    fn append(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
+        if let Some(loss) = self.slot.loss() {
+            return Err(PostRecvError::DeviceLost { loss });
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(PostRecvError::SgeCount { count: wr.sges.len(), max: self.max_sge });
+        }
+        for (index, sge) in wr.sges.iter().enumerate() {
+            if sge.length != 0
+                && let Err(fault) = check_sge(&self.shared.regions, self.pd.index(), Access::LOCAL_WRITE, sge)
+            {
+                return Err(PostRecvError::Sge { index, lkey: sge.lkey, fault });
+            }
+        }
+        let after = self.slot.free_place(self.written, self.places).ok_or(PostRecvError::QueueFull)?;
+        self.ring.put(self.next, after, wr.sges);
+        self.slot.remember(self.next, wr.wr_id);
+        self.next = after;
+        self.written = self.written.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Notifies the device of receives that it does not know.
+    fn ring_new(&mut self) {
+        self.slot.publish(self.written);
+        self.ring.ring(self.written);
+    }
+}
+
+impl<'s, P: Provider> Verbs<'s, P> {
+    /// Creates a shared receive queue. Of the free entries of the storage it gets the fewest in which its requests fit.
+    ///
+    /// ```
+    /// # use bareverbs::{SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let srq = a.verbs.create_srq(&SrqInit { pd: a.pd, cap: SrqCap { max_wr: 10, max_sge: 1 } })?;
+    /// assert!(a.verbs.srq(srq.handle())?.cap.max_wr >= 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The domain's handle is stale, the capacities exceed the device's or those of all entries, the table is full, or the device
+    /// refuses. Nothing is created.
+    pub fn create_srq(&mut self, init: &SrqInit) -> Result<SharedReceiveQueue<'s, P>, CreateSrqError<P::Error>> {
+        let device = self.provider.device_attr();
+        let (wanted, max) = (init.cap, SrqCap { max_wr: device.max_srq_wr, max_sge: device.max_srq_sge });
+        if wanted.max_wr == 0 || wanted.max_wr > max.max_wr || wanted.max_sge > max.max_sge {
+            return Err(CreateSrqError::Capacity { wanted, max });
+        }
+        let pd = self.pds.get_mut(init.pd).ok_or(CreateSrqError::StalePd)?;
+        let sizes = self.provider.srq_sizes(&wanted).map_err(CreateSrqError::Device)?;
+        let SrqSizes { places, cap } = sizes;
+        if !places.is_power_of_two() || !(2..=1 << 15).contains(&places) || cap.max_wr >= places {
+            return Err(CreateSrqError::ForeignRing { places });
+        }
+        let slots: &'s [SrqSlot<'s>] = self.shared.srqs;
+        let fits = |slot: &SrqSlot<'_>| slot.capacity() >= places as usize;
+        if !slots.iter().any(fits) {
+            return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, places });
+        }
+        let mut chosen: Option<(SrqHandle, &'s SrqSlot<'s>)> = None;
+        for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
+            if chosen.is_none_or(|(_, other)| slot.capacity() < other.capacity())
+                && let Some(handle) = self.srqs.vacancy_at(index, self.first_generation)
+            {
+                chosen = Some((handle, slot));
+            }
+        }
+        let (handle, slot) = chosen.ok_or(CreateSrqError::Full)?;
+        let CreatedSrq { srq: inner, ring, srqn } = match self.provider.create_srq(CoreToken::NEW, &pd.inner, &sizes) {
+            Ok(created) => created,
+            Err(error) => return Err(CreateSrqError::Device(self.failed(error))),
+        };
+        pd.users = pd.users.saturating_add(1);
+        slot.start(handle.generation(), places);
+        self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, places, cap, limit: 0, users: 0 });
+        let queue = SharedReceiveQueue {
+            ring,
+            slot,
+            shared: self.shared,
+            handle,
+            pd: init.pd,
+            max_sge: cap.max_sge,
+            places,
+            written: 0,
+            next: 0,
+            _owner: Owner::new(&slot.owner),
+        };
+        // Last, since a logger may do anything: the queue is dropped, and not lost, if it unwinds.
+        log_event!(debug, "shared receive queue {:?}: number {:?}, {} requests", handle, srqn, cap.max_wr);
+        Ok(queue)
+    }
+
+    /// Asks for one [`Event::SrqLimitReached`](crate::Event) when fewer requests than `limit` are left in a shared receive queue: posted,
+    /// and taken by no queue pair. It comes at once if there are fewer already. 0 asks for none. The limit is cleared by the event
+    /// (`ibv_modify_srq` with `IBV_SRQ_LIMIT`; IBTA 11.2.3.3). The number of requests is not changed: an mlx5 device cannot.
+    ///
+    /// ```
+    /// # use bareverbs::{Event, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let srq = a.verbs.create_srq(&SrqInit { pd: a.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// a.verbs.modify_srq(srq.handle(), 4)?;
+    /// // Nothing is posted, which is less.
+    /// let event = loop {
+    ///     if let Some(event) = a.verbs.poll_event()? {
+    ///         break event;
+    ///     }
+    /// };
+    /// assert_eq!(event, Event::SrqLimitReached(srq.handle()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The handle is stale, the limit exceeds the queue's requests, or the device refuses. The limit is as before.
+    pub fn modify_srq(&mut self, handle: SrqHandle, limit: u32) -> Result<(), ModifySrqError<P::Error>> {
+        let srq = self.srqs.get_mut(handle).ok_or(ModifySrqError::Stale)?;
+        let max = srq.cap.max_wr;
+        if limit > max {
+            return Err(ModifySrqError::Limit { limit, max });
+        }
+        if let Err(error) = self.provider.arm_srq(CoreToken::NEW, &mut srq.inner, limit) {
+            return Err(ModifySrqError::Device(self.failed(error)));
+        }
+        srq.limit = limit;
+        Ok(())
+    }
+
+    /// Returns the attributes of a shared receive queue that the verbs keep, without a command to the device. The limit is the one that
+    /// was set last, or 0 since its event was taken.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn srq(&self, handle: SrqHandle) -> Result<SrqInfo, StaleHandle> {
+        let srq = self.srqs.get(handle).ok_or(StaleHandle)?;
+        let slot = self.shared.srqs.get(usize::from(handle.index())).ok_or(StaleHandle)?;
+        let Srq { srqn, pd, cap, limit, users: queue_pairs, places, .. } = *srq;
+        Ok(SrqInfo { srqn, pd, cap, limit, recvs: slot.in_flight(places), queue_pairs })
+    }
+
+    /// Returns the attributes of a shared receive queue, with the limit that it has in the device now (`ibv_query_srq`).
+    ///
+    /// # Errors
+    /// The handle is stale, or the device does not answer.
+    pub fn query_srq(&mut self, handle: SrqHandle) -> Result<SrqInfo, QuerySrqError<P::Error>> {
+        let info = self.srq(handle).map_err(|StaleHandle| QuerySrqError::Stale)?;
+        let srq = self.srqs.get(handle).ok_or(QuerySrqError::Stale)?;
+        let answer = self.provider.query_srq(&srq.inner);
+        let limit = answer.map_err(|error| QuerySrqError::Device(self.failed(error)))?;
+        Ok(SrqInfo { limit, ..info })
+    }
+
+    /// Destroys a shared receive queue that no queue pair uses, with all that is posted: no completion gives that back.
+    ///
+    /// ```
+    /// # use bareverbs::{DestroySrqError, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// let srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// let (_qa, qb) = connect_with_srq(&mut a, &mut b, srq.handle())?;
+    /// let refused = b.verbs.destroy_srq(srq).unwrap_err();
+    /// assert_eq!(refused.error, DestroySrqError::Busy { users: 1 });
+    /// b.verbs.destroy_qp(qb.qp).map_err(|refused| refused.error)?;
+    /// b.verbs.destroy_srq(refused.returned.unwrap()).map_err(|refused| refused.error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The queue is of other verbs, queue pairs use it, or the device refuses. It comes back and is as before.
+    #[expect(clippy::result_large_err, reason = "the shared receive queue itself is given back")]
+    pub fn destroy_srq(
+        &mut self,
+        srq: SharedReceiveQueue<'s, P>,
+    ) -> Result<(), Refused<SharedReceiveQueue<'s, P>, DestroySrqError<P::Error>>> {
+        let ours = self.shared.srqs.get(usize::from(srq.handle.index())).is_some_and(|slot| core::ptr::eq(slot, srq.slot));
+        let destroyed = if ours { self.end_srq(srq.handle) } else { Err(DestroySrqError::Stale) };
+        destroyed.map_err(|error| Refused { error, returned: Some(srq) })
+    }
+
+    /// Destroys a shared receive queue whose value was dropped, as [`Self::destroy_srq`] does.
+    ///
+    /// # Errors
+    /// As there; also if somebody may still have the value.
+    pub fn destroy_dropped_srq(&mut self, handle: SrqHandle) -> Result<(), DestroySrqError<P::Error>> {
+        self.srqs.get(handle).ok_or(DestroySrqError::Stale)?;
+        if !self.is_srq_dropped(handle) {
+            return Err(DestroySrqError::Owned);
+        }
+        self.end_srq(handle)
+    }
+
+    /// Destroys a shared receive queue to which nobody posts.
+    fn end_srq(&mut self, handle: SrqHandle) -> Result<(), DestroySrqError<P::Error>> {
+        let users = self.srqs.get(handle).ok_or(DestroySrqError::Stale)?.users;
+        if users != 0 {
+            return Err(DestroySrqError::Busy { users });
+        }
+        // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
+        let mut srq = self.srqs.remove(handle).ok_or(DestroySrqError::Stale)?;
+        if let Err(error) = self.provider.destroy_srq(CoreToken::NEW, &mut srq.inner) {
+            self.srqs.occupy(handle, srq);
+            return Err(DestroySrqError::Device(self.failed(error)));
+        }
+        self.leave_pd(srq.pd);
+        if let Some(slot) = self.shared.srqs.get(usize::from(handle.index())) {
+            slot.end();
+        }
+        log_event!(debug, "shared receive queue {:?} is gone", handle);
+        Ok(())
+    }
+}

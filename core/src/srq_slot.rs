@@ -1,0 +1,245 @@
+//! Slots of shared receive queues: the requests in flight, and the places that are free.
+//!
+//! Requests of one such queue complete in any order, on every core that polls a completion queue of its queue pairs. The poster takes
+//! free places without a lock; pollers return them under the lock of the slot.
+
+use crate::log::format_as;
+use crate::ring::place;
+use crate::sync::{AtomicU32, Lock, Ordering, Word64};
+use crate::{DeviceLoss, PdHandle, SrqCap, Srqn};
+
+/// What is remembered of one place of a shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SrqEntry {
+    wr_id: Word64,
+    /// 1 while a request is posted here. Set by the poster, cleared under the lock.
+    posted: AtomicU32,
+    /// An element of the row of free places, which is a row of its own. Written under the lock.
+    free: AtomicU32,
+}
+
+impl SrqEntry {
+    const fn new() -> Self {
+        Self { wr_id: Word64::new(0), posted: AtomicU32::new(0), free: AtomicU32::new(0) }
+    }
+}
+
+/// The requests in flight of one shared receive queue: `N` places, a power of two from 2 to 32,768. Other numbers do not compile.
+///
+/// They have room for `N - 1` requests: each request names the place of the one after it, so one place is always kept back.
+pub struct SrqEntries<const N: usize> {
+    entries: [SrqEntry; N],
+}
+
+format_as!([const N: usize] SrqEntries<N>, "SrqEntries({} places)", |_| N);
+
+impl<const N: usize> SrqEntries<N> {
+    const CAPACITY: () = assert!(N >= 2 && N.is_power_of_two() && N <= 1 << 15, "N is a power of two, from 2 to 32768");
+
+    /// Creates places without a request.
+    pub const fn new() -> Self {
+        const { Self::CAPACITY };
+        Self { entries: [const { SrqEntry::new() }; N] }
+    }
+
+    /// Returns a view, of which a [`Storage`](crate::Storage) is made: one view serves one of them.
+    pub const fn view(&self) -> SrqEntriesView<'_> {
+        SrqEntriesView { entries: &self.entries }
+    }
+
+    /// Returns a view of each of several.
+    pub fn views<const M: usize>(all: &[Self; M]) -> [SrqEntriesView<'_>; M] {
+        all.each_ref().map(Self::view)
+    }
+}
+
+impl<const N: usize> Default for SrqEntries<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// [`SrqEntries`] of any number.
+#[derive(Clone, Copy)]
+pub struct SrqEntriesView<'r> {
+    pub(crate) entries: &'r [SrqEntry],
+}
+
+impl SrqEntriesView<'_> {
+    /// No place.
+    pub(crate) const NONE: Self = Self { entries: &[] };
+}
+
+format_as!([] SrqEntriesView<'_>, "SrqEntriesView({} places)", |this| this.entries.len());
+
+/// A shared receive queue as the control path keeps it; `I` is the backend's part.
+pub(crate) struct Srq<I> {
+    pub(crate) inner: I,
+    pub(crate) srqn: Srqn,
+    pub(crate) pd: PdHandle,
+    /// Places of its ring.
+    pub(crate) places: u32,
+    pub(crate) cap: SrqCap,
+    /// The limit that was set last, 0 since the device has reported it.
+    pub(crate) limit: u32,
+    /// Queue pairs that take from it.
+    pub(crate) users: u32,
+}
+
+/// What is under the lock of a slot.
+#[derive(Debug)]
+struct Returns {
+    /// Generation of the queue's handle; completions of an earlier queue in the slot change nothing.
+    generation: u32,
+    /// Places of the queue, a power of two; 0 without one.
+    places: u32,
+    /// Where the search for what a lost device has left goes on.
+    flushing: u32,
+}
+
+/// A slot of the table of shared receive queues.
+#[derive(Debug)]
+pub(crate) struct SrqSlot<'r> {
+    pub(crate) entries: &'r [SrqEntry],
+    returns: Lock<Returns>,
+    /// Places that were returned since the queue was made, and those that were free then. Written under the lock.
+    freed: AtomicU32,
+    /// Requests that the device was notified of, since the queue was made. Written by the poster.
+    posted: AtomicU32,
+    /// The word of a [`DeviceLoss`] if the device is lost, otherwise 0. Written by the control path.
+    loss: AtomicU32,
+    /// Whether the value of the queue was dropped: [`crate::shared::Owner`].
+    pub(crate) owner: AtomicU32,
+}
+
+impl<'r> SrqSlot<'r> {
+    pub(crate) const fn new(view: SrqEntriesView<'r>) -> Self {
+        Self {
+            entries: view.entries,
+            returns: Lock::new(Returns { generation: 0, places: 0, flushing: 0 }),
+            freed: AtomicU32::new(0),
+            posted: AtomicU32::new(0),
+            loss: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns how many places the storage has here.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    // ---- the control path
+
+    /// Begins anew with a queue of `places`, no more than the storage has here. All are free but the first, to which the device's list
+    /// begins.
+    pub(crate) fn start(&self, generation: u32, places: u32) {
+        self.returns.with(|returns| {
+            for (entry, next) in self.entries.iter().zip(1..=places) {
+                entry.posted.store(0, Ordering::Relaxed);
+                entry.free.store(next, Ordering::Relaxed);
+            }
+            *returns = Returns { generation, places, flushing: 0 };
+            self.posted.store(0, Ordering::Relaxed);
+            self.loss.store(0, Ordering::Relaxed);
+            self.freed.store(places.wrapping_sub(1), Ordering::Release);
+        });
+    }
+
+    /// Forgets the queue and its requests.
+    pub(crate) fn end(&self) {
+        self.returns.with(|returns| returns.places = 0);
+    }
+
+    /// Returns the requests in flight of a queue of so many places.
+    pub(crate) fn in_flight(&self, places: u32) -> u32 {
+        let returned = self.freed.load(Ordering::Relaxed).wrapping_sub(places.wrapping_sub(1));
+        // A device that completes a request before it is notified of it is none to count with.
+        self.posted.load(Ordering::Relaxed).wrapping_sub(returned).min(places)
+    }
+
+    /// Notes that the device is lost. The reason that was found first stays.
+    pub(crate) fn lose(&self, loss: DeviceLoss) {
+        if self.loss().is_none() {
+            self.loss.store(loss.word(), Ordering::Release);
+        }
+    }
+
+    pub(crate) fn loss(&self) -> Option<DeviceLoss> {
+        DeviceLoss::of_word(self.loss.load(Ordering::Acquire))
+    }
+
+    // ---- the poster
+
+    /// Returns the free place after the `taken` that were taken since the queue was made; `None` if there is none.
+    pub(crate) fn free_place(&self, taken: u32, places: u32) -> Option<u16> {
+        // What a poller has read of a request comes before the place is used again.
+        if self.freed.load(Ordering::Acquire) == taken {
+            return None;
+        }
+        Some(self.entries.get(place(taken, places as usize))?.free.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Remembers the request at a place.
+    pub(crate) fn remember(&self, at: u16, wr_id: u64) {
+        if let Some(entry) = self.entries.get(usize::from(at)) {
+            entry.wr_id.set(wr_id);
+            entry.posted.store(1, Ordering::Release);
+        }
+    }
+
+    /// Publishes how many requests were posted, before the device is notified of them.
+    pub(crate) fn publish(&self, posted: u32) {
+        self.posted.store(posted, Ordering::Release);
+    }
+
+    /// Returns how many requests were published.
+    pub(crate) fn published(&self) -> u32 {
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    // ---- pollers
+
+    /// Frees the place of a request of the queue with this generation and gives its `wr_id`, which nobody else is given. `None` if no
+    /// request is posted there.
+    pub(crate) fn retire(&self, generation: u32, at: u16) -> Option<u64> {
+        self.returns.with(|returns| {
+            if returns.generation != generation || u32::from(at) >= returns.places {
+                return None;
+            }
+            self.free(returns.places, at)
+        })
+    }
+
+    /// Retires some request that a lost device has left.
+    pub(crate) fn flush(&self, generation: u32) -> Option<u64> {
+        self.returns.with(|returns| {
+            let places = returns.places;
+            if returns.generation != generation || self.in_flight(places) == 0 {
+                return None;
+            }
+            let first = returns.flushing;
+            (0..places).find_map(|step| {
+                let at = place(first.wrapping_add(step), places as usize) as u16;
+                let wr_id = self.free(places, at)?;
+                returns.flushing = u32::from(at).wrapping_add(1);
+                Some(wr_id)
+            })
+        })
+    }
+
+    /// Puts a place at the end of the row of free ones, if a request is posted there. Called under the lock.
+    fn free(&self, places: u32, at: u16) -> Option<u64> {
+        let entry = self.entries.get(usize::from(at))?;
+        if entry.posted.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let wr_id = entry.wr_id.get();
+        entry.posted.store(0, Ordering::Relaxed);
+        let freed = self.freed.load(Ordering::Relaxed);
+        // As many places are free as the row has, less one: the poster does not read this element now.
+        self.entries.get(place(freed, places as usize))?.free.store(u32::from(at), Ordering::Relaxed);
+        self.freed.store(freed.wrapping_add(1), Ordering::Release);
+        Some(wr_id)
+    }
+}
