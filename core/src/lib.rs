@@ -127,7 +127,7 @@ pub use provider::{
     CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError, MrRequest, MwType, Peek, Provider,
     RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
 };
-pub use queue_pair::{QpInfo, QpInit, QueuePair};
+pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
 pub use recv_queue::{ReceiveSide, RecvQueue, SharedReceives};
 pub use region::MrInfo;
 pub use send_queue::{SendBatch, SendQueue};

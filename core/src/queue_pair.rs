@@ -66,6 +66,12 @@ pub struct QpInfo {
     pub recvs: u32,
 }
 
+/// Multicast groups of a queue pair, at most. Each takes 16 bytes of every queue pair's slot.
+pub const MCAST_GROUPS: usize = 4;
+
+/// In place of a group: no group has this GID.
+const NO_GROUP: Gid = Gid([0; 16]);
+
 /// A queue pair as the control path keeps it.
 pub(crate) struct Qp<P: Provider> {
     inner: P::Qp,
@@ -79,7 +85,7 @@ pub(crate) struct Qp<P: Provider> {
     sq_sig_all: bool,
     attr: QpAttr,
     /// Multicast groups that it is in.
-    groups: u16,
+    groups: [Gid; MCAST_GROUPS],
 }
 
 /// A queue pair: whoever has its send queue posts sends, and whoever has its receive queue posts receives, on any core. The two
@@ -251,7 +257,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             cap: sizes.cap,
             sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
-            groups: 0,
+            groups: [NO_GROUP; MCAST_GROUPS],
         };
         self.qps.occupy(handle, qp);
         let (shared, pd) = (self.shared, init.pd);
@@ -515,9 +521,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Destroys a queue pair to which nobody posts.
     fn end_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
-        let groups = self.qps.get(handle).map_or(0, |qp| qp.groups);
+        let groups = self.qps.get(handle).map_or(0, |qp| qp.groups.iter().filter(|group| **group != NO_GROUP).count());
         if groups != 0 {
-            return Err(DestroyQpError::Attached { groups: groups.into() });
+            return Err(DestroyQpError::Attached { groups: groups as u32 });
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
         let mut qp = self.qps.remove(handle).ok_or(DestroyQpError::Stale)?;
@@ -540,10 +546,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// receive. An InfiniBand port gets the packets of the group only if it has joined the group at the subnet manager; an Ethernet
     /// port gets those that its switch passes on.
     ///
-    /// A queue pair is attached to a group once, and detached from all before it is destroyed.
+    /// A second attachment to the same group changes nothing, as in Linux. A queue pair is detached from all groups before it is
+    /// destroyed.
     ///
     /// # Errors
-    /// The handle is stale, the queue pair is none for datagrams, the GID is none of a group, or the device refuses.
+    /// The handle is stale, the queue pair is none for datagrams, the GID is none of a group, it is in [`MCAST_GROUPS`] others, or
+    /// the device refuses.
     pub fn attach_mcast(&mut self, handle: QpHandle, gid: &Gid) -> Result<(), AttachMcastError<P::Error>> {
         let qp = self.qps.get_mut(handle).ok_or(AttachMcastError::Stale)?;
         if qp.qp_type != QpType::Ud {
@@ -556,26 +564,36 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !is_group {
             return Err(AttachMcastError::NoGroup);
         }
+        if qp.groups.contains(gid) {
+            return Ok(());
+        }
+        let Some(at) = qp.groups.iter().position(|group| *group == NO_GROUP) else {
+            return Err(AttachMcastError::Full { groups: MCAST_GROUPS as u32 });
+        };
         if let Err(error) = self.provider.attach_mcast(CoreToken::NEW, &mut qp.inner, gid) {
             return Err(AttachMcastError::Device(self.failed(error)));
         }
-        qp.groups = qp.groups.saturating_add(1);
+        if let Some(group) = qp.groups.get_mut(at) {
+            *group = *gid;
+        }
         Ok(())
     }
 
     /// Ends [`Self::attach_mcast`] (`ibv_detach_mcast`).
     ///
     /// # Errors
-    /// The handle is stale, the queue pair is in no group, or the device refuses: it is in others.
+    /// The handle is stale, the queue pair is not in this group, or the device refuses.
     pub fn detach_mcast(&mut self, handle: QpHandle, gid: &Gid) -> Result<(), DetachMcastError<P::Error>> {
         let qp = self.qps.get_mut(handle).ok_or(DetachMcastError::Stale)?;
-        if qp.groups == 0 {
+        let Some(at) = qp.groups.iter().position(|group| group == gid && *gid != NO_GROUP) else {
             return Err(DetachMcastError::NotAttached);
-        }
+        };
         if let Err(error) = self.provider.detach_mcast(CoreToken::NEW, &mut qp.inner, gid) {
             return Err(DetachMcastError::Device(self.failed(error)));
         }
-        qp.groups = qp.groups.saturating_sub(1);
+        if let Some(group) = qp.groups.get_mut(at) {
+            *group = NO_GROUP;
+        }
         Ok(())
     }
 

@@ -435,6 +435,8 @@ fn a_group_gets_a_copy_each() {
     for (host, at) in [(1, 0), (1, 1), (2, 0)] {
         let qp = hosts[host].ends[at].qp;
         hosts[host].node.verbs.attach_mcast(qp, &group).unwrap();
+        // A second time changes nothing: one copy comes, and one detachment ends it.
+        hosts[host].node.verbs.attach_mcast(qp, &group).unwrap();
     }
     let route = GlobalRoute { dgid: group, hop_limit: 1, ..GlobalRoute::default() };
     let av = AddressVector { dlid: bareverbs::Lid::new(0xc001), port_num: 1, grh: Some(route), ..AddressVector::default() };

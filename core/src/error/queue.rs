@@ -472,6 +472,11 @@ operation_error! {
         /// The GID is none of a group: its first byte is not 0xff, nor is it on an Ethernet port a mapped address from 224.0.0.0 to
         /// 239.255.255.255.
         NoGroup => Einval, "the GID names no multicast group";
+        /// It is in as many groups as a queue pair can be in.
+        Full {
+            /// How many: [`MCAST_GROUPS`](crate::MCAST_GROUPS).
+            groups: u32
+        } => Enomem, "the queue pair is in {groups} groups already";
     }
     device {
         /// The device refuses.
@@ -484,11 +489,11 @@ operation_error! {
     pub enum DetachMcastError<E> {
         /// The handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
-        /// The queue pair is in no group.
-        NotAttached => Einval, "the queue pair is in no group";
+        /// The queue pair is not in this group.
+        NotAttached => Einval, "the queue pair is not in this group";
     }
     device {
-        /// The device refuses: the queue pair is not in this group, for instance.
+        /// The device refuses.
         Device, "the device did not detach the queue pair";
     }
 }

@@ -239,8 +239,24 @@ fn of_the_core() {
         WcError,
         WcStatus,
         WithSource<'static, Driver>,
+        CreateSrqError<E>,
+        CreatedSrq<Driver>,
+        DestroySrqError<E>,
+        ModifySrqError<E>,
+        QuerySrqError<E>,
+        SharedReceiveQueue<'static, Driver>,
+        SharedReceives,
+        kind::Srq,
+        SrqCap,
+        SrqEntries<8>,
+        SrqEntriesView<'static>,
+        SrqHandle,
+        SrqInfo,
+        SrqInit,
+        SrqSizes,
+        Srqn,
     ];
-    assert_eq!(Found::default().missing("core", &listed, &[MACRO]), [""; 0]);
+    assert_eq!(Found::default().missing("core", &listed, &[MACRO, ("MCAST_GROUPS", "a number")]), [""; 0]);
 }
 
 #[test]
@@ -267,6 +283,8 @@ fn of_the_driver() {
         bareverbs_mlx5::Mlx5RecvRing<P>,
         bareverbs_mlx5::Mlx5SendRing<P>,
         bareverbs_mlx5::Mlx5SendWriter<'static, P>,
+        bareverbs_mlx5::Mlx5SrqRing<P>,
+        bareverbs_mlx5::Srq,
         bareverbs_mlx5::Statistics,
         bareverbs_mlx5::Step,
         bareverbs_mlx5::Progress,
