@@ -122,6 +122,10 @@ pub enum PortKind {
 
 /// Bytes of an Ethernet frame around its data: header, VLAN tag, frame check sequence. An MTU of an Ethernet port counts them.
 pub const FRAME_OVERHEAD: u16 = 22;
+/// Bytes of the shortest Ethernet frame, without its check sequence (IEEE 802.3, 3.2.7).
+pub const MIN_ETHERNET_FRAME: usize = 60;
+/// Bytes of the longest Ethernet frame that a device takes, without its check sequence.
+pub const MAX_ETHERNET_FRAME: usize = 10_000;
 /// Smallest and greatest MTU of an Ethernet port, in bytes of a whole frame: 68 bytes are the least of IPv4 (RFC 791), and
 /// cards carry no more than 9978 (`mlx5e_get_max_mtu` of Linux with what cards report).
 pub(crate) const ETHERNET_MTUS: std::ops::RangeInclusive<u16> = 68 + FRAME_OVERHEAD..=9978 + FRAME_OVERHEAD;

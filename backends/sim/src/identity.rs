@@ -69,6 +69,11 @@ impl PortIdentity {
         Arc::new(Self::new(&DeviceConfig::with_lid(lid)))
     }
 
+    /// Creates the identity of an Ethernet port without a device: where a cable leads out of the switch.
+    pub fn ethernet() -> Arc<Self> {
+        Arc::new(Self { is_ethernet: true, ..Self::nobody() })
+    }
+
     /// Returns whether it is an Ethernet port, which has frames of Ethernet instead of packets of a subnet.
     pub const fn is_ethernet(&self) -> bool {
         self.is_ethernet

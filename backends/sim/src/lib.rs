@@ -72,7 +72,7 @@ pub mod wqe_decode;
 
 pub use config::{
     CommandTime, ConfigError, DeviceConfig, FRAME_OVERHEAD, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth,
-    MIN_MEMORY_LIMIT, PageDemand, PortKind,
+    MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME, MIN_MEMORY_LIMIT, PageDemand, PortKind,
 };
 pub use device::Device;
 pub use firmware::HcaState;

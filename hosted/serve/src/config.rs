@@ -7,6 +7,7 @@ use bareverbs_sim::wire::WireFaults;
 
 use crate::capture::Capture;
 use crate::control_line::ControlLine;
+use crate::joined::JoinedWire;
 use crate::log::Log;
 use crate::record::Recording;
 use crate::trace::Sink;
@@ -43,6 +44,9 @@ pub struct ServerConfig {
     pub socket_mode: Option<u32>,
     /// Joins the wire to that of another process that is given the same path.
     pub link: Option<PathBuf>,
+    /// Wires of other programs, each at a port of the switch that joins the Ethernet ports. Their sockets at paths have
+    /// [`ServerConfig::socket_mode`].
+    pub joined: Vec<JoinedWire>,
     /// Maximum total size of the memory files of each client, in bytes.
     pub guest_memory: u64,
     /// Faults of the wire.
@@ -57,8 +61,8 @@ pub struct ServerConfig {
     pub log: Log,
     /// Receives every command, doorbell, WQE, CQE and EQE. The caller finishes it after the server has ended.
     pub recording: Option<Recording>,
-    /// Receives each frame that arrives at a device over the wire, with an interface `lid1` and so on for each device. The caller
-    /// finishes it after the server has ended.
+    /// Receives each frame that arrives at a device over the wire, with an interface `lid1` and so on for each device, and `join1`
+    /// and so on for each joined wire. The caller finishes it after the server has ended.
     pub capture: Option<Capture>,
     /// Receives a line for each action of the devices. The caller finishes it after the server has ended.
     pub trace: Option<Sink>,
@@ -71,6 +75,7 @@ impl ServerConfig {
             devices,
             socket_mode: None,
             link: None,
+            joined: Vec::new(),
             guest_memory: DEFAULT_GUEST_MEMORY,
             wire_faults: WireFaults::NONE,
             seed: 1,

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::control_line::{Action, COMMANDS, ControlLine, parse};
 use crate::device_slot::DeviceSlot;
 use crate::devices::{DeviceHandle, Dropped};
 use crate::error::Gone;
+use crate::joined::{Cable, JoinedStats};
 use crate::log::Log;
 use crate::malloc_stats::bytes_in_use;
 use crate::record::Recording;
@@ -55,10 +57,40 @@ fn stats(slot: &DeviceSlot, dropped: Dropped, json: bool) -> String {
     words.join(" ")
 }
 
+/// Returns whether a line asks for the joined wires, and then whether as JSON.
+fn wants_wires(line: &str) -> Option<bool> {
+    match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["wires"] => Some(false),
+        ["wires", "json"] => Some(true),
+        _ => None,
+    }
+}
+
+/// Returns what happened at the joined wires since the server started.
+fn wires(cables: &[Arc<Cable>], json: bool) -> String {
+    let stats = cables.iter().map(|cable| cable.stats());
+    if json {
+        let object = |stats: JoinedStats| {
+            let numbers = stats.numbers().into_iter().map(|(name, number)| (name.to_owned(), number.into()));
+            let names = [("name", stats.name), ("address", stats.address)].map(|(name, text)| (name.to_owned(), text.into()));
+            let connected = ("connected".to_owned(), stats.connected.into());
+            serde_json::Value::Object(names.into_iter().chain([connected]).chain(numbers).collect())
+        };
+        return serde_json::Value::Array(stats.map(object).collect()).to_string();
+    }
+    let words = |stats: JoinedStats| {
+        let counts = stats.numbers().map(|(name, number)| format!("{name}={number}")).join(" ");
+        format!("{} connected={} {counts}", stats.name, stats.connected)
+    };
+    let words: Vec<String> = stats.map(words).collect();
+    if words.is_empty() { "no wire is joined".into() } else { words.join("; ") }
+}
+
 /// The devices and the recording that commands apply to.
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) devices: Vec<(u16, DeviceHandle)>,
+    pub(crate) cables: Vec<Arc<Cable>>,
     pub(crate) recording: Option<Recording>,
     pub(crate) log: Log,
 }
@@ -76,6 +108,8 @@ impl Control {
             COMMANDS.into()
         } else if line == "memory" {
             bytes_in_use().map_or("not known".into(), |bytes| format!("{bytes} bytes in use"))
+        } else if let Some(json) = wants_wires(line) {
+            wires(&self.cables, json)
         } else {
             execute(&self.devices, line)?
         }))

@@ -134,6 +134,18 @@ impl DeviceHandle {
         Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
     }
 
+    /// Puts a frame that came out of the cable of a port on the wire. Returns whether it is there; otherwise it is lost.
+    pub(crate) fn arrive_at(&self, port: PortId, frame: Vec<u8>) -> Result<bool, Gone> {
+        self.served()?;
+        let shared = &self.shared;
+        let is_on_wire = shared.fabric.arrive_at(port, frame, shared.now(), |port| shared.reach(port));
+        // If the wire delays it, a runner has to wake in time.
+        if shared.fabric.wire_due().is_some() {
+            shared.reach(PortId(self.device));
+        }
+        Ok(is_on_wire)
+    }
+
     /// Returns the frames that the switch dropped at the port of the device.
     pub(crate) fn dropped(&self) -> Dropped {
         let (fabric, port) = (&self.shared.fabric, PortId(self.device));
@@ -341,11 +353,13 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Joins the devices to the wire, in the order of its ports. Frames without a destination here are sent to `uplink`.
+    /// Joins the devices to the wire, in the order of its ports, and the cables to its ports behind those. Frames without a
+    /// destination here are sent to `uplink`.
     pub(crate) fn new(
         devices: Vec<(DeviceSlot, Vectors)>,
         wire: Box<dyn Wire + Send>,
         uplink: Option<Box<dyn Uplink + Send>>,
+        cables: Vec<Box<dyn Uplink + Send>>,
         log: &Log,
     ) -> Self {
         let mut fabric = Fabric::new(wire, uplink);
@@ -364,6 +378,9 @@ impl Devices {
             }
         };
         let devices = devices.into_iter().map(served).collect();
+        for cable in cables {
+            fabric.add_cable(cable);
+        }
         let (start, stopped, end) = (time::Instant::now(), AtomicBool::new(false), Default::default());
         Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end }) }
     }
@@ -420,7 +437,7 @@ impl Running {
             waiting = shared.end.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
         drop(waiting);
-        shared.fabric.close_uplink();
+        shared.fabric.close_uplinks();
         let deadline = time::Instant::now() + END_TIMEOUT;
         let mut slots: Vec<Option<DeviceSlot>> = shared.devices.iter().map(|_| None).collect();
         for _ in &shared.devices {
@@ -505,7 +522,7 @@ mod tests {
     fn running(every: Duration) -> (DeviceHandle, Arc<AtomicUsize>, Running) {
         let timeouts = Arc::new(AtomicUsize::new(0));
         let wire = Busy { due: Instant::default(), every, timeouts: Arc::clone(&timeouts) };
-        let devices = Devices::new(vec![device(1)], Box::new(wire), None, &Log::discard());
+        let devices = Devices::new(vec![device(1)], Box::new(wire), None, Vec::new(), &Log::discard());
         let handle = devices.handle(0);
         (handle, timeouts, devices.start().unwrap())
     }
@@ -517,7 +534,7 @@ mod tests {
         for (slot, _) in &devices {
             wire.attach(slot.device.identity());
         }
-        Devices::new(devices, Box::new(wire_of(wire)), None, &Log::discard())
+        Devices::new(devices, Box::new(wire_of(wire)), None, Vec::new(), &Log::discard())
     }
 
     /// Runs two devices on a perfect wire.
@@ -680,6 +697,38 @@ mod tests {
         }
         assert_eq!(taken, 2, "in time it is as any other");
         assert!(waits >= LONG_RUN * 2 && start.elapsed() > LONG_RUN * ALONE_FACTOR, "{waits:?} in {:?}", start.elapsed());
+    }
+
+    #[test]
+    fn a_frame_of_a_cable_that_the_wire_delays_is_delivered_in_time() {
+        struct Taker(mpsc::Sender<Vec<u8>>);
+        impl Uplink for Taker {
+            fn send(&self, _: PortId, frame: Vec<u8>) -> bool {
+                self.0.send(frame).is_ok()
+            }
+        }
+        const LATENCY: Duration = Duration::from_millis(300);
+        let mut wire = PerfectWire::new(LATENCY);
+        let slots = vec![device(1)];
+        wire.attach(slots[0].0.device.identity());
+        let (sender, frames) = mpsc::channel();
+        let cables = (0..2).map(|_| {
+            wire.attach(PortIdentity::ethernet());
+            Box::new(Taker(sender.clone())) as Box<dyn Uplink + Send>
+        });
+        let cables = cables.collect();
+        let devices = Devices::new(slots, Box::new(wire), None, cables, &Log::discard());
+        let handle = devices.handle(0);
+        // Whoever sleeps sleeps for long: no device has anything to do.
+        handle.inspect(|slot| slot.device.set_time(Instant::from_nanos(u64::MAX / 2))).unwrap();
+        let runner = devices.start().unwrap();
+        for number in 0..3 {
+            assert_eq!(handle.arrive_at(PortId(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, number]), Ok(true));
+            let arrived = frames.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!((arrived[11], arrived.len()), (number, 60));
+        }
+        handle.stop();
+        runner.wait();
     }
 
     #[test]

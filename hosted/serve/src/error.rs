@@ -57,8 +57,12 @@ pub enum ServeError {
     },
     /// A fault names a LID that no device has.
     NoSuchLid(u16),
+    /// Wires join the Ethernet of a server without Ethernet ports.
+    JoinedInfiniBand,
     /// The socket could not be created.
     Socket(PathBuf, String),
+    /// The socket of a joined wire could not be created for this address.
+    Address(String, io::Error),
     /// The system has no asynchronous I/O, which signals clients without blocking.
     Interrupts(io::Error),
     /// A thread could not be started.
@@ -90,7 +94,9 @@ impl fmt::Display for ServeError {
                 write!(f, "that many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")
             }
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
+            Self::JoinedInfiniBand => write!(f, "wires of others can join Ethernet ports alone, and there are none"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Address(address, error) => write!(f, "{address}: {error}"),
             Self::Interrupts(error) => write!(f, "interrupts need asynchronous input and output (io_setup): {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
         }

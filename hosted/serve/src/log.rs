@@ -98,6 +98,11 @@ impl RateLimited {
         Self { device, log, allowance: Mutex::new(Allowance::new(Instant::now())) }
     }
 
+    /// Returns the name of the device.
+    pub(crate) fn name(&self) -> &str {
+        &self.device
+    }
+
     /// Writes a line with the name of the device, unless the client has caused too many.
     pub(crate) fn line(&self, text: fmt::Arguments<'_>) {
         let allowed = self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());

@@ -9,8 +9,9 @@ use std::thread;
 
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fabric::Uplink;
+use bareverbs_sim::identity::PortIdentity;
 use bareverbs_sim::trace::Tracer;
-use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
+use bareverbs_sim::wire::{FaultyWire, PerfectWire, PortId, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting, PortKind};
 
 use crate::client_memory::{Bounds, ClientMemory, Reach};
@@ -22,6 +23,7 @@ use crate::devices::{DeviceHandle, Devices, Dropped, Ended, Running};
 use crate::error::ServeError;
 use crate::fd_limits;
 use crate::interrupts::{self, Vectors};
+use crate::joined::{self, Cable, DatagramAddress, FarEnd, JoinedStats, JoinedWire, NearEnd, StreamAddress};
 use crate::log::{Log, RateLimited};
 use crate::pci_function::PciFunction;
 use crate::record::{Recording, Several};
@@ -41,6 +43,7 @@ pub struct Server {
     listeners: Vec<Arc<UnixListener>>,
     memories: Vec<Arc<ClientMemory>>,
     limited: Vec<Arc<RateLimited>>,
+    cables: Vec<Arc<Cable>>,
     claims: Vec<Claim>,
     log: Log,
 }
@@ -92,12 +95,16 @@ impl Server {
         {
             return Err(ServeError::LinkedManaged { lid: device.config.lid });
         }
+        if !config.joined.is_empty() && !config.devices.iter().any(|device| is_ethernet(&device.config)) {
+            return Err(ServeError::JoinedInfiniBand);
+        }
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
         check_paths(&config)?;
+        let (near_ends, mut far_ends) = join(&config)?;
         let mut slots = Vec::new();
         let mut prepared = Vec::new();
-        let mut claims = Vec::new();
+        let mut claims: Vec<Claim> = far_ends.iter_mut().filter_map(FarEnd::take_claim).collect();
         let mut wire = PerfectWire::default();
         for ServedDevice { config: device, socket: path } in config.devices {
             let device = DeviceConfig { interrupts: InterruptRouting::External, ..device };
@@ -115,12 +122,19 @@ impl Server {
         execute(&config.initial_lines, &mut slots)?;
 
         let lids: Vec<u16> = slots.iter().map(|(slot, _)| slot.device.config().lid).collect();
-        let ports: Vec<(String, PortKind)> =
+        let mut ports: Vec<(String, PortKind)> =
             prepared.iter().zip(&slots).map(|(device, (slot, _))| (device.name.clone(), slot.device.config().port)).collect();
+        for far in &far_ends {
+            wire.attach(PortIdentity::ethernet());
+            ports.push((far.name().to_owned(), PortKind::Ethernet { mac: [0; 6] }));
+        }
+        let cables = far_ends.iter().map(FarEnd::cable).collect();
         let names = prepared.iter().map(|device| device.name.clone()).collect();
         let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names, &config.log)).transpose()?.unzip();
         let uplink = near.map(|link| Box::new(link) as Box<dyn Uplink + Send>);
-        let all = Devices::new(slots, with_faults(config.wire_faults, config.seed, wire), uplink, &config.log);
+        let near_ends = near_ends.into_iter().map(|near| Box::new(near) as Box<dyn Uplink + Send>).collect();
+        let wire = with_faults(config.wire_faults, config.seed, wire);
+        let all = Devices::new(slots, wire, uplink, near_ends, &config.log);
         if let Some(capture) = &config.capture {
             all.set_tap(capture.tap(ports.into_iter()));
         }
@@ -136,6 +150,7 @@ impl Server {
             listeners: Vec::new(),
             memories: Vec::new(),
             limited: Vec::new(),
+            cables,
             claims,
             log: config.log,
         };
@@ -156,6 +171,12 @@ impl Server {
             let here = move |lid| ports.has_lid(lid);
             thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;
         }
+        for (port, far) in (server.devices.len()..).map(PortId).zip(far_ends) {
+            let handle = server.stopper.0.clone();
+            let deliver = move |frame| handle.arrive_at(port, frame);
+            let thread = thread::Builder::new().name(far.name().to_owned());
+            thread.spawn(move || far.run(deliver)).map_err(ServeError::Thread)?;
+        }
         if let Some(input) = config.control {
             server.start_control(input, config.socket_mode, config.recording)?;
         }
@@ -168,7 +189,8 @@ impl Server {
         mode: Option<u32>,
         recording: Option<Recording>,
     ) -> Result<(), ServeError> {
-        let control = Control { devices: self.devices.clone(), recording, log: self.log.clone() };
+        let (devices, cables) = (self.devices.clone(), self.cables.clone());
+        let control = Control { devices, cables, recording, log: self.log.clone() };
         let thread = thread::Builder::new().name("control".into());
         let started = match input {
             ControlInput::Stdin => thread.spawn(move || control.listen()),
@@ -195,13 +217,19 @@ impl Server {
         handle.inspect(|slot| slot.device.stats()).ok()
     }
 
+    /// Returns what happened at the joined wires, in the order of the configuration.
+    pub fn joined(&self) -> Vec<JoinedStats> {
+        self.cables.iter().map(|cable| cable.stats()).collect()
+    }
+
     /// Serves until [`Stopper::stop`], then returns a summary.
     pub fn wait(mut self) -> Summary {
         let ended = self.running.take().map_or_else(Ended::default, Running::wait);
         self.close();
         self.limited.iter().for_each(|lines| lines.finish());
+        self.cables.iter().for_each(|cable| cable.finish());
         let Ended { slots, stuck, discarded } = ended;
-        Summary { devices: slots.iter().map(summarize).collect(), stuck, discarded }
+        Summary { devices: slots.iter().map(summarize).collect(), joined: self.joined(), stuck, discarded }
     }
 
     /// Stops the server and returns a summary.
@@ -236,6 +264,8 @@ impl Drop for Server {
 pub struct Summary {
     /// The devices whose threads ended, in the order of the configuration.
     pub devices: Vec<DeviceSummary>,
+    /// The joined wires, in the order of the configuration.
+    pub joined: Vec<JoinedStats>,
     /// Names of devices whose threads do not end: they wait for the client's memory, or for a file that takes no more lines.
     pub stuck: Vec<String>,
     /// Names of devices that did not take frames in time, and how many of each were discarded.
@@ -269,6 +299,7 @@ impl fmt::Display for Summary {
     /// Writes one line for each device and for each problem.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.devices.iter().try_for_each(|device| write!(f, "{device}"))?;
+        self.joined.iter().try_for_each(|wire| writeln!(f, "{wire}"))?;
         for (name, frames) in &self.discarded {
             writeln!(f, "{name}: {frames} frames discarded that it did not take in time")?;
         }
@@ -299,6 +330,18 @@ impl fmt::Display for DeviceSummary {
         }
         Ok(())
     }
+}
+
+fn is_ethernet(device: &DeviceConfig) -> bool {
+    matches!(device.port, PortKind::Ethernet { .. })
+}
+
+/// Creates the cables of the joined wires, at the ports behind those of the devices.
+fn join(config: &ServerConfig) -> Result<(Vec<NearEnd>, Vec<FarEnd>), ServeError> {
+    let ports = config.devices.len() + config.joined.len();
+    let cable = |(number, wire)| joined::join(format!("join{}", number + 1), wire, ports, config.socket_mode, &config.log);
+    let cables: Result<Vec<_>, ServeError> = config.joined.iter().enumerate().map(cable).collect();
+    Ok(cables?.into_iter().unzip())
 }
 
 /// Creates a device with its tracers.
@@ -354,8 +397,13 @@ fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
         _ => None,
     };
     let devices = config.devices.iter().map(|device| &device.socket);
+    let joined = config.joined.iter().filter_map(|wire| match wire {
+        JoinedWire::Stream { address: StreamAddress::Unix(path), .. } => Some(path),
+        JoinedWire::Datagram(DatagramAddress::Unix { local, .. }) => Some(local),
+        _ => None,
+    });
     let mut paths = BTreeSet::<PathBuf>::new();
-    for path in devices.chain(&config.link).chain(control) {
+    for path in devices.chain(&config.link).chain(control).chain(joined) {
         // Without a current folder, the path is compared as it is.
         if !paths.insert(std::path::absolute(path).unwrap_or_else(|_| path.clone())) {
             return Err(ServeError::Twice(path.clone()));
@@ -381,9 +429,8 @@ fn with_faults(faults: WireFaults, seed: u64, wire: PerfectWire) -> Box<dyn Wire
 #[cfg(test)]
 mod tests {
     use bareverbs::Instant;
-    use bareverbs_sim::identity::PortIdentity;
+    use bareverbs_sim::wire::Delivery;
     use bareverbs_sim::wire::Probability;
-    use bareverbs_sim::wire::{Delivery, PortId};
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -38,23 +39,36 @@ const BACKLOG: i32 = 16;
 /// # Errors
 /// The path is in use or not usable, or the socket could not be created.
 pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Claim), ServeError> {
+    // No client can connect before it listens.
+    let (socket, claim) = bind(path, mode, SocketType::STREAM)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(|error| ServeError::Socket(path.to_path_buf(), error.to_string()))?;
+    Ok((UnixListener::from(socket), claim))
+}
+
+/// Creates a socket for datagrams with the permissions `mode`, or with those of the file mode creation mask.
+///
+/// # Errors
+/// The path is in use or not usable, or the socket could not be created.
+pub(crate) fn bind_datagram(path: &Path, mode: Option<u32>) -> Result<(OwnedFd, Claim), ServeError> {
+    bind(path, mode, SocketType::DGRAM)
+}
+
+fn bind(path: &Path, mode: Option<u32>, kind: SocketType) -> Result<(OwnedFd, Claim), ServeError> {
     check_path(path)?;
     clear_path(path)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => ServeError::InUse(path.to_path_buf()),
         _ => ServeError::Socket(path.to_path_buf(), error.to_string()),
     };
-    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let family = AddressFamily::UNIX;
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).map_err(|error| failed(error.into()))?;
     let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
     rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
     let claim = Claim { path: path.to_path_buf() };
     if let Some(mode) = mode {
-        // No client can connect before it listens.
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
     }
-    rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    Ok((UnixListener::from(socket), claim))
+    Ok((socket, claim))
 }
 
 /// Checks that a path is short enough for a socket, and that its folder exists.

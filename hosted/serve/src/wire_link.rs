@@ -28,11 +28,10 @@ use bareverbs_sim::wire::PortId;
 use crate::error::{Gone, MAX_SOCKET_PATH, ServeError};
 use crate::log::Log;
 use crate::socket::check_path;
+use crate::source_queues::{MAX_QUEUED, SourceQueues};
 
 /// Maximum length of a frame: more than a packet of the maximum MTU with all headers.
 const MAX_FRAME: usize = 8192;
-/// Maximum number of frames in the queue of a device, in each direction.
-const MAX_QUEUED: usize = 1024;
 /// Interval between attempts to connect, and between checks of the link by a sender without frames.
 const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between attempts to deliver a frame to a device without room.
@@ -54,12 +53,12 @@ impl Uplink for Link {
         if !state.connected {
             return false;
         }
-        let Some(queue) = state.queues.get_mut(from.0) else { return false };
-        if queue.frames.len() >= MAX_QUEUED {
-            queue.lost += 1;
+        if !state.queues.push(from, frame) {
+            if let Some(device) = state.devices.get_mut(from.0) {
+                device.lost += 1;
+            }
             return false;
         }
-        queue.frames.push_back(frame);
         drop(state);
         self.outgoing.work.notify_one();
         true
@@ -74,20 +73,18 @@ struct Outgoing {
 }
 
 struct OutgoingState {
+    queues: SourceQueues,
     /// By the port of the sending device.
-    queues: Vec<SourceQueue>,
-    /// Index of the queue that was served last.
-    next: usize,
+    devices: Vec<Sender>,
     connected: bool,
     /// The server has ended.
     closed: bool,
 }
 
-/// Frames from one device.
-struct SourceQueue {
-    device: String,
-    frames: VecDeque<Vec<u8>>,
-    /// Number of frames dropped because the queue was full.
+/// A device that sends frames.
+struct Sender {
+    name: String,
+    /// Number of its frames dropped because the queue was full.
     lost: u64,
 }
 
@@ -100,9 +97,9 @@ enum Next {
 
 impl Outgoing {
     fn new(devices: Vec<String>, log: Log) -> Self {
-        let queue = |device| SourceQueue { device, frames: VecDeque::new(), lost: 0 };
-        let queues = devices.into_iter().map(queue).collect();
-        let state = OutgoingState { queues, next: 0, connected: false, closed: false };
+        let queues = SourceQueues::new(devices.len());
+        let devices = devices.into_iter().map(|name| Sender { name, lost: 0 }).collect();
+        let state = OutgoingState { queues, devices, connected: false, closed: false };
         Self { log, state: Mutex::new(state), work: Condvar::new() }
     }
 
@@ -113,20 +110,13 @@ impl Outgoing {
     /// Returns the next frame, one of each queue in turn. Waits for one up to [`CONNECT_RETRY_INTERVAL`].
     fn next(&self) -> Next {
         let mut state = self.state();
-        if !state.closed && state.queues.iter().all(|queue| queue.frames.is_empty()) {
+        if !state.closed && state.queues.is_empty() {
             state = self.work.wait_timeout(state, CONNECT_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         if state.closed {
             return Next::Closed;
         }
-        let OutgoingState { queues, next, .. } = &mut *state;
-        for _ in 0..queues.len() {
-            *next = if *next + 1 < queues.len() { *next + 1 } else { 0 };
-            if let Some(frame) = queues.get_mut(*next).and_then(|queue| queue.frames.pop_front()) {
-                return Next::Frame(frame);
-            }
-        }
-        Next::Nothing
+        state.queues.pop().map_or(Next::Nothing, Next::Frame)
     }
 
     fn is_closed(&self) -> bool {
@@ -137,11 +127,11 @@ impl Outgoing {
     fn connect(&self, connected: bool) {
         let mut state = self.state();
         state.connected = connected;
-        state.queues.iter_mut().for_each(|queue| queue.frames.clear());
-        for queue in &mut state.queues {
-            let lost = std::mem::take(&mut queue.lost);
+        state.queues.clear();
+        for device in &mut state.devices {
+            let lost = std::mem::take(&mut device.lost);
             if lost > 0 {
-                self.log.line(format!("link: {}: {lost} of its frames lost, faster than the link took them", queue.device));
+                self.log.line(format!("link: {}: {lost} of its frames lost, faster than the link took them", device.name));
             }
         }
     }

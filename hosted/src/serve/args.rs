@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bareverbs_serve::{ControlLine, parse_number};
+use bareverbs_serve::{ControlLine, JoinedWire, parse_number};
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
@@ -33,6 +33,11 @@ pub struct ServeArgs {
     /// Socket that joins the wire to that of another process, which has the same path and other LIDs
     #[arg(long, value_name = "PATH", conflicts_with = "managed")]
     pub link: Option<PathBuf>,
+    /// Wire of another program that joins the Ethernet ports, in the format of QEMU's -netdev stream or dgram; may be repeated.
+    /// stream:unix:PATH and stream:tcp:HOST:PORT connect, with ',server=on' behind them they listen; dgram:unix:LOCAL,REMOTE
+    /// and dgram:udp:HOST:PORT,HOST:PORT have the address here first
+    #[arg(long = "join", value_name = "WIRE", requires = "ethernet")]
+    pub joined: Vec<JoinedWire>,
     /// Identity.
     #[command(flatten)]
     pub identity: IdentityArgs,

@@ -49,6 +49,7 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
     let server = Server::start(ServerConfig {
         socket_mode: args.socket_mode,
         link: args.link.clone(),
+        joined: args.joined.clone(),
         guest_memory: args.offer.guest_memory,
         wire_faults: WireFaults {
             loss: injection.loss,

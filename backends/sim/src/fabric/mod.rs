@@ -11,11 +11,14 @@
 //! others what they send to it, and no more.
 //!
 //! Like a switch that enforces partitions, it takes no frame from a port and gives none to a port that is in another partition.
+//!
+//! A port may have a cable instead of a device: its frames leave the process, and those of the other end come in there. The
+//! faults of the wire act on them as on all others. Nobody waits for a cable: a frame that it does not take is lost.
 
 pub(crate) mod frame_pool;
 mod inbox;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +27,7 @@ use bareverbs::Instant;
 use parking_lot::MutexGuard;
 
 use self::inbox::{Admission, FlowControl, Inbox, Source};
+use crate::config::MIN_ETHERNET_FRAME;
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
 use crate::host_memory::HostMemory;
@@ -39,9 +43,9 @@ const BATCH: usize = 64;
 /// Buffers for long frames that are ready for all devices together.
 const SPARE_FRAMES: usize = 1024;
 
-/// Where frames go that no port here is for. It must not wait.
+/// What leads out of this process: where frames go that no port here is for, or those of a port with a cable. It must not wait.
 pub trait Uplink {
-    /// Takes a frame (LRH to ICRC) of a port here. Returns whether it is on its way.
+    /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) of a port here. Returns whether it is on its way.
     fn send(&self, from: PortId, frame: Vec<u8>) -> bool;
 }
 
@@ -97,6 +101,8 @@ impl Port {
 struct Switch<W> {
     wire: W,
     uplink: Option<Box<dyn Uplink + Send>>,
+    /// Those of the ports that have no device.
+    cables: BTreeMap<PortId, Box<dyn Uplink + Send>>,
     tap: Option<Box<dyn Tap + Send>>,
 }
 
@@ -152,7 +158,7 @@ impl<W: Wire> Fabric<W> {
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
         Self {
-            switch: parking_lot::Mutex::new(Switch { wire, uplink, tap: None }),
+            switch: parking_lot::Mutex::new(Switch { wire, uplink, cables: BTreeMap::new(), tap: None }),
             inboxes: Vec::new(),
             filtered: Vec::new(),
             frame_pool: Mutex::new(FramePool::new(SPARE_FRAMES)),
@@ -160,22 +166,35 @@ impl<W: Wire> Fabric<W> {
         }
     }
 
-    /// Adds the port that the wire attached last.
+    /// Adds the port that the wire attached last, with a device.
     pub fn add_port(&mut self) -> Port {
-        let id = PortId(self.inboxes.len());
-        self.inboxes.push(Inbox::default());
-        self.filtered.push(AtomicU64::new(0));
-        // Each source has its share of an inbox.
-        let sources = self.sources();
-        self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
         Port {
-            id,
+            id: self.add_place(),
             outgoing: VecDeque::new(),
             held_until: None,
             incoming: VecDeque::new(),
             received: Vec::new(),
             reached: Vec::new(),
         }
+    }
+
+    /// Adds the port that the wire attached last, an Ethernet port with a cable instead of a device. What comes out of the other
+    /// end of the cable is given to [`Fabric::arrive_at`].
+    pub fn add_cable(&mut self, cable: Box<dyn Uplink + Send>) -> PortId {
+        let id = self.add_place();
+        self.switch.get_mut().cables.insert(id, cable);
+        id
+    }
+
+    /// Adds the next place.
+    fn add_place(&mut self) -> PortId {
+        let id = PortId(self.inboxes.len());
+        self.inboxes.push(Inbox::default());
+        self.filtered.push(AtomicU64::new(0));
+        // Each source has its share of an inbox.
+        let sources = self.sources();
+        self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
+        id
     }
 
     /// Returns the wire, if this is the only reference to the fabric.
@@ -188,9 +207,12 @@ impl<W: Wire> Fabric<W> {
         std::mem::replace(&mut self.switch().tap, tap)
     }
 
-    /// Ends the uplink.
-    pub fn close_uplink(&self) {
-        self.switch().uplink = None;
+    /// Ends the uplink and the cables.
+    pub fn close_uplinks(&self) {
+        let mut switch = self.switch();
+        let closed = (switch.uplink.take(), std::mem::take(&mut switch.cables));
+        drop(switch);
+        drop(closed);
     }
 
     /// Returns the frames that were discarded because a port did not take them in time, by port.
@@ -310,6 +332,30 @@ impl<W: Wire> Fabric<W> {
         Ok(())
     }
 
+    /// Puts a frame that came out of the cable of a port on the wire, and calls `reached` for each port that got frames by it. It
+    /// is lost if the switch does not take it from there, or if there is no room for it: nobody waits. One that is shorter than an
+    /// Ethernet frame gets zeros behind it. Returns whether it is on the wire.
+    pub fn arrive_at(&self, port: PortId, mut frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> bool {
+        frame.resize(frame.len().max(MIN_ETHERNET_FRAME), 0);
+        let mut ports = Vec::new();
+        let mut switch = self.switch();
+        if !admits_from(&switch.wire, port, &frame) {
+            drop(switch);
+            self.count_filtered(port);
+            return false;
+        }
+        // What the wire has delayed longer than until now makes room.
+        self.deliver_from(&mut switch, now, &mut ports);
+        let admitted = self.admit(&switch, port, &frame, FlowControl::None, now) == Admission::Pass;
+        if admitted {
+            switch.send(now, port, frame);
+            self.deliver_from(&mut switch, now, &mut ports);
+        }
+        drop(switch);
+        ports.iter().for_each(|port| reached(*port));
+        admitted
+    }
+
     /// Forgets the frames from and for a device that was reset.
     pub fn clear(&self, port: &mut Port) {
         port.outgoing.clear();
@@ -388,7 +434,8 @@ impl<W: Wire> Fabric<W> {
                     continue;
                 }
                 let group = matches!(switch.wire.destination(port.id, &frame), Destination::Everyone(_));
-                match self.admit(&switch.wire, port.id, &frame, now) {
+                let flow_control = flow_control(&switch.wire, port.id, &frame);
+                match self.admit(&switch, port.id, &frame, flow_control, now) {
                     Admission::Pass => {
                         switch.send(now, port.id, frame);
                         sent = true;
@@ -412,27 +459,24 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Returns whether there is room for a frame at the port that it is for.
-    fn admit(&self, wire: &W, from: PortId, frame: &Vec<u8>, now: Instant) -> Admission {
-        match wire.destination(from, frame) {
+    fn admit(&self, switch: &Switch<W>, from: PortId, frame: &Vec<u8>, flow: FlowControl, now: Instant) -> Admission {
+        let wire = &switch.wire;
+        let room = match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
-                Some(inbox) => inbox.admit(
-                    Source::Port(from),
-                    frame.capacity(),
-                    wire.in_flight(from),
-                    flow_control(wire, from, frame),
-                    now,
-                ),
-                None => Admission::Pass,
+                Some(inbox) if !switch.cables.contains_key(&to) => {
+                    return inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), flow, now);
+                }
+                Some(_) => inbox::share(self.sources()),
+                None => return Admission::Pass,
             },
-            // A group waits for none of its members, but on the wire there are no more frames than they have room for.
-            Destination::Everyone(_) => match wire.next_due() {
-                Some(due) if wire.in_flight(from) >= self.group_room() => match flow_control(wire, from, frame) {
-                    FlowControl::Waits => Admission::Wait(due),
-                    FlowControl::None => Admission::Discard,
-                },
-                _ => Admission::Pass,
-            },
-            Destination::Nowhere => Admission::Pass,
+            Destination::Everyone(_) => self.group_room(),
+            Destination::Nowhere => return Admission::Pass,
+        };
+        // Neither a cable nor a group is waited for, but what one port has on the wire is bounded.
+        match (wire.next_due(), flow) {
+            (Some(due), FlowControl::Waits) if wire.in_flight(from) >= room => Admission::Wait(due),
+            (Some(_), FlowControl::None) if wire.in_flight(from) >= room => Admission::Discard,
+            _ => Admission::Pass,
         }
     }
 
@@ -457,9 +501,21 @@ impl<W: Wire> Fabric<W> {
         self.wire_due.store(nanos(switch.wire.next_due()), Ordering::Relaxed);
     }
 
-    /// Puts a frame into the inbox of a port. Returns whether there was room.
+    /// Puts a frame into the inbox of a port, or on its cable. Returns whether the port has got something to do.
     fn push(&self, switch: &mut Switch<W>, now: Instant, to: PortId, source: Source, frame: Frame, group: bool) -> bool {
         let Some(inbox) = self.inboxes.get(to.0) else { return false };
+        if let Some(cable) = switch.cables.get(&to) {
+            let Source::Port(from) = source else { return false };
+            let copy = switch.tap.is_some().then(|| frame.clone());
+            let mut bytes = frame.into_bytes();
+            bytes.resize(bytes.len().max(MIN_ETHERNET_FRAME), 0);
+            if cable.send(from, bytes)
+                && let (Some(tap), Some(copy)) = (&mut switch.tap, copy)
+            {
+                tap.frame(now, to, Direction::ToPort, &copy);
+            }
+            return false;
+        }
         let Some(tap) = &mut switch.tap else { return inbox.push(source, frame, group) };
         // The tap must not see a frame for which there is no room.
         let copy = frame.clone();

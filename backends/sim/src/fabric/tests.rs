@@ -550,3 +550,84 @@ fn a_tap_sees_what_arrives_and_what_leaves_and_nothing_else() {
     rig.send(0, 2, 1);
     assert_eq!((take(), rig.take(1, 64)), (vec![], vec![0]));
 }
+
+/// An Ethernet frame between stations that end in these numbers, shorter than the shortest.
+fn ethernet_frame(destination: u8, source: u8, mark: u32) -> Vec<u8> {
+    let [a, b, c, d] = mark.to_be_bytes();
+    vec![2, 0, 0, 0, 0, destination, 2, 0, 0, 0, 0, source, 0x88, 0xb5, a, b, c, d]
+}
+
+/// Frames with the port that sent each, and for how many there is room.
+type Taken = (Vec<(usize, Vec<u8>)>, usize);
+
+/// A cable that takes frames while it has room.
+#[derive(Clone, Default)]
+struct Bounded(Arc<Mutex<Taken>>);
+
+impl Uplink for Bounded {
+    fn send(&self, from: PortId, frame: Vec<u8>) -> bool {
+        let (frames, room) = &mut *self.0.lock().unwrap();
+        let has_room = frames.len() < *room;
+        if has_room {
+            frames.push((from.0, frame));
+        }
+        has_room
+    }
+}
+
+#[test]
+fn a_device_does_not_wait_for_a_cable_and_learns_nothing_of_what_it_lost() {
+    let mut wire = PerfectWire::default();
+    let config = |number| DeviceConfig::with_lid(number).with_ethernet();
+    let devices = [1, 2].map(|number| Device::new(config(number), Box::new(NoMemory)).unwrap());
+    for device in &devices {
+        wire.attach(device.identity());
+    }
+    wire.attach(PortIdentity::ethernet());
+    let mut fabric = Fabric::new(wire, None);
+    let devices = devices.into_iter().map(|device| (fabric.add_port(), device)).collect();
+    let cable = Bounded::default();
+    cable.0.lock().unwrap().1 = 100;
+    let out = fabric.add_cable(Box::new(cable.clone()));
+    let mut rig = Rig { fabric, devices, now: Instant::from_nanos(1_000_000) };
+    let take = |rig: &mut Rig, at: usize| {
+        let mut frames = VecDeque::new();
+        rig.fabric.inboxes[at].take(&mut frames, usize::MAX, |_| {});
+        frames.into_iter().map(|frame| (frame[11], u32::from_be_bytes(*frame[14..].first_chunk().unwrap()))).collect::<Vec<_>>()
+    };
+    // Station 9 is at the cable's other end, and says so.
+    let mut reached = Vec::new();
+    assert!(rig.fabric.arrive_at(out, ethernet_frame(7, 9, 1), rig.now, |port| reached.push(port.0)));
+    assert_eq!((reached, take(&mut rig, 0), take(&mut rig, 1)), (vec![0, 1], vec![(9, 1)], vec![(9, 1)]));
+    rig.devices[1].0.outgoing.push_back(ethernet_frame(1, 2, 5));
+    rig.step(1);
+    assert_eq!(take(&mut rig, 0), [(2, 5)]);
+    // Many times what the cable and a device's queue have room for, in the batches that a device sends; then something for the other
+    // device.
+    let many = 3 * MAX_FRAMES as u32;
+    for number in 0..many {
+        rig.devices[0].0.outgoing.push_back(ethernet_frame(9, 1, number));
+        if rig.waiting(0) == BATCH {
+            rig.step(0);
+            assert_eq!(rig.waiting(0), 0, "it waits for nobody");
+        }
+    }
+    rig.devices[0].0.outgoing.push_back(ethernet_frame(2, 1, 6));
+    rig.step(0);
+    assert_eq!((take(&mut rig, 0), take(&mut rig, 1)), (vec![], vec![(1, 6)]));
+    let (frames, _) = std::mem::take(&mut *cable.0.lock().unwrap());
+    // That of the second device was for a station that nobody knew yet.
+    let padded = |frame: Vec<u8>| [frame, vec![0; 42]].concat();
+    assert_eq!(frames[0], (1, padded(ethernet_frame(1, 2, 5))));
+    assert!(frames[1..].iter().cloned().eq((0..99).map(|number| (0, padded(ethernet_frame(9, 1, number))))));
+    // A device that stands still costs the cable what it sends to it.
+    for number in 0..many {
+        rig.fabric.arrive_at(out, ethernet_frame(2, 9, number), rig.now, |_| {});
+        assert!(number % 1000 != 0 || rig.fabric.arrive_at(out, ethernet_frame(1, 9, number), rig.now, |_| {}));
+    }
+    assert!(!rig.fabric.arrive_at(out, ethernet_frame(2, 9, many), rig.now, |_| {}));
+    assert_eq!(take(&mut rig, 0).len(), many.div_ceil(1000) as usize);
+    let kept = take(&mut rig, 1);
+    assert_eq!(kept.len() as u64 + rig.fabric.discarded(PortId(1)), u64::from(many) + 1);
+    assert!(kept.into_iter().map(|(_, number)| number).eq(0..inbox::share(4) as u32));
+}

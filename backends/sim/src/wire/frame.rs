@@ -36,6 +36,14 @@ impl Frame {
         }
     }
 
+    /// Returns the bytes, which are copied if somebody else has the frame too.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => Arc::unwrap_or_clone(bytes),
+        }
+    }
+
     /// Returns the bytes of memory that it keeps in use.
     pub fn capacity(&self) -> usize {
         self.bytes().capacity()

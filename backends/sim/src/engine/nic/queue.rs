@@ -6,6 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::frame::{self, Headers};
+use crate::config::{MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME};
 use crate::engine::cq::{Completion, FrameCompletion, Source};
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::memory::message::{gather, scatter};
@@ -21,9 +22,6 @@ use crate::wqe_decode::{DataSegment, FrameWqe, blocks, decode_frame_receive};
 
 /// Greatest logarithm of entries of a queue (`log_max_wq_sz`).
 pub(crate) const LOG_MAX_WQ_SIZE: u32 = 15;
-/// Bytes of the shortest frame, without its check sequence (IEEE 802.3, 3.2.7), and of the longest.
-const MIN_FRAME: usize = 60;
-const MAX_FRAME: usize = 10_000;
 /// Bytes of the longest message that is cut into frames (`max_lso_cap`), and frames of one at most: Linux's smallest segment has
 /// 48 bytes (`tcp_min_snd_mss`).
 const MAX_MESSAGE: u64 = 1 << 16;
@@ -197,7 +195,7 @@ impl SendQueue {
             error.syndrome()
         })?;
         let len: u64 = wqe.data.iter().map(DataSegment::len).sum();
-        let most = if is_cut { MAX_MESSAGE } else { MAX_FRAME as u64 };
+        let most = if is_cut { MAX_MESSAGE } else { MAX_ETHERNET_FRAME as u64 };
         if len > most || is_cut && len.div_ceil(u64::from(wqe.segment_size).max(1)) > MAX_FRAMES {
             return Err(CqeSyndrome::LocalLength);
         }
@@ -210,11 +208,11 @@ impl SendQueue {
         };
         for frame in &mut frames {
             // Addresses and type, at least.
-            if !(frame::ADDRESSES + 2..=MAX_FRAME).contains(&frame.len()) {
+            if !(frame::ADDRESSES + 2..=MAX_ETHERNET_FRAME).contains(&frame.len()) {
                 return Err(CqeSyndrome::LocalLength);
             }
             frame::fill_checksums(frame, wqe.header_checksum, wqe.transport_checksum);
-            frame.resize(frame.len().max(MIN_FRAME), 0);
+            frame.resize(frame.len().max(MIN_ETHERNET_FRAME), 0);
         }
         Ok(frames)
     }

@@ -1,0 +1,469 @@
+//! Wires that join the Ethernet of a server: peers that speak the formats of QEMU's `-netdev stream` and `-netdev dgram`.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bareverbs_serve::{ControlInput, Log, ServeError, ServedDevice, Server, ServerConfig, SharedBuffer};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::wire::{Probability, WireFaults};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long nothing comes where nothing may come.
+const SILENCE: Duration = Duration::from_millis(200);
+/// An Ethernet type for experiments (IEEE 802).
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+const EVERYONE: u8 = 0xff;
+
+/// Waits until `condition` returns `true`.
+fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A frame of 60 bytes between stations that end in these numbers, with a mark.
+fn frame(destination: u8, source: u8, mark: u32) -> Vec<u8> {
+    let to = if destination == EVERYONE { [0xff; 6] } else { [2, 0, 0, 0, 0, destination] };
+    let mut frame = [&to[..], &[2, 0, 0, 0, 0, source], &EXPERIMENT, &mark.to_be_bytes()].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+fn mark(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(*frame.get(14..).unwrap().first_chunk().unwrap())
+}
+
+/// The end of a connection, as QEMU has it.
+struct Peer<S>(S);
+
+impl<S: Read + Write> Peer<S> {
+    fn send(&mut self, frame: &[u8]) {
+        self.0.write_all(&[&(frame.len() as u32).to_be_bytes(), frame].concat()).unwrap();
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len).unwrap();
+        let mut frame = vec![0; u32::from_be_bytes(len) as usize];
+        self.0.read_exact(&mut frame).unwrap();
+        frame
+    }
+
+    /// Returns whether the server ends the connection.
+    fn is_ended(&mut self) -> bool {
+        // Unread bytes turn the end into a reset.
+        !matches!(self.0.read(&mut [0; 64]), Ok(1..))
+    }
+}
+
+impl Peer<UnixStream> {
+    fn connect(path: &Path) -> Self {
+        let mut stream = None;
+        wait("a listener", || {
+            stream = UnixStream::connect(path).ok();
+            stream.is_some()
+        });
+        Self::on(stream.unwrap())
+    }
+
+    fn on(stream: UnixStream) -> Self {
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        Self(stream)
+    }
+
+    /// Checks that nothing comes.
+    fn hears_nothing(&mut self) {
+        self.0.set_read_timeout(Some(SILENCE)).unwrap();
+        let heard = self.0.read(&mut [0]);
+        assert_eq!(heard.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+        self.0.set_read_timeout(Some(TIMEOUT)).unwrap();
+    }
+}
+
+impl Peer<TcpStream> {
+    fn on_tcp(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        Self(stream)
+    }
+}
+
+/// A server of one device, with these wires.
+struct Lan {
+    server: Server,
+    log: SharedBuffer,
+}
+
+fn config(folder: &Path, lid: u16, wires: &[String]) -> ServerConfig {
+    let config = DeviceConfig::with_lid(lid).with_ethernet();
+    let device = ServedDevice { config, socket: folder.join(format!("cx{lid}")) };
+    ServerConfig { joined: wires.iter().map(|wire| wire.parse().unwrap()).collect(), ..ServerConfig::new(vec![device]) }
+}
+
+impl Lan {
+    fn start(folder: &Path, lid: u16, wires: &[String]) -> Self {
+        Self::of(config(folder, lid, wires))
+    }
+
+    fn of(config: ServerConfig) -> Self {
+        let log = SharedBuffer::default();
+        let server = Server::start(ServerConfig { log: Log::new(Box::new(log.clone())).unwrap(), ..config }).unwrap();
+        Self { server, log }
+    }
+
+    fn wait_connected(&self) {
+        wait("peers", || self.server.joined().iter().all(|wire| wire.connected));
+    }
+
+    fn wait_said(&self, text: &str) {
+        wait(text, || String::from_utf8(self.log.bytes()).unwrap().contains(text));
+    }
+}
+
+/// A server with a wire at each of these names in the folder, where it listens, and a connected peer at each.
+fn peers<const N: usize>(folder: &Path, lid: u16, names: [&str; N]) -> (Lan, [Peer<UnixStream>; N]) {
+    let wires = names.map(|name| format!("stream:unix:{},server=on", folder.join(name).display()));
+    let lan = Lan::start(folder, lid, &wires);
+    let peers = names.map(|name| Peer::connect(&folder.join(name)));
+    lan.wait_connected();
+    (lan, peers)
+}
+
+/// Has each peer say where it is, and takes what the others hear of it.
+fn introduce<const N: usize>(peers: &mut [Peer<UnixStream>; N]) {
+    for source in 0..N {
+        let said = frame(EVERYONE, source as u8 + 1, 0);
+        peers.iter_mut().skip(source).take(1).for_each(|peer| peer.send(&said));
+        for (_, peer) in peers.iter_mut().enumerate().filter(|(number, _)| *number != source) {
+            assert_eq!(peer.receive(), said);
+        }
+    }
+}
+
+/// The bytes are those that QEMU's `net/stream.c` writes for an ARP request of 42 bytes, but for the padding.
+#[test]
+fn the_bytes_on_a_stream_are_those_of_qemu() {
+    let arp = [
+        &[0xff; 6][..],
+        &[0x52, 0x54, 0, 0x12, 0x34, 0x56, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 0x52, 0x54, 0, 0x12, 0x34, 0x56, 10, 0, 2, 15],
+        &[0, 0, 0, 0, 0, 0, 10, 0, 2, 2],
+    ]
+    .concat();
+    assert_eq!(arp.len(), 42);
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let wires = [
+        format!("stream:unix:{},server=on", folder.path().join("lan").display()),
+        format!("stream:tcp:{}", listener.local_addr().unwrap()),
+    ];
+    let lan = Lan::start(folder.path(), 0x801, &wires);
+    let mut to = Peer::on_tcp(listener.accept().unwrap().0);
+    let mut from = Peer::connect(&folder.path().join("lan"));
+    lan.wait_connected();
+    from.0.write_all(&[&[0, 0, 0, 42][..], &arp].concat()).unwrap();
+    let mut bytes = [1; 64];
+    to.0.read_exact(&mut bytes).unwrap();
+    assert_eq!((&bytes[..4], &bytes[4..46], &bytes[46..]), (&[0, 0, 0, 60][..], &arp[..], &[0; 18][..]));
+    // A byte at a time.
+    for byte in [&[0, 0, 0x23, 0x28][..], &frame(EVERYONE, 1, 7), &[9; 9000 - 60]].concat() {
+        from.0.write_all(&[byte]).unwrap();
+    }
+    let long = to.receive();
+    assert_eq!((long.len(), mark(&long), long[8999]), (9000, 7, 9));
+    let stats = lan.server.stop().joined;
+    assert_eq!((stats[0].received, stats[1].sent, stats[0].sent, stats[1].received), (2, 2, 0, 0));
+    assert_eq!((stats[0].name.as_str(), stats[1].address.as_str()), ("join1", wires[1].as_str()));
+}
+
+#[test]
+fn a_frame_goes_where_its_station_is_and_groups_go_to_all_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_lan, mut peers) = peers(folder.path(), 0x802, ["a", "b", "c"]);
+    introduce(&mut peers);
+    let [a, b, c] = &mut peers;
+    for number in 0..100 {
+        a.send(&frame(2, 1, number));
+        b.send(&frame(1, 2, number));
+    }
+    for number in 0..100 {
+        assert_eq!((b.receive(), a.receive()), (frame(2, 1, number), frame(1, 2, number)));
+    }
+    c.hears_nothing();
+    a.hears_nothing();
+}
+
+#[test]
+fn frames_cross_two_servers_that_are_joined_by_tcp() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // A port that is free: nobody else takes it in between.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let near = UnixDatagram::bind(path("near")).unwrap();
+    let first_wires = [format!("stream:tcp:127.0.0.1:{port}"), format!("dgram:unix:{},{}", path("here"), path("near"))];
+    let second_wires =
+        [format!("stream:tcp:127.0.0.1:{port},server=on"), format!("dgram:udp:{at},{}", far.local_addr().unwrap())];
+    // The first one has to try again.
+    let first = Lan::start(folder.path(), 0x803, &first_wires);
+    first.wait_said("join1: Connection refused");
+    let second = Lan::start(folder.path(), 0x804, &second_wires);
+    first.wait_connected();
+    second.wait_connected();
+    near.set_read_timeout(Some(TIMEOUT)).unwrap();
+    far.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut bytes = [0; 2000];
+    for number in 0..1000 {
+        near.send_to(&frame(2, 1, number), path("here")).unwrap();
+        let len = far.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], frame(2, 1, number));
+        far.send_to(&frame(1, 2, number), at).unwrap();
+        let len = near.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], frame(1, 2, number));
+    }
+    // A datagram of somebody else, of no frame, of too long a frame.
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&frame(1, 2, 5), at).unwrap();
+    far.send_to(&[1, 2, 3], at).unwrap();
+    near.send_to(&[7; 20_000], path("here")).unwrap();
+    far.send_to(&frame(1, 2, 6), at).unwrap();
+    let len = near.recv(&mut bytes).unwrap();
+    assert_eq!(bytes[..len], frame(1, 2, 6));
+    wait("the datagrams", || second.server.joined()[1].of_wrong_length + first.server.joined()[1].of_wrong_length == 2);
+    assert_eq!(second.server.stop().joined[1].received, 1001);
+    first.wait_said("join1: the peer is gone");
+    drop(first);
+    assert!(!folder.path().join("here").exists());
+}
+
+#[test]
+fn what_is_no_frame_ends_its_connection_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan, mut peers) = peers(folder.path(), 0x805, ["a", "b", "c"]);
+    introduce(&mut peers);
+    let [mut a, mut b, mut c] = peers;
+    // The greatest length, and one that is just too long.
+    for (length, said) in [([0xff; 4], "a frame of 4294967295 bytes"), ([0, 1, 0x10, 1], "a frame of 69633 bytes")] {
+        c.0.write_all(&length).unwrap();
+        assert!(c.is_ended());
+        lan.wait_said(said);
+        c = Peer::connect(&folder.path().join("c"));
+        lan.wait_connected();
+    }
+    // Half a length, and half a frame.
+    for (bytes, said) in [(&[0, 0][..], "2 of 4 bytes came"), (&[0, 0, 0, 60, 1, 2, 3], "7 of 64 bytes came")] {
+        c.0.write_all(bytes).unwrap();
+        drop(c);
+        lan.wait_said(said);
+        c = Peer::connect(&folder.path().join("c"));
+        lan.wait_connected();
+    }
+    // Lengths that are of the format and not of Ethernet end nothing.
+    for len in [0, 1, 13, 10_001, 69_632] {
+        c.send(&vec![0xff; len]);
+    }
+    c.send(&frame(2, 3, 8));
+    assert_eq!(b.receive(), frame(2, 3, 8));
+    a.send(&frame(2, 1, 9));
+    assert_eq!(b.receive(), frame(2, 1, 9));
+    let stats = &lan.server.stop().joined[2];
+    assert_eq!((stats.violations, stats.of_wrong_length), (4, 5));
+}
+
+/// More than sockets and queues take.
+const FLOOD: u32 = 20_000;
+
+#[test]
+fn a_peer_that_reads_nothing_delays_nobody_and_stop_works_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan, mut peers) = peers(folder.path(), 0x806, ["a", "b", "c"]);
+    introduce(&mut peers);
+    let [a, b, c] = &mut peers;
+    let mut long = frame(2, 1, 0);
+    long.resize(1500, 0);
+    for number in 0..FLOOD {
+        a.send(&long);
+        if number % 100 == 0 {
+            a.send(&frame(3, 1, number));
+            c.send(&frame(1, 3, number));
+            assert_eq!((c.receive(), a.receive()), (frame(3, 1, number), frame(1, 3, number)));
+        }
+    }
+    let dropped = lan.server.joined()[1].sends_dropped;
+    assert!(dropped > u64::from(FLOOD) / 2, "{dropped}");
+    // What it had room for comes whole, and in order.
+    for _ in 0..100 {
+        assert_eq!(b.receive(), long);
+    }
+    for _ in 0..5000 {
+        a.send(&long);
+    }
+    let start = Instant::now();
+    let summary = lan.server.stop();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(summary.to_string().contains(" not taken by the peer"), "{summary}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok()).collect::<Vec<_>>()
+    };
+    wait("threads", || !threads().iter().any(|name| name.starts_with("lid2054")));
+}
+
+#[test]
+fn a_flood_of_one_peer_leaves_room_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan, mut peers) = peers(folder.path(), 0x807, ["a", "b", "c"]);
+    introduce(&mut peers);
+    let [mut a, mut b, mut c] = peers;
+    let flood = std::thread::spawn(move || {
+        let mut long = frame(2, 1, 0);
+        long.resize(1500, 0);
+        // Until the end of the server.
+        while a.0.write_all(&[&1500_u32.to_be_bytes()[..], &long].concat()).is_ok() {}
+    });
+    // Frames of the others have a queue of their own, so each of the slow sender arrives.
+    let dropped = |lan: &Lan| lan.server.joined()[1].sends_dropped;
+    for number in 0..20 {
+        let before = dropped(&lan);
+        wait("a full queue", || dropped(&lan) > before);
+        let received = lan.server.joined()[2].received;
+        c.send(&frame(2, 3, number));
+        wait("the frame", || lan.server.joined()[2].received > received);
+        let arrived = (0..1_000_000).map(|_| b.receive()).find(|frame| frame[11] == 3);
+        assert_eq!(arrived, Some(frame(2, 3, number)));
+    }
+    drop(lan);
+    flood.join().unwrap();
+}
+
+#[test]
+fn a_peer_goes_away_and_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan_path, listen_path) = (folder.path().join("lan"), folder.path().join("listens"));
+    let wires = [format!("stream:unix:{},server=on", lan_path.display()), format!("stream:unix:{}", listen_path.display())];
+    let lan = Lan::start(folder.path(), 0x808, &wires);
+    for round in 0..3 {
+        let listener = UnixListener::bind(&listen_path).unwrap();
+        let mut b = Peer::on(listener.accept().unwrap().0);
+        let mut a = Peer::connect(&lan_path);
+        lan.wait_connected();
+        a.send(&frame(2, 1, round));
+        assert_eq!(b.receive(), frame(2, 1, round));
+        b.send(&frame(1, 2, round));
+        assert_eq!(a.receive(), frame(1, 2, round));
+        // Frames for one that is not there are lost.
+        drop(b);
+        drop(listener);
+        std::fs::remove_file(&listen_path).unwrap();
+        wait("the end", || !lan.server.joined()[1].connected);
+        let before = lan.server.joined()[1].sends_dropped;
+        a.send(&frame(2, 1, 99));
+        wait("the loss", || lan.server.joined()[1].sends_dropped == before + 1);
+    }
+}
+
+#[test]
+fn the_faults_of_the_wire_act_on_what_comes_from_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a", "b"];
+    let run = |lid, faults| {
+        let wires = names.map(|name| format!("stream:unix:{},server=on", folder.path().join(name).display()));
+        let lan = Lan::of(ServerConfig { wire_faults: faults, ..config(folder.path(), lid, &wires) });
+        let [mut a, mut b] = names.map(|name| Peer::connect(&folder.path().join(name)));
+        lan.wait_connected();
+        b.0.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let reader = std::thread::spawn(move || {
+            let (mut marks, mut bytes) = (Vec::new(), [0; 64]);
+            while b.0.read_exact(&mut bytes).is_ok() {
+                marks.push(mark(&bytes[4..]));
+            }
+            marks
+        });
+        for number in 0..2000 {
+            a.send(&frame(EVERYONE, 1, number));
+            if number % 100 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        reader.join().unwrap()
+    };
+    let half = Probability::per_mille(500);
+    let lost = 2000 - run(0x809, WireFaults { loss: half, ..WireFaults::NONE }).len();
+    assert!((800..1200).contains(&lost), "{lost}");
+    let twice = run(0x80a, WireFaults { duplication: half, ..WireFaults::NONE }).len() - 2000;
+    assert!((800..1200).contains(&twice), "{twice}");
+    // Each wakes somebody who delivers it, also the last ones.
+    let late = WireFaults { delay: half, delay_time: Duration::from_millis(20), ..WireFaults::NONE };
+    let mut marks = run(0x80b, late);
+    assert!(!marks.is_sorted());
+    marks.sort_unstable();
+    assert!(marks.into_iter().eq(0..2000));
+}
+
+#[test]
+fn the_control_socket_says_what_happened_at_each_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control");
+    let wires = ["a", "b"].map(|name| format!("stream:unix:{},server=on", folder.path().join(name).display()));
+    let input = Some(ControlInput::Socket(control.clone()));
+    let lan = Lan::of(ServerConfig { control: input, ..config(folder.path(), 0x80c, &wires) });
+    let mut a = Peer::connect(&folder.path().join("a"));
+    wait("the peer", || lan.server.joined()[0].connected);
+    a.send(&frame(EVERYONE, 1, 1));
+    wait("the frame", || lan.server.joined()[1].sends_dropped == 1);
+    let ask = |line: &str| {
+        let mut stream = UnixStream::connect(&control).unwrap();
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    };
+    assert_eq!(
+        ask("wires"),
+        "join1 connected=true sent=0 sends_dropped=0 received=1 receives_dropped=0 of_wrong_length=0 violations=0; \
+         join2 connected=false sent=0 sends_dropped=1 received=0 receives_dropped=0 of_wrong_length=0 violations=0\n"
+    );
+    let json = ask("wires json");
+    assert!(json.starts_with(r#"[{"address":"stream:unix:"#) && json.contains(r#""name":"join2""#), "{json}");
+    assert!(ask("help").contains(", wires [json], "));
+}
+
+#[test]
+fn a_wire_that_cannot_be_joined_is_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |wires: &[String]| Server::start(config(folder.path(), 0x80d, wires)).map(drop).unwrap_err();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = TcpListener::bind(taken).unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = udp.local_addr().unwrap();
+    let wires = [
+        format!("stream:tcp:{taken},server=on"),
+        format!("dgram:udp:{udp},127.0.0.1:9"),
+        "dgram:udp:127.0.0.1:0,[::1]:9".to_owned(),
+    ];
+    for wire in wires {
+        let error = start(std::slice::from_ref(&wire));
+        assert!(matches!(error, ServeError::Address(..)), "{wire}: {error}");
+    }
+    let long = "long".repeat(30);
+    for wire in [format!("stream:unix:{}", path(&long)), format!("dgram:unix:{},{}", path("d"), path(&long))] {
+        assert!(matches!(start(&[wire]), ServeError::TooLong(_)));
+    }
+    let twice = [format!("stream:unix:{},server=on", path("a")), format!("dgram:unix:{},{}", path("a"), path("b"))];
+    assert!(matches!(start(&twice), ServeError::Twice(_)));
+    let error = start(&[format!("stream:unix:{},server=on", path("no/such"))]);
+    assert!(matches!(error, ServeError::NoFolder(_)), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // Of a server with InfiniBand ports.
+    let device = ServedDevice { config: DeviceConfig::with_lid(1), socket: folder.path().join("cx1") };
+    let joined = vec!["stream:tcp:127.0.0.1:1".parse().unwrap()];
+    let error = Server::start(ServerConfig { joined, ..ServerConfig::new(vec![device]) }).map(drop).unwrap_err();
+    assert!(matches!(error, ServeError::JoinedInfiniBand), "{error}");
+}
