@@ -495,7 +495,7 @@ CASES = [
         timeout=600,
     ),
     own_driver(
-        "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and its remedy", typical_seconds=30
+        "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and its remedy", typical_seconds=30, timeout=900
     ),
     own_driver(
         "vfio-dual-port",
