@@ -270,11 +270,11 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
 #[test]
 fn pages_are_given_and_taken_while_objects_come_and_go() {
     let host = host(DeviceConfig::with_lid(1));
-    let mut tables: Box<Storage<'_, Driver, 1, 0, 4000, 0, 0>> = Box::new(Storage::new([]));
+    let mut tables: Box<Storage<'_, Driver, 1, 0, 2000, 0, 0>> = Box::new(Storage::new([]));
     let mut verbs = Verbs::new(up(&host), &mut tables);
     let before = verbs.provider().statistics();
     let pd = verbs.alloc_pd().unwrap();
-    let windows: Vec<_> = (0..4000).map(|_| verbs.alloc_mw(pd, MwType::Type1).unwrap()).collect();
+    let windows: Vec<_> = (0..2000).map(|_| verbs.alloc_mw(pd, MwType::Type1).unwrap()).collect();
     let during = verbs.provider().statistics();
     assert!(during.page_requests > 0 && during.pages_held > before.pages_held, "while commands waited: {during:?}");
     for window in windows {
