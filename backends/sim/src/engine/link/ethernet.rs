@@ -94,7 +94,7 @@ impl EthernetPort {
         let RoceV2Address { destination, vlan, gids: [_, dgid], is_multicast } = *address;
         self.enabled
             && !is_multicast
-            && self.addresses().any(|own| own.gid == dgid && own.mac == destination && own.vlan == vlan)
+            && self.addresses().any(|own| own.gid == dgid && own.mac == destination && own.vlan.filter(|id| *id != 0) == vlan)
     }
 
     pub(super) fn has_mac(&self, mac: [u8; 6]) -> bool {

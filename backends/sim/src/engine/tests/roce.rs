@@ -424,6 +424,16 @@ fn only_what_is_from_the_peer_for_an_address_of_the_port_is_taken() {
         (true, 0)
     );
     assert_eq!(one(&|frame| rewrite(frame, |link| link.source_port = 7)), (true, 0));
+    // The last hop may have none left, and a tag without a VLAN is a priority.
+    for ttl in [0, 1] {
+        let change = |frame: &mut Vec<u8>| {
+            frame[22] = ttl;
+            set_checksum(frame);
+        };
+        assert_eq!(one(&change), (true, 0), "time to live {ttl}");
+    }
+    let priority = Some(crate::packet::VlanTag { priority: 3, ..Default::default() });
+    assert_eq!(one(&|frame| rewrite(frame, |link| link.vlan = priority)), (true, 0));
     let refused: [(&str, Change<'_>); 9] = [
         ("another MAC address", &|frame| rewrite(frame, |link| link.destination = mac(3))),
         ("another IP address of the peer", &|frame| rewrite(frame, |link| *source(link) = [10, 0, 0, 3])),
@@ -537,6 +547,23 @@ fn hostile_frames_are_dropped() {
         assert_eq!(lan.hosts[1].poll(&mut qb.receive).map(|cqe| cqe.byte_cnt()), Some(9));
         assert_eq!(lan.hosts[1].poll(&mut qb.receive), None);
     }
+}
+
+/// The first has a UDP header, to the port of RoCE here, but no whole packet. The others may have bytes like one.
+#[test]
+fn a_fragment_is_for_the_network_interface() {
+    let mut lan = Lan::of(2);
+    let [mut qa, _] = lan.connect(QpcSt::Rc, [0, 1], IPV4);
+    let whole = sent_frame(&mut lan, &mut qa);
+    for fragment in [[0x20, 0], [0x20, 5], [0, 5]] {
+        let mut frame = whole.clone();
+        frame[20..22].copy_from_slice(&fragment);
+        set_checksum(&mut frame);
+        lan.hosts[1].with(|engine, ctx| engine.receive(ctx, &frame));
+    }
+    let stats = lan.hosts[1].engine.stats();
+    assert_eq!((stats.received.packets, stats.malformed), (0, 0));
+    assert_eq!(stats.frames_received.unicast.packets + stats.frames_for_others.packets, 3);
 }
 
 /// A SEND of 9 bytes from the first host, on its way.

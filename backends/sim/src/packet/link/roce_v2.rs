@@ -61,7 +61,7 @@ pub enum IpRoute {
 pub struct RoceV2Address {
     /// Destination MAC address.
     pub destination: [u8; 6],
-    /// Identifier of the VLAN, if any.
+    /// Identifier of the VLAN, if any. A tag with identifier 0 has a priority alone (IEEE 802.1Q, 6.9).
     pub vlan: Option<u16>,
     /// IP addresses of source and destination as GIDs in wire order.
     pub gids: [[u8; 16]; 2],
@@ -249,8 +249,8 @@ impl RoceV2Link {
     #[inline]
     pub(in crate::packet) const fn address(&self) -> RoceV2Address {
         let vlan = match self.vlan {
+            Some(VlanTag { id: 0, .. }) | None => None,
             Some(tag) => Some(tag.id),
-            None => None,
         };
         let (gids, is_multicast) = (self.route.gids(), self.route.is_multicast());
         RoceV2Address { destination: self.destination, vlan, gids, is_multicast }
@@ -402,14 +402,14 @@ pub(in crate::packet) fn address(frame: &[u8]) -> Option<(RoceV2Address, &[u8])>
     };
     let mut found = take_type()?;
     if found == ether_type::VLAN {
-        vlan = Some(take_type()? & VlanHeader::ID.max() as u16);
+        vlan = Some(take_type()? & VlanHeader::ID.max() as u16).filter(|id| *id != 0);
         found = take_type()?;
     }
     let (protocol, gids, is_multicast, udp) = match found {
         ether_type::IPV4 => {
             let header = View::<Ipv4Header>::new(rest)?;
-            // Version and length without options.
-            if rest.first() != Some(&0x45) {
+            // Version and length without options. Fragments have to be put together before they have a UDP header.
+            if rest.first() != Some(&0x45) || header.is_set(Ipv4Header::FRAGMENT) {
                 return None;
             }
             let source = header.get(Ipv4Header::SOURCE).to_be_bytes();
