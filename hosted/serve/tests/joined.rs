@@ -55,10 +55,16 @@ impl<S: Read + Write> Peer<S> {
         frame
     }
 
-    /// Returns whether the server ends the connection.
+    /// Returns whether the server ends the connection, behind what it has sent.
     fn is_ended(&mut self) -> bool {
-        // Unread bytes turn the end into a reset.
-        !matches!(self.0.read(&mut [0; 64]), Ok(1..))
+        loop {
+            match self.0.read(&mut [0; 4096]) {
+                Ok(1..) => {}
+                Ok(0) => return true,
+                // Unread bytes turn the end into a reset.
+                Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+            }
+        }
     }
 }
 
@@ -365,6 +371,59 @@ fn a_peer_goes_away_and_returns() {
         a.send(&frame(2, 1, 99));
         wait("the loss", || lan.server.joined()[1].sends_dropped == before + 1);
     }
+}
+
+#[test]
+fn a_new_peer_takes_the_place_of_one_that_holds_a_listening_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan, [mut a, b]) = peers(folder.path(), 0x80e, ["a", "b"]);
+    let mut holders = vec![b];
+    // Nothing, half a length, half a frame. None of them reads.
+    for (round, bytes) in [&[][..], &[0, 0], &[0, 0, 0, 60, 1, 2, 3]].into_iter().enumerate() {
+        let mut holder = Peer::connect(&folder.path().join("b"));
+        assert!(holders.pop().unwrap().is_ended(), "the peer before");
+        holder.0.write_all(bytes).unwrap();
+        for _ in 0..5000 {
+            a.send(&frame(2, 1, 99));
+        }
+        let mut honest = Peer::connect(&folder.path().join("b"));
+        assert!(holder.is_ended(), "holder {round}");
+        honest.send(&frame(EVERYONE, 2, 7));
+        assert_eq!(a.receive(), frame(EVERYONE, 2, 7));
+        let answer = frame(2, 1, round as u32);
+        a.send(&answer);
+        while honest.receive() != answer {}
+        holders.push(honest);
+    }
+    lan.wait_said("join2: another peer takes the place of this one");
+    // Those that come and go, or wait for their turn, hold nothing.
+    drop(holders);
+    let path = folder.path().join("b");
+    for _ in 0..30 {
+        drop(UnixStream::connect(&path));
+    }
+    let mut last = Peer::connect(&path);
+    last.send(&frame(EVERYONE, 2, 8));
+    assert_eq!(a.receive(), frame(EVERYONE, 2, 8));
+    let start = Instant::now();
+    drop(lan);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_listener_that_hangs_up_at_once_is_tried_ten_times_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("listens");
+    let listener = UnixListener::bind(&path).unwrap();
+    let lan = Lan::start(folder.path(), 0x80f, &[format!("stream:unix:{}", path.display())]);
+    let start = Instant::now();
+    let mut count = 0;
+    while start.elapsed() < Duration::from_secs(1) {
+        drop(listener.accept().unwrap());
+        count += 1;
+    }
+    assert!((1..=11).contains(&count), "{count}");
+    drop(lan);
 }
 
 #[test]

@@ -95,8 +95,11 @@ struct State {
     stats: JoinedStats,
     /// The server has ended.
     closed: bool,
-    /// The socket at which the far end may wait.
+    /// The sockets at which the far end may wait: of the peer, and one that listens for the next.
     socket: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
+    /// The connection of a peer that takes the place of the one before.
+    next_peer: Option<OwnedFd>,
 }
 
 /// What the far end has to do.
@@ -112,7 +115,7 @@ pub(super) enum Work {
 impl Cable {
     pub(super) fn new(name: String, address: String, ports: usize, log: &Log) -> Self {
         let stats = JoinedStats { name: name.clone(), address, ..JoinedStats::default() };
-        let state = State { queues: SourceQueues::new(ports), stats, closed: false, socket: None };
+        let state = State { queues: SourceQueues::new(ports), stats, closed: false, socket: None, listener: None, next_peer: None };
         Self { lines: RateLimited::new(name, log.clone()), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -162,11 +165,43 @@ impl Cable {
         self.state().closed
     }
 
-    /// Sets the socket that is shut down when the server ends. Returns `false` if it has ended.
+    /// Sets the socket that is shut down when the server ends, or another peer takes the place. Returns `false` if that has
+    /// happened already.
     pub(super) fn set_socket(&self, socket: Option<OwnedFd>) -> bool {
         let mut state = self.state();
         state.socket = socket.filter(|_| !state.closed);
+        !state.closed && state.next_peer.is_none()
+    }
+
+    /// Sets the socket that listens for peers, which is shut down when the server ends. Returns `false` if it has ended.
+    pub(super) fn set_listener(&self, listener: OwnedFd) -> bool {
+        let mut state = self.state();
+        state.listener = Some(listener).filter(|_| !state.closed);
         !state.closed
+    }
+
+    /// Gives the connection of the next peer to [`Self::next_peer`]. That of the one before is shut down: it may be one that is
+    /// silent for ever. Returns `false` if the server has ended.
+    pub(super) fn replace_peer(&self, stream: OwnedFd) -> bool {
+        let mut state = self.state();
+        if state.closed {
+            return false;
+        }
+        let is_replaced = state.socket.as_ref().is_some_and(|socket| rustix::net::shutdown(socket, Shutdown::Both).is_ok());
+        state.next_peer = Some(stream);
+        drop(state);
+        self.changed.notify_all();
+        if is_replaced {
+            self.line(format_args!("another peer takes the place of this one"));
+        }
+        true
+    }
+
+    /// Waits for the connection of the next peer. `None`: the server has ended.
+    pub(super) fn next_peer(&self) -> Option<OwnedFd> {
+        let state = self.state();
+        let waits = self.changed.wait_while(state, |state| !state.closed && state.next_peer.is_none());
+        waits.unwrap_or_else(PoisonError::into_inner).next_peer.take()
     }
 
     /// Lets the switch send frames, or no more. Those that wait are lost.
@@ -213,7 +248,8 @@ impl Cable {
         state.closed = true;
         let lost = state.queues.clear();
         state.stats.sends_dropped += lost as u64;
-        if let Some(socket) = state.socket.take() {
+        state.next_peer = None;
+        for socket in [state.socket.take(), state.listener.take()].into_iter().flatten() {
             // A socket without a peer need not be interrupted.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }

@@ -8,6 +8,7 @@
 mod address;
 mod cable;
 mod datagram;
+mod frame_stream;
 mod stream;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::socket::Claim;
 
 pub use self::address::{DatagramAddress, JoinedWire, JoinedWireError, StreamAddress};
 pub use self::cable::JoinedStats;
+pub use self::frame_stream::{FrameStream, FrameTooLong};
 pub(crate) use self::cable::{Cable, Deliver, NearEnd};
 
 /// The far end of a cable, before it runs.

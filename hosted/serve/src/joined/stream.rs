@@ -1,26 +1,27 @@
 //! A cable over a connection: each frame follows its length in four bytes (big-endian), as in QEMU's `net/stream.c`.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use super::address::StreamAddress;
 use super::cable::{Cable, Deliver, Work};
+use super::frame_stream::{FrameStream, FrameTooLong};
 use crate::error::{Gone, MAX_SOCKET_PATH, ServeError};
 use crate::socket::{self, Claim};
 
-/// Maximum length that a peer may announce, which is QEMU's (`NET_BUFSIZE`). A longer one ends the connection.
-const MAX_LENGTH: usize = 4096 + 65536;
 /// Bytes that are sent or received at a time.
 const BATCH: usize = 1 << 16;
-/// Interval between attempts to connect or to accept.
+/// How long a frame may take from its first byte to its last one. A peer that stops within a frame is not one to wait for.
+const FRAME_TIME: Duration = Duration::from_secs(10);
+/// Interval between attempts to connect, and between peers that are accepted.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of an attempt to connect by TCP.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -58,31 +59,18 @@ impl Meeting {
         }
     }
 
-    /// Returns a connection.
-    fn meet(&self, cable: &Cable) -> io::Result<OwnedFd> {
-        let stream = match self {
-            Self::Listen(listener) => {
-                if !cable.set_socket(Some(listener.try_clone()?)) {
-                    return Err(io::ErrorKind::NotConnected.into());
-                }
-                rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)?
-            }
-            Self::Connect(StreamAddress::Unix(path)) => UnixStream::connect(path)?.into(),
-            Self::Connect(StreamAddress::Tcp(address)) => connect(address)?.into(),
-        };
-        // Options of TCP, which other sockets refuse.
-        if sockopt::set_tcp_nodelay(&stream, true).is_ok() {
-            sockopt::set_socket_keepalive(&stream, true)?;
-            sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
-            sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
-            sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
-        }
-        Ok(stream)
+}
+
+/// Connects to the other end.
+fn connect(address: &StreamAddress) -> io::Result<OwnedFd> {
+    match address {
+        StreamAddress::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+        StreamAddress::Tcp(address) => connect_tcp(address).map(OwnedFd::from),
     }
 }
 
 /// Connects to one of the addresses of a host.
-fn connect(address: &str) -> io::Result<TcpStream> {
+fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut failed = io::ErrorKind::AddrNotAvailable.into();
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -112,26 +100,78 @@ impl io::Write for Socket {
     }
 }
 
+/// Sets the options of a connection.
+fn set_options(stream: &OwnedFd) -> io::Result<()> {
+    // A receiver looks at the clock that often within a frame.
+    sockopt::set_socket_timeout(stream, sockopt::Timeout::Recv, Some(FRAME_TIME / 10))?;
+    // Options of TCP, which other sockets refuse.
+    if sockopt::set_tcp_nodelay(stream, true).is_ok() {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    }
+    Ok(())
+}
+
+/// Errors of attempts to meet, each kind logged once: there are ten attempts per second.
+#[derive(Default)]
+struct Attempts(Option<io::ErrorKind>);
+
+impl Attempts {
+    fn log(&mut self, cable: &Cable, result: io::Result<()>) {
+        match result {
+            Ok(()) => self.0 = None,
+            Err(error) if self.0 != Some(error.kind()) && !cable.is_closed() => {
+                cable.line(format_args!("{error}; it is tried again"));
+                self.0 = Some(error.kind());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 /// Exchanges frames with one peer after another.
 pub(super) fn run(cable: &Arc<Cable>, meeting: Meeting, deliver: impl Deliver) {
-    let mut logged = None;
-    while !cable.is_closed() {
-        match meeting.meet(cable).and_then(|stream| carry(cable, stream, deliver.clone())) {
-            Ok(()) => logged = None,
-            Err(error) => {
-                // Logged once for each kind of error: there are ten attempts per second.
-                if logged != Some(error.kind()) && !cable.is_closed() {
-                    cable.line(format_args!("{error}; it is tried again"));
-                    logged = Some(error.kind());
-                }
+    let mut attempts = Attempts::default();
+    match meeting {
+        Meeting::Connect(address) => {
+            while !cable.is_closed() {
+                attempts.log(cable, connect(&address).and_then(|stream| carry(cable, stream, deliver.clone())));
+                // Also after a connection, which the other end may have ended at once.
                 cable.pause(RETRY_INTERVAL);
+            }
+        }
+        Meeting::Listen(listener) => {
+            let accepts = Arc::clone(cable);
+            let acceptor = thread::Builder::new().name(format!("{} new", cable.name()));
+            if let Err(error) = acceptor.spawn(move || accept(&accepts, &listener)) {
+                return cable.line(format_args!("cannot start a thread: {error}"));
+            }
+            while let Some(stream) = cable.next_peer() {
+                attempts.log(cable, carry(cable, stream, deliver.clone()));
             }
         }
     }
 }
 
+/// Accepts peers until the server ends. Each takes the place of the one before.
+fn accept(cable: &Cable, listener: &OwnedFd) {
+    let mut attempts = Attempts::default();
+    let Ok(copy) = listener.try_clone() else { return cable.line(format_args!("no descriptor is left for it")) };
+    let mut is_open = cable.set_listener(copy);
+    while is_open {
+        let accepted = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC);
+        attempts.log(cable, accepted.map_err(io::Error::from).map(|stream| is_open = cable.replace_peer(stream)));
+        // Peers that come one upon the other each cost two threads.
+        cable.pause(RETRY_INTERVAL);
+        is_open &= !cable.is_closed();
+    }
+}
+
 /// Exchanges frames until the connection ends.
 fn carry(cable: &Arc<Cable>, stream: OwnedFd, deliver: impl Deliver) -> io::Result<()> {
+    set_options(&stream)?;
     let (mut output, input) = (Socket(stream.try_clone()?), Socket(stream.try_clone()?));
     if !cable.set_socket(Some(stream)) {
         return Ok(());
@@ -139,7 +179,7 @@ fn carry(cable: &Arc<Cable>, stream: OwnedFd, deliver: impl Deliver) -> io::Resu
     let receives = Arc::clone(cable);
     cable.set_connected(true);
     let receiver = thread::Builder::new().name(format!("{} in", cable.name())).spawn(move || {
-        let ended = receive(&receives, input, &deliver);
+        let ended = receive(&receives, input, FRAME_TIME, &deliver);
         receives.set_connected(false);
         ended
     });
@@ -149,9 +189,7 @@ fn carry(cable: &Arc<Cable>, stream: OwnedFd, deliver: impl Deliver) -> io::Resu
     while let Work::Frames(frames) = cable.next(BATCH) {
         bytes.clear();
         for frame in &frames {
-            // None is so long that its length has more than 32 bits.
-            bytes.extend((frame.len() as u32).to_be_bytes());
-            bytes.extend(frame);
+            FrameStream::append(frame, &mut bytes);
         }
         let is_sent = output.write_all(&bytes).is_ok();
         let count = frames.len() as u64;
@@ -171,9 +209,10 @@ fn carry(cable: &Arc<Cable>, stream: OwnedFd, deliver: impl Deliver) -> io::Resu
             End::Within(have, len) => {
                 cable.line(format_args!("connection ended within a frame: {have} of {len} bytes came"));
             }
-            End::TooLong(len) => cable.line(format_args!(
-                "connection ended: a frame of {len} bytes announced, {MAX_LENGTH} at most are of the format of -netdev stream"
-            )),
+            End::Stalled(have, len) => {
+                cable.line(format_args!("connection ended: {have} of {len} bytes of a frame came in {} s", FRAME_TIME.as_secs()));
+            }
+            End::TooLong(error) => cable.line(format_args!("connection ended: {error}")),
         }
     }
     Ok(())
@@ -186,44 +225,95 @@ enum End {
     Gone,
     /// After so many bytes of a frame and its length, of so many.
     Within(usize, usize),
+    /// The rest of a frame did not come in time, after so many bytes of it and its length, of so many.
+    Stalled(usize, usize),
     /// A length that no frame has.
-    TooLong(usize),
+    TooLong(FrameTooLong),
 }
 
-/// Receives frames until the connection or the server ends, and shuts the connection down.
-fn receive(cable: &Cable, input: Socket, deliver: &impl Deliver) -> End {
-    let mut input = BufReader::with_capacity(BATCH, input);
-    let end = loop {
-        match receive_frame(cable, &mut input, deliver) {
-            Ok(Ok(())) => {}
-            Ok(Err(Gone)) => break End::Gone,
-            Err(end) => break end,
-        }
-    };
+/// Receives frames, each within `limit`, until the connection or the server ends, and shuts the connection down.
+fn receive(cable: &Cable, mut input: Socket, limit: Duration, deliver: &impl Deliver) -> End {
+    let end = receive_frames(cable, &mut input, limit, deliver);
     if end != End::Gone && !cable.is_closed() {
         cable.count(|stats| stats.violations += 1);
     }
     // Ends a sender that waits for the peer.
-    let _ = rustix::net::shutdown(input.get_ref().0.as_fd(), Shutdown::Both);
+    let _ = rustix::net::shutdown(input.0.as_fd(), Shutdown::Both);
     end
 }
 
-fn receive_frame(cable: &Cable, input: &mut BufReader<Socket>, deliver: &impl Deliver) -> Result<Result<(), Gone>, End> {
-    const LENGTH: usize = size_of::<u32>();
-    if input.fill_buf().map_err(|_| End::Gone)?.is_empty() {
-        return Err(End::Gone);
+fn receive_frames(cable: &Cable, input: &mut Socket, limit: Duration, deliver: &impl Deliver) -> End {
+    let mut buffer = vec![0; BATCH];
+    let mut stream = FrameStream::default();
+    // Until when the frame has to end that has begun.
+    let mut until = None;
+    loop {
+        let mut bytes = match input.read(&mut buffer) {
+            Ok(0) => return stream.begun().map_or(End::Gone, |(have, len)| End::Within(have, len)),
+            Ok(len) => buffer.get(..len).unwrap_or_default(),
+            // The timeout, or a signal.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => &[],
+            Err(_) => return End::Gone,
+        };
+        while !bytes.is_empty() {
+            match stream.take(&mut bytes) {
+                Ok(None) => {}
+                Ok(Some(frame)) => {
+                    until = None;
+                    if let Err(Gone) = cable.take(frame, deliver) {
+                        return End::Gone;
+                    }
+                }
+                Err(error) => return End::TooLong(error),
+            }
+        }
+        // Between two frames a peer may be silent for ever.
+        let Some((have, len)) = stream.begun() else { continue };
+        if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + limit) {
+            return End::Stalled(have, len);
+        }
     }
-    let mut length = Vec::new();
-    let have = input.by_ref().take(LENGTH as u64).read_to_end(&mut length).map_err(|_| End::Gone)?;
-    let Some(length) = length.first_chunk() else { return Err(End::Within(have, LENGTH)) };
-    let len = u32::from_be_bytes(*length) as usize;
-    if len > MAX_LENGTH {
-        return Err(End::TooLong(len));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Log;
+
+    /// Half a length, half a frame, and one whose bytes come so slowly that it never ends.
+    #[test]
+    fn a_frame_has_to_end_in_time_and_silence_between_frames_has_not() {
+        let limit = Duration::from_millis(200);
+        let last = [0; 60];
+        for (bytes, drips, end) in [
+            (&[0, 0][..], false, End::Stalled(2, 4)),
+            (&[0, 0, 0, 60, 1, 2, 3], false, End::Stalled(7, 64)),
+            (&[0, 1, 0, 0], true, End::Gone),
+        ] {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            near.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let cable = Cable::new("join1".into(), "here".into(), 1, &Log::discard());
+            let start = Instant::now();
+            let ended = thread::scope(|scope| {
+                let receiver = scope.spawn(|| receive(&cable, Socket(near.into()), limit, &|_| Ok(true)));
+                // Silence, and a whole frame.
+                thread::sleep(limit * 2);
+                far.write_all(&[&60_u32.to_be_bytes()[..], &last].concat()).unwrap();
+                thread::sleep(limit * 2);
+                far.write_all(bytes).unwrap();
+                while drips && far.write_all(&[0]).is_ok() {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                receiver.join().unwrap()
+            });
+            assert!(start.elapsed() >= limit * 5);
+            if drips {
+                assert!(matches!(ended, End::Stalled(have, 65_540) if have > 4), "{ended:?}");
+            } else {
+                assert_eq!(ended, end);
+            }
+            let stats = cable.stats();
+            assert_eq!((stats.received, stats.violations), (1, 1));
+        }
     }
-    let mut frame = Vec::with_capacity(len);
-    let have = input.by_ref().take(len as u64).read_to_end(&mut frame).map_err(|_| End::Gone)?;
-    if have < len {
-        return Err(End::Within(LENGTH + have, LENGTH + len));
-    }
-    Ok(cable.take(frame, deliver))
 }
