@@ -88,6 +88,17 @@ pub enum Finding {
         /// Device address.
         addr: u64,
     },
+    /// A frame had, as its sender's, a MAC address of another port of the Ethernet switch. On a bound port also one that is nobody's:
+    /// such frames were dropped. Reported once for each address.
+    ForeignMac {
+        /// MAC address.
+        mac: [u8; 6],
+    },
+    /// The same for an IP address, and so a GID of RoCEv2, in wire order: that of IPv4 as an IPv4-mapped one.
+    ForeignIp {
+        /// IP address.
+        ip: [u8; 16],
+    },
     /// A doorbell has a length that no doorbell has, or lies where none is.
     MalformedDoorbell {
         /// UAR page.

@@ -376,7 +376,7 @@ pub enum ConfigError {
 }
 
 /// A MAC address as text.
-struct Mac([u8; 6]);
+pub(crate) struct Mac(pub(crate) [u8; 6]);
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

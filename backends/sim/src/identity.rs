@@ -39,6 +39,8 @@ pub(crate) struct LidTaken(pub(crate) u16);
 pub struct PortIdentity {
     /// Nobody has any of the rest on an Ethernet port, apart from the partition that all are in.
     is_ethernet: bool,
+    /// Permanent MAC address of an Ethernet port with a device.
+    mac: Option<[u8; 6]>,
     lid: AtomicU16,
     gid_prefix: AtomicU64,
     /// GUIDs of the GID table; 0 for an unused entry.
@@ -56,7 +58,8 @@ impl PortIdentity {
     pub(crate) fn new(config: &DeviceConfig) -> Self {
         let is_ethernet = config.mac().is_some();
         let lid = AtomicU16::new(if config.managed || is_ethernet { NO_LID } else { config.lid });
-        let identity = Self { is_ethernet, lid, gid_prefix: AtomicU64::new(config.gid_prefix), ..Self::nobody() };
+        let mac = config.mac();
+        let identity = Self { is_ethernet, mac, lid, gid_prefix: AtomicU64::new(config.gid_prefix), ..Self::nobody() };
         if !is_ethernet {
             identity.set_guid(0, config.port_guid);
         }
@@ -79,6 +82,11 @@ impl PortIdentity {
         self.is_ethernet
     }
 
+    /// Returns the permanent MAC address of an Ethernet port with a device.
+    pub const fn mac(&self) -> Option<[u8; 6]> {
+        self.mac
+    }
+
     /// Returns the local identifier, 0 if the port has none.
     pub fn lid(&self) -> u16 {
         self.lid.load(Ordering::Relaxed)
@@ -88,6 +96,7 @@ impl PortIdentity {
     pub(crate) fn nobody() -> Self {
         Self {
             is_ethernet: false,
+            mac: None,
             lid: AtomicU16::new(NO_LID),
             gid_prefix: AtomicU64::new(LINK_LOCAL_PREFIX),
             guids: Default::default(),

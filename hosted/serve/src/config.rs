@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::wire::WireFaults;
 
+use crate::binding::PortBinding;
 use crate::capture::Capture;
 use crate::control_line::ControlLine;
 use crate::joined::JoinedWire;
@@ -47,6 +48,8 @@ pub struct ServerConfig {
     /// Wires of other programs, each at a port of the switch that joins the Ethernet ports. Their sockets at paths have
     /// [`ServerConfig::socket_mode`].
     pub joined: Vec<JoinedWire>,
+    /// Ethernet ports that send frames from their own addresses alone.
+    pub bindings: Vec<PortBinding>,
     /// Maximum total size of the memory files of each client, in bytes.
     pub guest_memory: u64,
     /// Faults of the wire.
@@ -76,6 +79,7 @@ impl ServerConfig {
             socket_mode: None,
             link: None,
             joined: Vec::new(),
+            bindings: Vec::new(),
             guest_memory: DEFAULT_GUEST_MEMORY,
             wire_faults: WireFaults::NONE,
             seed: 1,

@@ -20,10 +20,11 @@ use std::thread;
 use std::time::{self, Duration};
 
 use bareverbs::Instant;
-use bareverbs_sim::fabric::{Fabric, Tap, Uplink};
+use bareverbs_sim::fabric::{Arrival, Fabric, StationAddress, Tap, Uplink};
 use bareverbs_sim::wire::{PortId, Wire};
 
 use crate::adaptive_poll::AdaptivePoll;
+use crate::binding::PortBinding;
 use crate::device_slot::DeviceSlot;
 use crate::error::{Gone, ServeError};
 use crate::interrupts::Vectors;
@@ -134,16 +135,16 @@ impl DeviceHandle {
         Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
     }
 
-    /// Puts a frame that came out of the cable of a port on the wire. Returns whether it is there; otherwise it is lost.
-    pub(crate) fn arrive_at(&self, port: PortId, frame: Vec<u8>) -> Result<bool, Gone> {
+    /// Puts a frame that came out of the cable of a port on the wire. If it is not there afterwards, it is lost.
+    pub(crate) fn arrive_at(&self, port: PortId, frame: Vec<u8>) -> Result<Arrival, Gone> {
         self.served()?;
         let shared = &self.shared;
-        let is_on_wire = shared.fabric.arrive_at(port, frame, shared.now(), |port| shared.reach(port));
+        let arrival = shared.fabric.arrive_at(port, frame, shared.now(), |port| shared.reach(port));
         // If the wire delays it, a runner has to wake in time.
         if shared.fabric.wire_due().is_some() {
             shared.reach(PortId(self.device));
         }
-        Ok(is_on_wire)
+        Ok(arrival)
     }
 
     /// Returns the frames that the switch dropped at the port of the device.
@@ -388,6 +389,11 @@ impl Devices {
     /// Returns the handle of a device.
     pub(crate) fn handle(&self, device: usize) -> DeviceHandle {
         DeviceHandle { device, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Binds a port to addresses.
+    pub(crate) fn bind(&self, port: PortId, binding: &PortBinding) -> Result<(), StationAddress> {
+        self.shared.fabric.bind(port, &binding.macs, &binding.ips)
     }
 
     /// Shows all frames that arrive to a tap.
@@ -728,7 +734,12 @@ mod tests {
         handle.inspect(|slot| slot.device.set_time(Instant::from_nanos(u64::MAX / 2))).unwrap();
         let runner = devices.start().unwrap();
         for number in 0..3 {
-            assert_eq!(handle.arrive_at(PortId(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, number]), Ok(true));
+            assert_eq!(
+                handle
+                    .arrive_at(PortId(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, number])
+                    .map(|arrival| arrival.is_on_wire),
+                Ok(true)
+            );
             let arrived = frames.recv_timeout(Duration::from_secs(60)).unwrap();
             assert_eq!((arrived[11], arrived.len()), (number, 60));
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use bareverbs_sim::ConfigError;
 
+use crate::binding::BindingError;
 use crate::config::MAX_LID;
 
 /// Maximum length of a socket's path in bytes: 108 with the terminating zero (unix(7)).
@@ -59,6 +60,8 @@ pub enum ServeError {
     NoSuchLid(u16),
     /// Wires join the Ethernet of a server without Ethernet ports.
     JoinedInfiniBand,
+    /// The port of this name cannot be bound to its addresses.
+    Binding(String, BindingError),
     /// The socket could not be created.
     Socket(PathBuf, String),
     /// The socket of a joined wire could not be created for this address.
@@ -95,6 +98,7 @@ impl fmt::Display for ServeError {
             }
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::JoinedInfiniBand => write!(f, "wires of others can join Ethernet ports alone, and there are none"),
+            Self::Binding(port, error) => write!(f, "port {port}: {error}"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Address(address, error) => write!(f, "{address}: {error}"),
             Self::Interrupts(error) => write!(f, "interrupts need asynchronous input and output (io_setup): {error}"),

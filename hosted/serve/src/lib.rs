@@ -26,6 +26,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod adaptive_poll;
+mod binding;
 mod capture;
 mod client_memory;
 mod config;
@@ -55,6 +56,7 @@ mod source_queues;
 pub mod trace;
 mod wire_link;
 
+pub use binding::{BindingError, PortBinding};
 pub use capture::Capture;
 pub use config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 pub use control_line::{Action, ControlLine, ParseError};

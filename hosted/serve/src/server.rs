@@ -14,6 +14,7 @@ use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, PortId, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting, PortKind};
 
+use crate::binding::{BindingError, PortBinding};
 use crate::client_memory::{Bounds, ClientMemory, Reach};
 use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 use crate::control::{self, Control};
@@ -135,6 +136,7 @@ impl Server {
         let near_ends = near_ends.into_iter().map(|near| Box::new(near) as Box<dyn Uplink + Send>).collect();
         let wire = with_faults(config.wire_faults, config.seed, wire);
         let all = Devices::new(slots, wire, uplink, near_ends, &config.log);
+        bind(&all, &ports, &config.bindings)?;
         if let Some(capture) = &config.capture {
             all.set_tap(capture.tap(ports.into_iter()));
         }
@@ -338,10 +340,30 @@ fn is_ethernet(device: &DeviceConfig) -> bool {
 
 /// Creates the cables of the joined wires, at the ports behind those of the devices.
 fn join(config: &ServerConfig) -> Result<(Vec<NearEnd>, Vec<FarEnd>), ServeError> {
-    let ports = config.devices.len() + config.joined.len();
-    let cable = |(number, wire)| joined::join(format!("join{}", number + 1), wire, ports, config.socket_mode, &config.log);
+    let name = |number: usize| format!("join{}", number + 1);
+    let devices = config.devices.iter().map(|device| format!("lid{}", device.config.lid));
+    let ports: Vec<String> = devices.chain((0..config.joined.len()).map(name)).collect();
+    let cable = |(number, wire)| joined::join(name(number), wire, ports.clone(), config.socket_mode, &config.log);
     let cables: Result<Vec<_>, ServeError> = config.joined.iter().enumerate().map(cable).collect();
     Ok(cables?.into_iter().unzip())
+}
+
+/// Binds ports, whose names and kinds are given in their order, to their addresses.
+fn bind(all: &Devices, ports: &[(String, PortKind)], bindings: &[PortBinding]) -> Result<(), ServeError> {
+    for (number, binding) in bindings.iter().enumerate() {
+        let refused = |error| ServeError::Binding(binding.port.clone(), error);
+        let place = ports.iter().position(|(name, kind)| *name == binding.port && *kind != PortKind::InfiniBand);
+        let place = place.ok_or_else(|| refused(BindingError::NoSuchPort))?;
+        if bindings.iter().take(number).any(|earlier| earlier.port == binding.port) {
+            return Err(refused(BindingError::Twice));
+        }
+        let is_cable = matches!(ports.get(place), Some((_, PortKind::Ethernet { mac: [0, 0, 0, 0, 0, 0] })));
+        if is_cable && binding.macs.is_empty() {
+            return Err(refused(BindingError::NoMac));
+        }
+        all.bind(PortId(place), binding).map_err(|address| refused(BindingError::Taken(address)))?;
+    }
+    Ok(())
 }
 
 /// Creates a device with its tracers.

@@ -426,6 +426,106 @@ fn a_listener_that_hangs_up_at_once_is_tried_ten_times_a_second() {
     drop(lan);
 }
 
+/// An answer of ARP for everybody: station `source` says that 10.0.0.`address` is its own.
+fn arp(source: u8, address: u8) -> Vec<u8> {
+    let mac = [2, 0, 0, 0, 0, source];
+    let mut frame =
+        [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac, &[10, 0, 0, address], &[0xff; 6], &[10, 0, 0, address]]
+            .concat();
+    frame.resize(60, 0);
+    frame
+}
+
+#[test]
+fn nobody_takes_an_address_to_which_a_port_is_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a", "b", "c"];
+    let wires = names.map(|name| format!("stream:unix:{},server=on", folder.path().join(name).display()));
+    let bindings = ["join1=02:00:00:00:00:01,10.0.0.1", "join2=02:00:00:00:00:02"].map(|text| text.parse().unwrap()).to_vec();
+    let lan = Lan::of(ServerConfig { bindings, ..config(folder.path(), 0x810, &wires) });
+    let mut peers = names.map(|name| Peer::connect(&folder.path().join(name)));
+    lan.wait_connected();
+    introduce(&mut peers);
+    let [a, b, c] = &mut peers;
+    // The third one takes what it can: the MAC address, the IP address, that of a port which has no IP address of its own.
+    for stolen in [frame(EVERYONE, 1, 1), frame(2, 1, 1), arp(3, 1), frame(EVERYONE, 2, 1)] {
+        c.send(&stolen);
+    }
+    // A bound one does not become another either.
+    b.send(&frame(EVERYONE, 7, 1));
+    a.send(&arp(1, 9));
+    a.send(&arp(1, 1));
+    assert_eq!((b.receive(), c.receive()), (arp(1, 1), arp(1, 1)));
+    // The frames for the victim still come to it.
+    for number in 0..100 {
+        b.send(&frame(1, 2, number));
+        assert_eq!(a.receive(), frame(1, 2, number));
+    }
+    c.send(&arp(3, 3));
+    assert_eq!(a.receive(), arp(3, 3));
+    c.hears_nothing();
+    for line in [
+        "join3: the peer sends from the MAC address 02:00:00:00:00:01 of join1: refused",
+        "join3: the peer sends from the IP address 10.0.0.1 of join1: refused",
+        "join3: the peer sends from the MAC address 02:00:00:00:00:02 of join2: refused",
+        "join2: the peer sends from the MAC address 02:00:00:00:00:07, which is not its own: refused",
+        "join1: the peer sends from the IP address 10.0.0.9, which is not its own: refused",
+    ] {
+        lan.wait_said(line);
+    }
+    let stats = lan.server.stop().joined;
+    assert_eq!(stats.iter().map(|wire| wire.receives_refused).collect::<Vec<_>>(), [1, 1, 4]);
+}
+
+#[test]
+fn without_a_binding_a_thief_of_addresses_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lan, mut peers) = peers(folder.path(), 0x811, ["a", "b"]);
+    introduce(&mut peers);
+    let [a, b] = &mut peers;
+    a.send(&arp(1, 1));
+    assert_eq!(b.receive(), arp(1, 1));
+    for _ in 0..3 {
+        b.send(&arp(2, 1));
+        assert_eq!(a.receive(), arp(2, 1), "it is let do");
+    }
+    b.send(&frame(EVERYONE, 1, 1));
+    // The permanent address of the device.
+    let mut device = frame(EVERYONE, 0, 2);
+    device[6..12].copy_from_slice(&[0, 2, 0xc9, 8, 0x11, 0]);
+    b.send(&device);
+    lan.wait_said("join2: the peer sends from the IP address 10.0.0.1 of join1: let pass");
+    lan.wait_said("join2: the peer sends from the MAC address 02:00:00:00:00:01 of join1: let pass");
+    lan.wait_said("join2: the peer sends from the MAC address 00:02:c9:08:11:00 of lid2065: let pass");
+    let said = String::from_utf8(lan.log.bytes()).unwrap();
+    assert_eq!(said.matches("10.0.0.1").count(), 1, "once: {said}");
+}
+
+#[test]
+fn a_binding_that_cannot_be_is_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let wires = ["a", "b"].map(|name| format!("stream:unix:{},server=on", folder.path().join(name).display()));
+    for (texts, said) in [
+        (&["lid7"][..], "port lid7: there is no such Ethernet port"),
+        (&["join3=02:00:00:00:00:01"], "port join3: there is no such Ethernet port"),
+        (&["join1=10.0.0.1"], "port join1: a joined wire is bound to a MAC address: join1=52:54:00:00:00:02,…"),
+        (&["lid2066", "lid2066=10.0.0.1"], "port lid2066: it was bound before"),
+        (
+            &["join1=02:00:00:00:00:01", "join2=02:00:00:00:00:01"],
+            "port join2: another port is bound to the MAC address 02:00:00:00:00:01",
+        ),
+        (
+            &["lid2066=10.0.0.1", "join2=02:00:00:00:00:01,10.0.0.1"],
+            "port join2: another port is bound to the IP address 10.0.0.1",
+        ),
+    ] {
+        let bindings = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let error = Server::start(ServerConfig { bindings, ..config(folder.path(), 0x812, &wires) }).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), said);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn the_faults_of_the_wire_act_on_what_comes_from_peers() {
     let folder = tempfile::tempdir().unwrap();
@@ -485,8 +585,8 @@ fn the_control_socket_says_what_happened_at_each_wire() {
     };
     assert_eq!(
         ask("wires"),
-        "join1 connected=true sent=0 sends_dropped=0 received=1 receives_dropped=0 of_wrong_length=0 violations=0; \
-         join2 connected=false sent=0 sends_dropped=1 received=0 receives_dropped=0 of_wrong_length=0 violations=0\n"
+        "join1 connected=true sent=0 sends_dropped=0 received=1 receives_dropped=0 receives_refused=0 of_wrong_length=0 violations=0; \
+         join2 connected=false sent=0 sends_dropped=1 received=0 receives_dropped=0 receives_refused=0 of_wrong_length=0 violations=0\n"
     );
     let json = ask("wires json");
     assert!(json.starts_with(r#"[{"address":"stream:unix:"#) && json.contains(r#""name":"join2""#), "{json}");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bareverbs_serve::{ControlLine, JoinedWire, parse_number};
+use bareverbs_serve::{ControlLine, JoinedWire, PortBinding, parse_number};
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
@@ -38,6 +38,10 @@ pub struct ServeArgs {
     /// and dgram:udp:HOST:PORT,HOST:PORT have the address here first
     #[arg(long = "join", value_name = "WIRE", requires = "ethernet")]
     pub joined: Vec<JoinedWire>,
+    /// Bind an Ethernet port to its MAC address and to addresses: frames from others are dropped, as are frames of other ports from
+    /// these. PORT is lid1 for a device, join1 for a joined wire; may be repeated
+    #[arg(long = "bind", value_name = "PORT[=ADDRESS,…]", requires = "ethernet")]
+    pub bindings: Vec<PortBinding>,
     /// Identity.
     #[command(flatten)]
     pub identity: IdentityArgs,

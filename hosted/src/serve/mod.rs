@@ -50,6 +50,7 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
         socket_mode: args.socket_mode,
         link: args.link.clone(),
         joined: args.joined.clone(),
+        bindings: args.bindings.clone(),
         guest_memory: args.offer.guest_memory,
         wire_faults: WireFaults {
             loss: injection.loss,

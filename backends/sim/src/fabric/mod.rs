@@ -15,11 +15,14 @@
 //! A port may have a cable instead of a device: its frames leave the process, and those of the other end come in there. The
 //! faults of the wire act on them as on all others. Nobody waits for a cable: a frame that it does not take is lost.
 
+mod claims;
 pub(crate) mod frame_pool;
 mod inbox;
+mod stations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +30,8 @@ use bareverbs::Instant;
 use parking_lot::MutexGuard;
 
 use self::inbox::{Admission, FlowControl, Inbox, Source};
+use self::stations::Stations;
+use crate::audit::{Audit, Finding};
 use crate::config::MIN_ETHERNET_FRAME;
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
@@ -37,6 +42,7 @@ use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, Frame, PortId, Wire};
 
 pub use self::inbox::{LIFETIME, MAX_BYTES, MAX_FRAMES};
+pub use self::stations::{ForeignAddress, StationAddress};
 
 /// Frames that a port takes out of its device, or out of its inbox, at a time.
 const BATCH: usize = 64;
@@ -104,6 +110,16 @@ struct Switch<W> {
     /// Those of the ports that have no device.
     cables: BTreeMap<PortId, Box<dyn Uplink + Send>>,
     tap: Option<Box<dyn Tap + Send>>,
+    stations: Stations,
+}
+
+/// What became of a frame that came out of a cable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Whether it is on the wire.
+    pub is_on_wire: bool,
+    /// An address in it, as its sender's, that is not the port's.
+    pub foreign: Option<ForeignAddress>,
 }
 
 /// A wire, and an inbox at each of its ports.
@@ -147,6 +163,15 @@ fn flow_control(wire: &impl Wire, port: PortId, frame: &[u8]) -> FlowControl {
     if !is_ethernet && is_subnet_management(frame) { FlowControl::None } else { FlowControl::Waits }
 }
 
+/// Reports an address that is not the port's.
+fn report(audit: &mut Audit, found: &ForeignAddress) {
+    let finding = match found.address {
+        StationAddress::Mac(mac) => Finding::ForeignMac { mac },
+        StationAddress::Ip(ip) => Finding::ForeignIp { ip },
+    };
+    audit.report(finding);
+}
+
 fn reach(reached: &mut Vec<PortId>, port: PortId) {
     if !reached.contains(&port) {
         reached.push(port);
@@ -158,7 +183,13 @@ impl<W: Wire> Fabric<W> {
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
         Self {
-            switch: parking_lot::Mutex::new(Switch { wire, uplink, cables: BTreeMap::new(), tap: None }),
+            switch: parking_lot::Mutex::new(Switch {
+                wire,
+                uplink,
+                cables: BTreeMap::new(),
+                tap: None,
+                stations: Stations::default(),
+            }),
             inboxes: Vec::new(),
             filtered: Vec::new(),
             frame_pool: Mutex::new(FramePool::new(SPARE_FRAMES)),
@@ -190,11 +221,29 @@ impl<W: Wire> Fabric<W> {
     fn add_place(&mut self) -> PortId {
         let id = PortId(self.inboxes.len());
         self.inboxes.push(Inbox::default());
+        let switch = self.switch.get_mut();
+        if let Some(mac) = switch.wire.identity(id).and_then(PortIdentity::mac) {
+            switch.stations.add_permanent(id, mac);
+        }
         self.filtered.push(AtomicU64::new(0));
         // Each source has its share of an inbox.
         let sources = self.sources();
         self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
         id
+    }
+
+    /// Binds an Ethernet port to the permanent MAC address of its device, to `macs`, and to `ips` if there are any. From then on it may
+    /// send frames from these addresses alone, and no other port from any of them: such frames are dropped. Looked at are the source
+    /// addresses of Ethernet, IPv4, IPv6 and RoCE, the sender's in ARP, and what neighbour advertisements tell of. The link-local
+    /// addresses that follow from the MAC addresses belong to the port too.
+    ///
+    /// # Errors
+    /// One of the addresses, which another port is bound to. Nothing has changed then.
+    pub fn bind(&self, port: PortId, macs: &[[u8; 6]], ips: &[IpAddr]) -> Result<(), StationAddress> {
+        let mut switch = self.switch();
+        let permanent = switch.wire.identity(port).and_then(PortIdentity::mac);
+        let macs: Vec<[u8; 6]> = permanent.into_iter().chain(macs.iter().copied()).collect();
+        switch.stations.bind(port, &macs, ips)
     }
 
     /// Returns the wire, if this is the only reference to the fabric.
@@ -221,7 +270,7 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Returns the frames of a port that the switch dropped because the port is in another partition or no longer has their
-    /// source LID, and the frames to it of another partition. Frames for groups to it are not counted.
+    /// source LID, or because of an address that it is not bound to, and the frames to it of another partition. Frames for groups to it are not counted.
     pub fn filtered(&self, port: PortId) -> u64 {
         self.filtered.get(port.0).map_or(0, |count| count.load(Ordering::Relaxed))
     }
@@ -334,15 +383,16 @@ impl<W: Wire> Fabric<W> {
 
     /// Puts a frame that came out of the cable of a port on the wire, and calls `reached` for each port that got frames by it. It
     /// is lost if the switch does not take it from there, or if there is no room for it: nobody waits. One that is shorter than an
-    /// Ethernet frame gets zeros behind it. Returns whether it is on the wire.
-    pub fn arrive_at(&self, port: PortId, mut frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> bool {
+    /// Ethernet frame gets zeros behind it.
+    pub fn arrive_at(&self, port: PortId, mut frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> Arrival {
         frame.resize(frame.len().max(MIN_ETHERNET_FRAME), 0);
         let mut ports = Vec::new();
         let mut switch = self.switch();
-        if !admits_from(&switch.wire, port, &frame) {
+        let foreign = switch.stations.judge(port, &frame);
+        if foreign.is_some_and(|foreign| foreign.is_refused) {
             drop(switch);
             self.count_filtered(port);
-            return false;
+            return Arrival { is_on_wire: false, foreign };
         }
         // What the wire has delayed longer than until now makes room.
         self.deliver_from(&mut switch, now, &mut ports);
@@ -353,11 +403,15 @@ impl<W: Wire> Fabric<W> {
         }
         drop(switch);
         ports.iter().for_each(|port| reached(*port));
-        admitted
+        Arrival { is_on_wire: admitted, foreign }
     }
 
     /// Forgets the frames from and for a device that was reset.
     pub fn clear(&self, port: &mut Port) {
+        let mut switch = self.switch();
+        let permanent = switch.wire.identity(port.id).and_then(PortIdentity::mac);
+        switch.stations.forget(port.id, permanent);
+        drop(switch);
         port.outgoing.clear();
         port.held_until = None;
         if let Some(inbox) = self.inboxes.get(port.id.0) {
@@ -417,6 +471,7 @@ impl<W: Wire> Fabric<W> {
     {
         let mut sent = false;
         port.held_until = None;
+        let mut foreign = Vec::new();
         while port.held_until.is_none() {
             while port.outgoing.len() < BATCH
                 && let Some(frame) = device.transmit()
@@ -428,7 +483,9 @@ impl<W: Wire> Fabric<W> {
             }
             let mut switch = self.switch();
             while let Some(frame) = port.outgoing.pop_front() {
-                if !admits_from(&switch.wire, port.id, &frame) {
+                let found = if device.config().mac().is_some() { switch.stations.judge(port.id, &frame) } else { None };
+                foreign.extend(found.filter(|found| found.is_new));
+                if found.is_some_and(|found| found.is_refused) || !admits_from(&switch.wire, port.id, &frame) {
                     self.count_filtered(port.id);
                     sent = true;
                     continue;
@@ -455,6 +512,7 @@ impl<W: Wire> Fabric<W> {
             }
             self.deliver_from(&mut switch, now, &mut port.reached);
         }
+        foreign.into_iter().for_each(|found| report(device.audit_mut(), &found));
         sent
     }
 

@@ -597,7 +597,7 @@ fn a_device_does_not_wait_for_a_cable_and_learns_nothing_of_what_it_lost() {
     };
     // Station 9 is at the cable's other end, and says so.
     let mut reached = Vec::new();
-    assert!(rig.fabric.arrive_at(out, ethernet_frame(7, 9, 1), rig.now, |port| reached.push(port.0)));
+    assert!(rig.fabric.arrive_at(out, ethernet_frame(7, 9, 1), rig.now, |port| reached.push(port.0)).is_on_wire);
     assert_eq!((reached, take(&mut rig, 0), take(&mut rig, 1)), (vec![0, 1], vec![(9, 1)], vec![(9, 1)]));
     rig.devices[1].0.outgoing.push_back(ethernet_frame(1, 2, 5));
     rig.step(1);
@@ -623,11 +623,49 @@ fn a_device_does_not_wait_for_a_cable_and_learns_nothing_of_what_it_lost() {
     // A device that stands still costs the cable what it sends to it.
     for number in 0..many {
         rig.fabric.arrive_at(out, ethernet_frame(2, 9, number), rig.now, |_| {});
-        assert!(number % 1000 != 0 || rig.fabric.arrive_at(out, ethernet_frame(1, 9, number), rig.now, |_| {}));
+        assert!(number % 1000 != 0 || rig.fabric.arrive_at(out, ethernet_frame(1, 9, number), rig.now, |_| {}).is_on_wire);
     }
-    assert!(!rig.fabric.arrive_at(out, ethernet_frame(2, 9, many), rig.now, |_| {}));
+    assert!(!rig.fabric.arrive_at(out, ethernet_frame(2, 9, many), rig.now, |_| {}).is_on_wire);
     assert_eq!(take(&mut rig, 0).len(), many.div_ceil(1000) as usize);
     let kept = take(&mut rig, 1);
     assert_eq!(kept.len() as u64 + rig.fabric.discarded(PortId(1)), u64::from(many) + 1);
     assert!(kept.into_iter().map(|(_, number)| number).eq(0..inbox::share(4) as u32));
+}
+
+/// Who takes a frame: a thief sends from the MAC address of the victim, then somebody answers the victim.
+fn taker(bound: bool) -> (usize, Vec<Finding>, u64) {
+    let mut wire = PerfectWire::default();
+    let config = |number| DeviceConfig::with_lid(number).with_ethernet();
+    let devices = [1, 2, 3].map(|number| Device::new(config(number), Box::new(NoMemory)).unwrap());
+    for device in &devices {
+        wire.attach(device.identity());
+    }
+    let mut fabric = Fabric::new(wire, None);
+    let devices = devices.into_iter().map(|device| (fabric.add_port(), device)).collect();
+    let mut rig = Rig { fabric, devices, now: Instant::from_nanos(1_000_000) };
+    if bound {
+        rig.fabric.bind(PortId(0), &[], &[]).unwrap();
+    }
+    let mac = |number: u8| [0, 2, 0xc9, 0, number, 0];
+    let frame = |to: u8, from: u8| [&mac(to)[..], &mac(from), &[0x88, 0xb5]].concat();
+    for (port, to, from) in [(0, 3, 1), (1, 3, 1), (2, 1, 3)] {
+        rig.devices[port].0.outgoing.push_back(frame(to, from));
+        rig.step(port);
+    }
+    let takers: Vec<usize> = (0..2)
+        .filter(|port| {
+            let mut frames = VecDeque::new();
+            rig.fabric.inboxes[*port].take(&mut frames, usize::MAX, |_| {});
+            frames.into_iter().any(|taken| taken[..] == frame(1, 3))
+        })
+        .collect();
+    assert_eq!(takers.len(), 1);
+    (takers[0], rig.devices[1].1.audit().findings().to_vec(), rig.fabric.filtered(PortId(1)))
+}
+
+#[test]
+fn a_thief_of_a_mac_address_is_stopped_by_a_binding_and_reported_in_any_case() {
+    let finding = vec![Finding::ForeignMac { mac: [0, 2, 0xc9, 0, 1, 0] }];
+    assert_eq!(taker(true), (0, finding.clone(), 1));
+    assert_eq!(taker(false), (1, finding, 0), "as in any switch that learns");
 }

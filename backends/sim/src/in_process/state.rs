@@ -11,10 +11,10 @@ use parking_lot::ReentrantMutex;
 
 use super::config::WorldConfig;
 use crate::capture::PcapNg;
-use crate::config::DeviceConfig;
+use crate::config::PortKind;
 use crate::device::Device;
-use crate::fabric::{Fabric, Port, Tap};
-use crate::wire::{FaultyWire, PerfectWire};
+use crate::fabric::{Fabric, Port, Tap, Uplink};
+use crate::wire::{FaultyWire, PerfectWire, PortId};
 
 /// The file of a capture, which the wire and its owner share.
 pub(super) type CaptureFile = Arc<Mutex<PcapNg<Box<dyn io::Write + Send>>>>;
@@ -94,24 +94,39 @@ pub(super) struct Subnet {
     pub(super) step: Duration,
     pub(super) devices: Vec<(Port, Device)>,
     pub(super) fabric: Fabric<FaultyWire<PerfectWire>>,
-    /// The capture in progress, which describes each device that is added.
+    /// Name and kind of each port.
+    pub(super) ports: Vec<(String, PortKind)>,
+    /// The capture in progress, which describes each port that is added.
     pub(super) capture: Option<CaptureFile>,
 }
 
-/// Describes the port of a device, before its first frame.
-fn describe(file: &CaptureFile, config: &DeviceConfig) {
-    file.lock().unwrap_or_else(PoisonError::into_inner).add_port(&format!("lid{}", config.lid), config.port);
+/// Describes a port, before its first frame.
+fn describe(file: &CaptureFile, name: &str, kind: PortKind) {
+    file.lock().unwrap_or_else(PoisonError::into_inner).add_port(name, kind);
 }
 
 impl Subnet {
     /// Adds a device, whose port is the last one on the wire.
     pub(super) fn add(&mut self, device: Device) -> usize {
         let port = self.fabric.add_port();
-        if let Some(capture) = &self.capture {
-            describe(capture, device.config());
-        }
+        self.name_port(format!("lid{}", device.config().lid), device.config().port);
         self.devices.push((port, device));
         self.devices.len() - 1
+    }
+
+    /// Adds a cable, whose port is the last one on the wire.
+    pub(super) fn add_cable(&mut self, cable: Box<dyn Uplink + Send>) -> PortId {
+        let port = self.fabric.add_cable(cable);
+        let number = self.ports.len() + 1 - self.devices.len();
+        self.name_port(format!("join{number}"), PortKind::Ethernet { mac: [0; 6] });
+        port
+    }
+
+    fn name_port(&mut self, name: String, kind: PortKind) {
+        if let Some(capture) = &self.capture {
+            describe(capture, &name, kind);
+        }
+        self.ports.push((name, kind));
     }
 
     /// Shows what arrives over the wire to a tap, or to none. Ends a capture.
@@ -122,7 +137,7 @@ impl Subnet {
 
     /// Writes what arrives over the wire into a file from now on.
     pub(super) fn begin_capture(&mut self, file: &CaptureFile) {
-        self.devices.iter().for_each(|(_, device)| describe(file, device.config()));
+        self.ports.iter().for_each(|(name, kind)| describe(file, name, *kind));
         self.set_tap(Some(Box::new(Arc::clone(file))));
         self.capture = Some(Arc::clone(file));
     }

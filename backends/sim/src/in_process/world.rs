@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,8 +20,9 @@ use super::state::{CaptureFile, Subnet, WorldState};
 use crate::capture::PcapNg;
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::Device;
-use crate::fabric::{Fabric, Tap};
+use crate::fabric::{Arrival, Fabric, StationAddress, Tap, Uplink};
 use crate::host_memory::HostMemory;
+use crate::identity::PortIdentity;
 use crate::wire::{FaultyWire, PerfectWire, PortId, WireFaults, WireStats};
 
 /// Device address of the first memory of the first host, unless the caller chooses one.
@@ -49,7 +51,14 @@ impl World {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
         let (step, read_step) = (config.step, config.read_step);
         let fabric = Fabric::new(wire, None);
-        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), fabric, config, capture: None }));
+        let subnet = ReentrantMutex::new(RefCell::new(Subnet {
+            step,
+            devices: Vec::new(),
+            fabric,
+            config,
+            ports: Vec::new(),
+            capture: None,
+        }));
         Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
     }
 
@@ -94,6 +103,28 @@ impl World {
     /// Returns the present moment; time stands still over this call.
     pub fn now(&self) -> Instant {
         self.state.now()
+    }
+
+    /// Adds a port of the switch with a cable instead of a device: frames for it go to `cable`, and [`World::arrive_at`] is its other
+    /// end.
+    pub fn add_cable(&self, cable: Box<dyn Uplink + Send>) -> PortId {
+        self.state.with(|subnet| {
+            subnet.fabric.wire_mut().inner_mut().attach(PortIdentity::ethernet());
+            subnet.add_cable(cable)
+        })
+    }
+
+    /// Puts an Ethernet frame that came out of the cable of a port on the wire ([`Fabric::arrive_at`]).
+    pub fn arrive_at(&self, port: PortId, frame: Vec<u8>) -> Arrival {
+        self.state.with(|subnet| subnet.fabric.arrive_at(port, frame, self.now(), |_| {}))
+    }
+
+    /// Binds a port of the switch to addresses ([`Fabric::bind`]).
+    ///
+    /// # Errors
+    /// One of the addresses, which another port is bound to.
+    pub fn bind(&self, port: PortId, macs: &[[u8; 6]], ips: &[IpAddr]) -> Result<(), StationAddress> {
+        self.state.with(|subnet| subnet.fabric.bind(port, macs, ips))
     }
 
     /// Lets devices and wire do what is due, without moving time.
@@ -156,8 +187,8 @@ impl World {
     /// Loses each frame that would go from one host of this world to another from now on, or none any more: one direction of a
     /// partition. What is on its way when a cut begins is lost too.
     pub fn set_cut(&self, from: &Host, to: &Host, cut: bool) {
-        // Devices and ports are attached together, so a device has the number of its port.
-        self.state.with(|subnet| subnet.fabric.wire_mut().set_cut(PortId(from.device), PortId(to.device), cut));
+        let (from, to) = (from.port(), to.port());
+        self.state.with(|subnet| subnet.fabric.wire_mut().set_cut(from, to, cut));
     }
 }
 
@@ -173,6 +204,17 @@ impl Host {
     /// Returns the world around it.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Returns the number of its port on the wire.
+    pub fn port(&self) -> PortId {
+        self.world
+            .state
+            .with(|subnet| {
+                let (port, _) = subnet.devices.get(self.device)?;
+                Some(port.id())
+            })
+            .unwrap_or(PortId(self.device))
     }
 
     /// Returns what a driver is brought up on: registers, `arena` bytes of memory, pages for the firmware, fence and clock of this

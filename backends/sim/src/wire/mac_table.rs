@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::config::is_group_address;
 
-/// MAC addresses that a switch knows at most. It floods frames for others.
-const MAX_ADDRESSES: usize = 16_384;
+/// MAC addresses that a switch knows at one port at most: so that nobody fills its table for others. It floods frames for those that it
+/// does not know.
+const MAX_AT_PORT: usize = 1024;
 
 /// The MAC addresses that an Ethernet switch has learned (IEEE 802.1Q, 8.7).
 #[derive(Clone, Debug, Default)]
 pub(super) struct MacTable {
     ports: BTreeMap<[u8; 6], usize>,
+    /// How many are at each port.
+    counts: BTreeMap<usize, usize>,
 }
 
 /// Returns the MAC address that a frame is for. `None` if it is too short to have one.
@@ -22,10 +25,18 @@ impl MacTable {
     /// Learns where a frame comes from.
     pub(super) fn learn(&mut self, frame: &[u8], from: usize) {
         let Some(source) = frame.get(6..).and_then(|rest| rest.first_chunk()) else { return };
-        if let Some(port) = self.ports.get_mut(source) {
-            *port = from;
-        } else if !is_group_address(*source) && *source != [0; 6] && self.ports.len() < MAX_ADDRESSES {
-            self.ports.insert(*source, from);
+        if self.ports.get(source) == Some(&from) || is_group_address(*source) || *source == [0; 6] {
+            return;
+        }
+        let count = self.counts.entry(from).or_default();
+        if *count >= MAX_AT_PORT {
+            return;
+        }
+        *count += 1;
+        if let Some(before) = self.ports.insert(*source, from)
+            && let Some(count) = self.counts.get_mut(&before)
+        {
+            *count -= 1;
         }
     }
 
@@ -66,17 +77,23 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_learns_no_more_and_forgets_nothing() {
+    fn a_port_with_too_many_addresses_takes_none_more_and_no_room_of_others() {
         let mut table = MacTable::default();
         let address = |number: usize| {
             let [.., a, b, c] = number.to_be_bytes();
             [2, 0, 0, a, b, c]
         };
-        for number in 0..=MAX_ADDRESSES {
-            table.learn(&from(address(number)), number % 3);
+        for number in 0..=MAX_AT_PORT {
+            table.learn(&from(address(number)), 1);
         }
-        assert_eq!((table.port_of(address(0)), table.port_of(address(MAX_ADDRESSES))), (Some(0), None));
-        table.learn(&from(address(5)), 7);
-        assert_eq!(table.port_of(address(5)), Some(7), "a known one may still move");
+        assert_eq!((table.port_of(address(0)), table.port_of(address(MAX_AT_PORT))), (Some(1), None));
+        table.learn(&from(address(MAX_AT_PORT)), 2);
+        table.learn(&from(address(MAX_AT_PORT)), 1);
+        assert_eq!(table.port_of(address(MAX_AT_PORT)), Some(2), "there is room elsewhere, and it stays there");
+        // One that moves away leaves room.
+        table.learn(&from(address(5)), 2);
+        table.learn(&from(address(9999)), 1);
+        assert_eq!([5, 9999].map(|number| table.port_of(address(number))), [Some(2), Some(1)]);
+        assert_eq!(table.counts, BTreeMap::from([(1, MAX_AT_PORT), (2, 2)]));
     }
 }

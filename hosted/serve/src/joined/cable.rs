@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bareverbs_sim::fabric::Uplink;
+use bareverbs_sim::fabric::{Arrival, ForeignAddress, Uplink};
 use bareverbs_sim::wire::PortId;
 use bareverbs_sim::{MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME};
 use rustix::net::Shutdown;
@@ -22,10 +22,10 @@ pub(super) const LENGTHS: std::ops::RangeInclusive<usize> = ETHERNET_HEADER..=MA
 
 const _: () = assert!(ETHERNET_HEADER < MIN_ETHERNET_FRAME);
 
-/// What takes the frames of a peer: it returns whether one is on the wire.
-pub(crate) trait Deliver: Fn(Vec<u8>) -> Result<bool, Gone> + Clone + Send + 'static {}
+/// What takes the frames of a peer: it returns what became of one.
+pub(crate) trait Deliver: Fn(Vec<u8>) -> Result<Arrival, Gone> + Clone + Send + 'static {}
 
-impl<D: Fn(Vec<u8>) -> Result<bool, Gone> + Clone + Send + 'static> Deliver for D {}
+impl<D: Fn(Vec<u8>) -> Result<Arrival, Gone> + Clone + Send + 'static> Deliver for D {}
 
 /// What happened at a joined wire since the server started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +42,10 @@ pub struct JoinedStats {
     pub sends_dropped: u64,
     /// Frames that came from the peer.
     pub received: u64,
-    /// Those of them that the switch did not take, or that found no room at the device that they were for.
+    /// Those of them that found no room at the device that they were for.
     pub receives_dropped: u64,
+    /// Those of them that were dropped because of an address that the wire is not bound to.
+    pub receives_refused: u64,
     /// Further frames from the peer that were too short or too long for Ethernet, and dropped.
     pub of_wrong_length: u64,
     /// Connections that ended with a violation of the format: within a frame, or by a length that no frame has.
@@ -52,12 +54,13 @@ pub struct JoinedStats {
 
 impl JoinedStats {
     /// Returns each count with its name.
-    pub(crate) const fn numbers(&self) -> [(&'static str, u64); 6] {
+    pub(crate) const fn numbers(&self) -> [(&'static str, u64); 7] {
         [
             ("sent", self.sent),
             ("sends_dropped", self.sends_dropped),
             ("received", self.received),
             ("receives_dropped", self.receives_dropped),
+            ("receives_refused", self.receives_refused),
             ("of_wrong_length", self.of_wrong_length),
             ("violations", self.violations),
         ]
@@ -66,12 +69,26 @@ impl JoinedStats {
 
 impl fmt::Display for JoinedStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, address, sent, sends_dropped, received, receives_dropped, of_wrong_length, violations, .. } = self;
+        let Self {
+            name,
+            address,
+            sent,
+            sends_dropped,
+            received,
+            receives_dropped,
+            receives_refused,
+            of_wrong_length,
+            violations,
+            ..
+        } = self;
         write!(
             f,
             "{name}: {address}: {sent} frames sent, {sends_dropped} not taken by the peer, {received} received, \
              {receives_dropped} of them dropped"
         )?;
+        if *receives_refused > 0 {
+            write!(f, ", {receives_refused} refused for an address of another")?;
+        }
         if *of_wrong_length > 0 {
             write!(f, ", {of_wrong_length} of a wrong length")?;
         }
@@ -85,6 +102,8 @@ impl fmt::Display for JoinedStats {
 /// A cable.
 pub(crate) struct Cable {
     lines: RateLimited,
+    /// Names of all ports.
+    ports: Vec<String>,
     state: Mutex<State>,
     /// Frames wait, the connection has broken, or the near end was dropped.
     changed: Condvar,
@@ -113,10 +132,17 @@ pub(super) enum Work {
 }
 
 impl Cable {
-    pub(super) fn new(name: String, address: String, ports: usize, log: &Log) -> Self {
+    pub(super) fn new(name: String, address: String, ports: Vec<String>, log: &Log) -> Self {
         let stats = JoinedStats { name: name.clone(), address, ..JoinedStats::default() };
-        let state = State { queues: SourceQueues::new(ports), stats, closed: false, socket: None, listener: None, next_peer: None };
-        Self { lines: RateLimited::new(name, log.clone()), state: Mutex::new(state), changed: Condvar::new() }
+        let state = State {
+            queues: SourceQueues::new(ports.len()),
+            stats,
+            closed: false,
+            socket: None,
+            listener: None,
+            next_peer: None,
+        };
+        Self { lines: RateLimited::new(name, log.clone()), ports, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -153,12 +179,27 @@ impl Cable {
             self.count(|stats| stats.of_wrong_length += 1);
             return Ok(());
         }
-        let is_delivered = deliver(frame)?;
+        let Arrival { is_on_wire, foreign } = deliver(frame)?;
+        let is_refused = foreign.is_some_and(|foreign| foreign.is_refused);
         self.count(|stats| {
             stats.received += 1;
-            stats.receives_dropped += u64::from(!is_delivered);
+            stats.receives_dropped += u64::from(!is_on_wire && !is_refused);
+            stats.receives_refused += u64::from(is_refused);
         });
+        if let Some(foreign) = foreign.filter(|foreign| foreign.is_new) {
+            self.report(&foreign);
+        }
         Ok(())
+    }
+
+    /// Says that a frame had an address of another port.
+    fn report(&self, foreign: &ForeignAddress) {
+        let owner = foreign.owner.and_then(|port| self.ports.get(port.0));
+        let what = if foreign.is_refused { "refused" } else { "let pass" };
+        match owner {
+            Some(owner) => self.line(format_args!("the peer sends from the {} of {owner}: {what}", foreign.address)),
+            None => self.line(format_args!("the peer sends from the {}, which is not its own: {what}", foreign.address)),
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {

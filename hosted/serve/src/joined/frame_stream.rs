@@ -11,7 +11,12 @@ pub struct FrameTooLong(pub usize);
 
 impl fmt::Display for FrameTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a frame of {} bytes announced, {} at most are of the format of -netdev stream", self.0, FrameStream::MAX_LENGTH)
+        write!(
+            f,
+            "a frame of {} bytes announced, {} at most are of the format of -netdev stream",
+            self.0,
+            FrameStream::MAX_LENGTH
+        )
     }
 }
 

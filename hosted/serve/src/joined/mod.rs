@@ -19,8 +19,8 @@ use crate::socket::Claim;
 
 pub use self::address::{DatagramAddress, JoinedWire, JoinedWireError, StreamAddress};
 pub use self::cable::JoinedStats;
-pub use self::frame_stream::{FrameStream, FrameTooLong};
 pub(crate) use self::cable::{Cable, Deliver, NearEnd};
+pub use self::frame_stream::{FrameStream, FrameTooLong};
 
 /// The far end of a cable, before it runs.
 pub(crate) struct FarEnd {
@@ -35,7 +35,7 @@ enum Socket {
     Datagram(datagram::Socket),
 }
 
-/// Creates a cable called `name` for the frames of the ports below `ports`. Its socket has the permissions `mode` if it is at a
+/// Creates a cable called `name` at a switch with ports of these names. Its socket has the permissions `mode` if it is at a
 /// path.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ enum Socket {
 pub(crate) fn join(
     name: String,
     wire: &JoinedWire,
-    ports: usize,
+    ports: Vec<String>,
     mode: Option<u32>,
     log: &Log,
 ) -> Result<(NearEnd, FarEnd), ServeError> {

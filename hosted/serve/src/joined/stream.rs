@@ -58,7 +58,6 @@ impl Meeting {
             address => Ok((Self::Connect(address.clone()), None)),
         }
     }
-
 }
 
 /// Connects to the other end.
@@ -210,7 +209,10 @@ fn carry(cable: &Arc<Cable>, stream: OwnedFd, deliver: impl Deliver) -> io::Resu
                 cable.line(format_args!("connection ended within a frame: {have} of {len} bytes came"));
             }
             End::Stalled(have, len) => {
-                cable.line(format_args!("connection ended: {have} of {len} bytes of a frame came in {} s", FRAME_TIME.as_secs()));
+                cable.line(format_args!(
+                    "connection ended: {have} of {len} bytes of a frame came in {} s",
+                    FRAME_TIME.as_secs()
+                ));
             }
             End::TooLong(error) => cable.line(format_args!("connection ended: {error}")),
         }
@@ -277,6 +279,8 @@ fn receive_frames(cable: &Cable, input: &mut Socket, limit: Duration, deliver: &
 
 #[cfg(test)]
 mod tests {
+    use bareverbs_sim::fabric::Arrival;
+
     use super::*;
     use crate::log::Log;
 
@@ -292,10 +296,12 @@ mod tests {
         ] {
             let (near, mut far) = UnixStream::pair().unwrap();
             near.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-            let cable = Cable::new("join1".into(), "here".into(), 1, &Log::discard());
+            let cable = Cable::new("join1".into(), "here".into(), vec!["lid1".into()], &Log::discard());
             let start = Instant::now();
             let ended = thread::scope(|scope| {
-                let receiver = scope.spawn(|| receive(&cable, Socket(near.into()), limit, &|_| Ok(true)));
+                let receiver = scope.spawn(|| {
+                    receive(&cable, Socket(near.into()), limit, &|_| Ok(Arrival { is_on_wire: true, foreign: None }))
+                });
                 // Silence, and a whole frame.
                 thread::sleep(limit * 2);
                 far.write_all(&[&60_u32.to_be_bytes()[..], &last].concat()).unwrap();
