@@ -382,7 +382,7 @@ fn slot(
     if let Some(sink) = trace {
         let sink = sink.for_source();
         outputs.trace = Some(sink.clone());
-        tracers.push(Box::new(Printer::new(name, sink)));
+        tracers.push(Box::new(Printer::new(name, device.config().port, sink)));
     }
     if let Some(recording) = recording {
         let recorder = recording.tracer(name, device.config());

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::{Instant, Mac};
 use bareverbs_decode::field_printer::{self, FieldValue, Value};
 use bareverbs_decode::send::Transport;
 use bareverbs_decode::{Decoded, Severity, command, completion, event, receive};
@@ -19,7 +19,8 @@ use bareverbs_mlx5_spec::{
     CmdOpcode, CmdOut, CmdStatus, CqArm, CreateQpIn, CreateQpOut, EqDoorbell, Layout, LayoutInfo, Qpc, QpcSt, UAR_BLUEFLAME,
     UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, View, WqeCtrlSeg,
 };
-use bareverbs_sim::packet::{Packet, PacketFields};
+use bareverbs_sim::PortKind;
+use bareverbs_sim::packet::{CongestionNotification, Packet, PacketFields};
 use bareverbs_sim::trace::{Record, Tracer};
 
 use crate::device_check::decode_send;
@@ -145,15 +146,17 @@ impl Sink {
 /// Writes the actions of one device to a [`Sink`].
 pub struct Printer {
     device: String,
+    /// What the frames of its port are.
+    port: PortKind,
     sink: Sink,
     /// Transport of each queue pair, from CREATE_QP: the layout of a WQE depends on it.
     transports: HashMap<u32, Transport>,
 }
 
 impl Printer {
-    /// Creates a printer for the device called `device`.
-    pub fn new(device: impl Into<String>, sink: Sink) -> Self {
-        Self { device: device.into(), sink, transports: HashMap::new() }
+    /// Creates a printer for the device called `device`, with such a port.
+    pub fn new(device: impl Into<String>, port: PortKind, sink: Sink) -> Self {
+        Self { device: device.into(), port, sink, transports: HashMap::new() }
     }
 
     fn learn(&mut self, input: &[u8], output: &[u8]) {
@@ -189,8 +192,8 @@ impl Printer {
                 format!("eqe       eqn={eqn:#x} index={index:#x}{}", compact(&event::decode(bytes, 0)))
             }
             Record::Interrupt { vector } => format!("interrupt vector={vector}"),
-            Record::Sent { bytes } => format!("sent      {}", packet_line(bytes)),
-            Record::Received { bytes } => format!("received  {}", packet_line(bytes)),
+            Record::Sent { bytes } => format!("sent      {}", frame_line(self.port, bytes)),
+            Record::Received { bytes } => format!("received  {}", frame_line(self.port, bytes)),
             Record::Note(note) => format!("note      {note}"),
         }
     }
@@ -245,11 +248,30 @@ fn doorbell_line(uar: u32, offset: usize, bytes: &[u8]) -> String {
     line
 }
 
-fn packet_line(bytes: &[u8]) -> String {
-    match Packet::decode(bytes) {
-        Ok(packet) => PacketFields(&packet).to_string(),
-        Err(error) => format!("{} bytes that are no packet: {error}", bytes.len()),
+fn frame_line(port: PortKind, bytes: &[u8]) -> String {
+    let decoded = match port {
+        PortKind::InfiniBand => Packet::decode(bytes),
+        PortKind::Ethernet { .. } => Packet::decode_roce_v2(bytes),
+    };
+    match (decoded, port) {
+        (Ok(packet), _) => PacketFields(&packet).to_string(),
+        (Err(error), PortKind::InfiniBand) => format!("{} bytes that are no packet: {error}", bytes.len()),
+        (Err(error), PortKind::Ethernet { .. }) => {
+            let what = match CongestionNotification::decode(bytes) {
+                Ok(notification) => format!("congestion notification DestQP={:#x}", notification.dest_qpn),
+                Err(_) => format!("no RoCEv2: {error}"),
+            };
+            format!("{} | {what}", ethernet_header(bytes))
+        }
     }
+}
+
+/// Returns addresses, type and length of an Ethernet frame.
+fn ethernet_header(frame: &[u8]) -> String {
+    let Some((header, _)) = frame.split_first_chunk::<14>() else { return format!("{} bytes", frame.len()) };
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
+    let (to, from) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
+    format!("Ethernet Dst={to} Src={from} Type={:#06x} bytes={}", u16::from_be_bytes([t0, t1]), frame.len())
 }
 
 /// Returns a decoded structure in one line.
@@ -311,9 +333,13 @@ mod tests {
     use crate::shared_buffer::Buffer;
 
     fn lines(records: &[Record<'_>]) -> Vec<String> {
+        lines_of(PortKind::InfiniBand, records)
+    }
+
+    fn lines_of(port: PortKind, records: &[Record<'_>]) -> Vec<String> {
         let buffer = Buffer::default();
         let sink = Sink::new(vec![Box::new(buffer.clone())]);
-        let mut printer = Printer::new("a", sink.clone());
+        let mut printer = Printer::new("a", port, sink.clone());
         for record in records {
             printer.record(Instant::from_nanos(1_000_000_042), *record);
         }
@@ -358,6 +384,46 @@ mod tests {
              ce=0x2(completion) | raddr raddr=0x1000 rkey=0x2233 | data byte_count=0x40 lkey=0x4455 addr=0x2000",
             ]
         );
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    /// A packet of RoCEv2 as Scapy makes it, and a congestion notification as a ConnectX-4 Lx sent it (both in Scapy's
+    /// `test/contrib/roce.uts`). The request of ARP (RFC 826) asks who has 192.0.2.1.
+    #[test]
+    fn a_frame_of_an_ethernet_port_shows_what_it_is() {
+        let arp = [
+            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0x5e, 0, 0x53, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0x5e, 0, 0x53, 1,
+            192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 192, 0, 2, 1,
+        ];
+        let got = lines_of(
+            PortKind::Ethernet { mac: [2, 0, 0, 0, 0, 1] },
+            &[
+                Record::Sent { bytes: &arp },
+                Record::Received {
+                    bytes: &bytes(
+                        "248a07a8fa22248a07a8fa22080045010040047840004011b4d5c0a80007c0a80007c00012b7002caca22460ffff000000d300cf1710\
+                     4630818be28935d90e9a95505401be885e50000078f353f3",
+                    ),
+                },
+                Record::Received { bytes: &arp[..13] },
+                Record::Received {
+                    bytes: &bytes(
+                        "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b7002800008100ffff4000011800000000\
+                     0000000000000000000000000000000082fd002a",
+                    ),
+                },
+            ],
+        );
+        let header =
+            "1.000000042 a sent      Ethernet Dst=ff:ff:ff:ff:ff:ff Src=02:00:5e:00:53:01 Type=0x0806 bytes=42 | no RoCEv2: ";
+        assert!(got[0].starts_with(header), "{}", got[0]);
+        let packet = "1.000000042 a received  Ethernet Dst=24:8a:07:a8:fa:22 Src=24:8a:07:a8:fa:22 | IPv4 Src=192.168.0.7 Dst=192.168.0.7 ";
+        assert!(got[1].starts_with(packet) && got[1].contains(" | BTH OpCode="), "{}", got[1]);
+        assert!(got[2].contains("received  13 bytes | no RoCEv2: "), "{}", got[2]);
+        assert!(got[3].contains(" Type=0x0800 bytes=74 | congestion notification DestQP=0x118"), "{}", got[3]);
     }
 
     #[test]

@@ -31,8 +31,10 @@ impl Simulated {
 
     /// Traces the device to `sink`, with the name `label` in each line.
     pub fn trace(&self, label: &str, sink: &Sink) {
-        let printer = Printer::new(label, sink.clone());
-        self.host.with_device(|device| device.set_tracer(Some(Box::new(printer))));
+        self.host.with_device(|device| {
+            let printer = Printer::new(label, device.config().port, sink.clone());
+            device.set_tracer(Some(Box::new(printer)));
+        });
     }
 }
 
