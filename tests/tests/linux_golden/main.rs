@@ -7,6 +7,7 @@ mod decoders;
 mod differences;
 mod ours;
 mod replay;
+mod soft_roce;
 
 use bareverbs_serve::record::{Line, parse};
 
