@@ -292,6 +292,9 @@ def trees():
         # rdma-core's own tests, which only some cases need, and the Python that they run in.
         "trixie-python": Tree(cache, "trixie-python", ["trixie"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
         "bookworm-python": Tree(cache, "bookworm-python", ["bookworm"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
+        # The tool that makes devices of rdma_rxe, RoCE in software.
+        "trixie-soft-roce": Tree(cache, "trixie-soft-roce", ["trixie"], ["iproute2"]),
+        "bookworm-soft-roce": Tree(cache, "bookworm-soft-roce", ["bookworm"], ["iproute2"]),
         # What other people wrote for RDMA, which only some cases need.
         "trixie-applications": Tree(cache, "trixie-applications", ["trixie"], APPLICATIONS),
         "bookworm-applications": Tree(cache, "bookworm-applications", ["bookworm"], APPLICATIONS),

@@ -210,18 +210,18 @@ cable() {
 	ip link set eth0 up
 }
 
-# between NAME COMMAND...: guest 0 runs it and waits for guest 1, which runs it with the address of guest 0.
+# between NAME COMMAND...: guest 0 (or $waits) runs it and waits for the other one, which runs it with the address of that one.
 between() {
 	title=$1
 	shift
-	if [ "$me" = 0 ]; then
+	if [ "$me" = "${waits:-0}" ]; then
 		step "$title" "$@"
 		return
 	fi
 	tries=300
 	while [ $tries -gt 0 ]; do
 		tries=$((tries - 1))
-		timeout $limit "$@" 10.0.0.1 >/tmp/step 2>&1
+		timeout $limit "$@" 10.0.0.$((${waits:-0} + 1)) >/tmp/step 2>&1
 		step_status=$?
 		# The other guest may not be there yet.
 		grep -qiE "couldn't connect|connection refused|no route to host" /tmp/step || break

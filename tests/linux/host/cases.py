@@ -76,6 +76,9 @@ class Case(case.Case):
     program: bool = False
     #: The last guest is not a Linux but iPXE, with the script `ipxe/NAME.ipxe`; the first one has what that boots, in /www.
     ipxe: bool = False
+    #: The last guest has no device. It has a second card of virtio-net on a wire that joins the Ethernet of the devices, `stream` or
+    #: `dgram`, and RoCE in software on it. The server of the devices serves Ethernet ports.
+    wire: str = ""
     #: UCX, iSCSI's initiator, ibdiagnet and the kernel's protocols of storage are in the guest.
     applications: bool = False
 
@@ -126,6 +129,12 @@ def own_driver(name, summary, **more):
 def applied(name, summary, **more):
     """Returns a case of two guests with third-party applications, each with a device."""
     return between(name, summary, **{"applications": True, **more})
+
+
+def soft_roce(name, summary, **more):
+    """Returns a case of the soft-roce script: a guest with a device, and one with rdma_rxe on an ordinary card."""
+    given = {"script": "soft-roce", "devices": 1, "cpus": 1, "serve": ("--ethernet",), "typical_seconds": 60, "timeout": 1200, **more}
+    return between(name, summary, **given)
 
 
 def storage(name, summary, **more):
@@ -285,6 +294,20 @@ CASES = [
         serve=("--ethernet",),
         expected=((r"firmware level support is missing", "kernel 6.1 would forward to tables of any level (ignore_flow_level)"),),
         gives_back=ALL_DEVICES,
+    ),
+    soft_roce(
+        "soft-roce",
+        "RoCEv2 between a device and Linux's software (rdma_rxe) on a virtio-net card, by a stream socket",
+        wire="stream",
+        gives_back=ALL_DEVICES,
+    ),
+    soft_roce(
+        "soft-roce-bad-wire",
+        "the same with kernel 6.1 and datagrams, over a wire that loses, duplicates and reorders 1 % each",
+        wire="dgram",
+        suites=("trixie", "bookworm"),
+        serve=("--ethernet", *BAD_WIRE["serve"]),
+        parameters=(("lossy", 1),),
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     between(

@@ -31,6 +31,7 @@ class Guest(machine.Machine):
         terminal=False,
         with_program=False,
         with_applications=False,
+        with_soft_roce=False,
         companion=False,
         one_slot=False,
         initrd=None,
@@ -54,7 +55,7 @@ class Guest(machine.Machine):
             options = ("-device", f"intel-iommu,caching-mode=on{remapping}", *options)
         kernel_line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         vmlinuz, self.release = image.kernel(tree)
-        initrd = initrd or image.path(tree, with_python, with_program, with_applications)
+        initrd = initrd or image.path(tree, with_python, with_program, with_applications, with_soft_roce)
         kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd), "-append", " ".join(kernel_line)]
         kind = f"q35,accel={accel}"
         if accel == "tcg":

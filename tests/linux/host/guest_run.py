@@ -14,6 +14,10 @@ from . import cases, image, rdma_core, wire
 from .guest import Guest
 
 
+#: The card of the last guest on the wire of a case, which its script looks for.
+LAN_MAC = "52:54:00:00:01:02"
+
+
 class GuestRun(CaseRun):
     """Guests with devices. The case runs in the guests; its requests to the host are executed here."""
 
@@ -109,18 +113,37 @@ class GuestRun(CaseRun):
         case = self.case
         if not case.linked:
             if case.devices:
-                self._serve("device", self.sockets, case.serve)
+                self._serve("device", self.sockets, (*case.serve, *self._join()))
             return
         link = ["--link", str(self.runtime / "link")]
         for number, path in enumerate(self.sockets):
             self._serve(f"device{number}", [path], [*case.serve, *link, "--lid", str(number + 1)])
+
+    def _join(self):
+        """Returns the server's option for the wire of the last guest."""
+        match self.case.wire:
+            case "stream":
+                return ["--join", f"stream:unix:{self.runtime / 'lan'},server=on"]
+            case "dgram":
+                return ["--join", f"dgram:unix:{self.runtime / 'lan'},{self.runtime / 'lan-guest'}"]
+        return []
+
+    def _wire(self):
+        """Returns QEMU's options for the card at the other end of that wire."""
+        far = {
+            "stream": f"stream,id=lan,addr.type=unix,addr.path={self.runtime / 'lan'},reconnect-ms=200",
+            "dgram": f"dgram,id=lan,local.type=unix,local.path={self.runtime / 'lan-guest'},"
+            f"remote.type=unix,remote.path={self.runtime / 'lan'}",
+        }
+        return ("-netdev", far[self.case.wire], "-device", f"virtio-net-pci,netdev=lan,mac={LAN_MAC}")
 
     def _serve(self, name, sockets, options):
         self.serve(self.program, name, sockets, options, traced=self.case.traced, uncached=self.case.uncached)
 
     def _guest(self, number, boot=1):
         case = self.case
-        share = case.devices // case.guests
+        has_wire = bool(case.wire) and number == case.guests - 1
+        share = 0 if has_wire else case.devices // (case.guests - bool(case.wire))
         parameters = {
             "case": case.script or case.name,
             "devices": share,
@@ -137,6 +160,8 @@ class GuestRun(CaseRun):
             if number:
                 cable += ",reconnect-ms=200"
             options = ("-netdev", cable, "-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:0{number + 1}")
+        if has_wire:
+            options += self._wire()
         name = "guest" if case.guests == 1 else f"guest{number}"
         if boot > 1:
             name += f"-boot{boot}"
@@ -166,6 +191,7 @@ class GuestRun(CaseRun):
             empty_slots=case.empty_slots,
             with_program=case.program,
             with_applications=case.applications,
+            with_soft_roce=bool(case.wire),
             companion=case.companion,
             one_slot=case.one_slot,
             initrd=initrd,

@@ -11,7 +11,7 @@ import subprocess
 from harness.build import PROJECT
 from harness.errors import SetUpError
 
-from . import applications, python
+from . import applications, python, soft_roce
 
 # What a case may load; what these need is found in the modules themselves.
 MODULES = [
@@ -110,10 +110,10 @@ def kernel(tree):
     return images[-1], images[-1].name.removeprefix("vmlinuz-")
 
 
-def path(tree, with_python=False, with_program=False, with_applications=False):
-    """Returns the path of a tree's image: with rdma-core's Python tests, the project's programs and third-party applications, or
-    without."""
-    more = {"python": with_python, "program": with_program, "applications": with_applications}
+def path(tree, with_python=False, with_program=False, with_applications=False, with_soft_roce=False):
+    """Returns the path of a tree's image: with rdma-core's Python tests, the project's programs, third-party applications and RoCE
+    in software, or without."""
+    more = {"python": with_python, "program": with_program, "applications": with_applications, "soft-roce": with_soft_roce}
     return IMAGES / "-".join([tree.home.name, *(name for name, wanted in more.items() if wanted)])
 
 
@@ -134,9 +134,9 @@ def card_lines():
     return done.stdout
 
 
-def build(tree, python_tree=None, programs=(), applications_tree=None):
+def build(tree, python_tree=None, programs=(), applications_tree=None, soft_roce_tree=None):
     """Returns the path of the image for a tree and the guest's scripts; rebuilt when either changed. `python_tree` has
-    rdma-core's Python tests, `applications_tree` those of applications.py; `programs` were built on this machine and go into /bin
+    rdma-core's Python tests, `applications_tree` those of applications.py, `soft_roce_tree` that of soft_roce.py; `programs` were built on this machine and go into /bin
     with the libraries of the tree that they need."""
     _, release = kernel(tree)
     scripts = sorted(path for path in GUEST.rglob("*") if path.is_file())
@@ -145,12 +145,14 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
         state.update(python_tree.fingerprint().encode())
     if applications_tree:
         state.update(applications_tree.fingerprint().encode())
+    if soft_roce_tree:
+        state.update(soft_roce_tree.fingerprint().encode())
     state.update(card_lines().encode())
-    for source in [*scripts, *programs, SERVICE, __file__, python.__file__, applications.__file__]:
+    for source in [*scripts, *programs, SERVICE, __file__, python.__file__, applications.__file__, soft_roce.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
-    image = path(tree, python_tree is not None, bool(programs), applications_tree is not None)
+    image = path(tree, python_tree is not None, bool(programs), applications_tree is not None, soft_roce_tree is not None)
     image.parent.mkdir(parents=True, exist_ok=True)
     mark = image.with_name(f"{image.name}.made-from")
     if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
@@ -173,7 +175,13 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
         python.add(archive, python_tree, _libraries)
     if applications_tree:
         applications.add(archive, applications_tree, _libraries)
-    modules = [*MODULES, *(applications.MODULES if applications_tree else ())]
+    if soft_roce_tree:
+        soft_roce.add(archive, tree, soft_roce_tree, _libraries)
+    modules = [
+        *MODULES,
+        *(applications.MODULES if applications_tree else ()),
+        *(soft_roce.MODULES if soft_roce_tree else ()),
+    ]
     _modules(archive, tree.root / "lib/modules" / release, modules)
     # Another run may be booting the old one.
     fresh = image.with_name(f"{image.name}.{os.getpid()}")
