@@ -175,9 +175,11 @@ fn the_bytes_on_a_stream_are_those_of_qemu() {
     let mut bytes = [1; 64];
     to.0.read_exact(&mut bytes).unwrap();
     assert_eq!((&bytes[..4], &bytes[4..46], &bytes[46..]), (&[0, 0, 0, 60][..], &arp[..], &[0; 18][..]));
-    // A byte at a time.
-    for byte in [&[0, 0, 0x23, 0x28][..], &frame(EVERYONE, 1, 7), &[9; 9000 - 60]].concat() {
-        from.0.write_all(&[byte]).unwrap();
+    // A byte at a time up to the middle of the frame, then the rest of it.
+    for (number, bytes) in [&[0, 0, 0x23, 0x28][..], &frame(EVERYONE, 1, 7), &[9; 9000 - 60]].concat().chunks(100).enumerate() {
+        for bytes in bytes.chunks(if number < 3 { 1 } else { 100 }) {
+            from.0.write_all(bytes).unwrap();
+        }
     }
     let long = to.receive();
     assert_eq!((long.len(), mark(&long), long[8999]), (9000, 7, 9));
@@ -386,13 +388,14 @@ fn a_new_peer_takes_the_place_of_one_that_holds_a_listening_wire() {
         for _ in 0..5000 {
             a.send(&frame(2, 1, 99));
         }
+        wait("the frames for the holder", || lan.server.joined()[0].received == (round as u64 + 1) * 5001 - 1);
         let mut honest = Peer::connect(&folder.path().join("b"));
         assert!(holder.is_ended(), "holder {round}");
         honest.send(&frame(EVERYONE, 2, 7));
         assert_eq!(a.receive(), frame(EVERYONE, 2, 7));
         let answer = frame(2, 1, round as u32);
         a.send(&answer);
-        while honest.receive() != answer {}
+        assert_eq!(honest.receive(), answer, "what the holder did not take is not for the next one");
         holders.push(honest);
     }
     lan.wait_said("join2: another peer takes the place of this one");

@@ -593,6 +593,8 @@ fn a_device_does_not_wait_for_a_cable_and_learns_nothing_of_what_it_lost() {
     let take = |rig: &mut Rig, at: usize| {
         let mut frames = VecDeque::new();
         rig.fabric.inboxes[at].take(&mut frames, usize::MAX, |_| {});
+        // Those of the cable have become as long as Ethernet frames are.
+        assert!(frames.iter().all(|frame| frame[11] != 9 || frame.len() == MIN_ETHERNET_FRAME));
         frames.into_iter().map(|frame| (frame[11], u32::from_be_bytes(*frame[14..].first_chunk().unwrap()))).collect::<Vec<_>>()
     };
     // Station 9 is at the cable's other end, and says so.
@@ -668,4 +670,32 @@ fn a_thief_of_a_mac_address_is_stopped_by_a_binding_and_reported_in_any_case() {
     let finding = vec![Finding::ForeignMac { mac: [0, 2, 0xc9, 0, 1, 0] }];
     assert_eq!(taker(true), (0, finding.clone(), 1));
     assert_eq!(taker(false), (1, finding, 0), "as in any switch that learns");
+}
+
+#[test]
+fn the_addresses_of_a_guest_are_free_after_a_reset_of_its_device() {
+    let mut wire = PerfectWire::default();
+    let devices = [1, 2].map(|number| Device::new(DeviceConfig::with_lid(number).with_ethernet(), Box::new(NoMemory)).unwrap());
+    for device in &devices {
+        wire.attach(device.identity());
+    }
+    let mut fabric = Fabric::new(wire, None);
+    let devices = devices.into_iter().map(|device| (fabric.add_port(), device)).collect();
+    let mut rig = Rig { fabric, devices, now: Instant::from_nanos(1_000_000) };
+    let says = |rig: &mut Rig, at: usize, address: u8| {
+        let mac = [0, 2, 0xc9, 0, at as u8 + 1, 0];
+        let packet = [&[0xff; 6][..], &mac, &[8, 0, 0x45], &[0; 11], &[10, 0, 0, address], &[0xff; 4]].concat();
+        rig.devices[at].0.outgoing.push_back(packet);
+        rig.step(at);
+        rig.devices[at].1.audit().findings().len()
+    };
+    assert_eq!((says(&mut rig, 0, 1), says(&mut rig, 1, 1)), (0, 1));
+    assert_eq!(says(&mut rig, 0, 2), 0);
+    let Rig { fabric, devices, .. } = &mut rig;
+    fabric.clear(&mut devices[0].0);
+    assert_eq!(
+        (says(&mut rig, 1, 2), says(&mut rig, 0, 2)),
+        (1, 1),
+        "the new owner has no new finding, and the old one has one"
+    );
 }

@@ -343,6 +343,12 @@ fn a_datagram_for_a_group_reaches_its_members_and_no_one_else() {
             .map(|(place, qp)| lan.hosts[place].poll(&mut qp.receive).map(|cqe| cqe.byte_cnt()))
             .collect();
         assert_eq!(got, [Some(50), Some(50), None, Some(50)]);
+        // The same to the MAC address of one of them.
+        let mut frame = lan.sent[0].1.clone();
+        frame[..6].copy_from_slice(&mac(2));
+        lan.hosts[1].post_receive(&mut qps[1], &[(memory[1].0, 4096, memory[1].1)]);
+        lan.hosts[1].with(|engine, ctx| engine.receive(ctx, &frame));
+        assert_eq!(lan.hosts[1].poll(&mut qps[1].receive), None);
     }
 }
 
