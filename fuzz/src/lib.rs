@@ -3,6 +3,7 @@
 pub mod connections;
 pub mod device;
 pub mod harness;
+pub mod joined_wire;
 pub mod model;
 pub mod queues;
 pub mod request;

@@ -56,7 +56,7 @@ const PARTITIONS: [u16; 3] = [2, 1, 1];
 const WIRE_SEED: u64 = 1;
 
 /// Does `step` and checks how long it took.
-fn bounded<R>(what: &str, step: impl FnOnce() -> R) -> R {
+pub(crate) fn bounded<R>(what: &str, step: impl FnOnce() -> R) -> R {
     let now = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
