@@ -757,6 +757,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let created = self.provider.create_cq(CoreToken::NEW, entries);
         let created = created.map_err(|error| CreateCqError::Device(self.failed(error)))?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
+        if self.cqs.iter().any(|(_, other)| other.info.cqn == cqn) {
+            // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
+            return Err(CreateCqError::ForeignNumber { cqn });
+        }
         for word in [&slot.events, &slot.reported_events, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);
         }

@@ -228,6 +228,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
             Err(error) => return Err(CreateQpError::Device(self.failed(error))),
         };
         let CreatedQp { qp: inner, send, recv, qpn } = created;
+        if self.qps.iter().any(|(_, other)| other.qpn == qpn) {
+            // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
+            return Err(CreateQpError::ForeignNumber { qpn });
+        }
         pd.users = pd.users.saturating_add(1);
         if let Some(srq) = taken_from {
             srq.users = srq.users.saturating_add(1);

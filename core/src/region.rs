@@ -94,6 +94,13 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
+    /// Counts one object more in a domain.
+    pub(crate) fn join_pd(&mut self, handle: PdHandle) {
+        if let Some(pd) = self.pds.get_mut(handle) {
+            pd.users = pd.users.saturating_add(1);
+        }
+    }
+
     /// Counts one object fewer in a domain.
     pub(crate) fn leave_pd(&mut self, handle: PdHandle) {
         if let Some(pd) = self.pds.get_mut(handle) {
@@ -168,7 +175,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some((_, error)) = self.provider.lost() {
             return Err(RegMrError::Device(self.failed(error)).into());
         }
-        let domain = self.pds.get_mut(pd).ok_or(RegMrError::StalePd)?;
+        let domain = self.pds.get(pd).ok_or(RegMrError::StalePd)?;
         let request = MrRequest { addr, length, access, map };
         let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
         let (mut inner, lkey, rkey) = match created {
@@ -178,8 +185,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use });
             }
         };
+        if self.has_key(lkey.index()) {
+            // Not destroyed: by its index that would be the other.
+            return Err(Unregistered { error: RegMrError::ForeignKey { lkey }, in_use: true });
+        }
         // The slot where a search for the key begins, or the first vacant one after it that has generations left.
-        let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
         let vacant = self
             .shared
             .regions
@@ -187,7 +197,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             .filter(|(_, slot)| slot.is_vacant())
             .find_map(|(index, slot)| Some((self.mrs.vacancy_at(index, self.first_generation)?, slot)));
         let (handle, slot) = match vacant {
-            Some(vacant) if lkey.get() != 0 && !known => vacant,
+            Some(vacant) if lkey.get() != 0 => vacant,
             _ => {
                 if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut inner) {
                     return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use: true });
@@ -195,12 +205,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full }.into());
             }
         };
-        domain.users = domain.users.saturating_add(1);
+        self.join_pd(pd);
         let info = MrInfo { pd, addr, length, access, lkey, rkey };
         self.mrs.occupy(handle, Mr { info, inner });
         self.publish(handle, Some(&info));
         log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
         Ok((handle, info, slot))
+    }
+
+    /// Returns whether a region or a window has a key with this index.
+    pub(crate) fn has_key(&self, index: u32) -> bool {
+        let mut regions = self.shared.regions.slots().iter().filter_map(|slot| slot.facts());
+        regions.any(|facts| facts.lkey.index() == index) || self.shared.windows.with(|windows| windows.has_key(index))
     }
 
     /// Checks what is to be registered.

@@ -199,6 +199,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
             Ok(created) => created,
             Err(error) => return Err(CreateSrqError::Device(self.failed(error))),
         };
+        if self.srqs.iter().any(|(_, other)| other.srqn == srqn) {
+            // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
+            return Err(CreateSrqError::ForeignNumber { srqn });
+        }
         pd.users = pd.users.saturating_add(1);
         slot.start(handle.generation(), places);
         self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, places, cap, limit: 0, users: 0 });

@@ -189,6 +189,17 @@ impl Windows {
         (0..self.cells.len()).map(move |step| self.place_of(rkey, step))
     }
 
+    /// Returns whether a window can be put into a cell. One whose end unwound is still there: the device may have it.
+    fn is_vacant(&self, index: usize) -> bool {
+        self.cells.get(index).is_some_and(|cell| cell.window.is_none())
+    }
+
+    /// Returns whether a window has a key with this index.
+    pub(crate) fn has_key(&self, index: u32) -> bool {
+        let mut windows = self.cells.iter().filter_map(|cell| cell.window.as_ref());
+        windows.any(|window| window.state.rkey.index() == index && window.handle.index() != MwHandle::NONE.index())
+    }
+
     fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
         let at = usize::from(handle.index());
         let steps = self.places_of(rkey).position(|place| place == at).unwrap_or(0);
@@ -448,18 +459,24 @@ impl<P: Provider> Verbs<'_, P> {
     /// # Errors
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
-        let domain = self.pds.get_mut(pd).ok_or(AllocMwError::StalePd)?;
-        let any = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
+        let domain = self.pds.get(pd).ok_or(AllocMwError::StalePd)?;
+        let (mws, first) = (&*self.mws, self.first_generation);
+        let vacancy = |windows: &Windows, places: &mut dyn Iterator<Item = usize>| {
+            places.filter(|index| windows.is_vacant(*index)).find_map(|index| mws.vacancy_at(index, first))
+        };
+        let any = self.shared.windows.with(|windows| vacancy(windows, &mut (0..windows.cells.len())));
+        let any = any.ok_or(AllocMwError::Full)?;
         let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
             Ok(created) => created,
             Err(error) => return Err(AllocMwError::Device(self.failed(error))),
         };
-        let near = self.shared.windows.with(|windows| {
-            let mut places = windows.places_of(rkey);
-            places.find_map(|index| self.mws.vacancy_at(index, self.first_generation))
-        });
+        if self.has_key(rkey.index()) {
+            // Not destroyed: by its index that would be the other.
+            return Err(AllocMwError::ForeignKey { rkey });
+        }
+        let near = self.shared.windows.with(|windows| vacancy(windows, &mut windows.places_of(rkey)));
         let handle = near.unwrap_or(any);
-        domain.users = domain.users.saturating_add(1);
+        self.join_pd(pd);
         self.mws.occupy(handle, Mw { pd, inner });
         self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
         log_event!(debug, "window {:?}: key {:?}", handle, rkey);

@@ -1,7 +1,7 @@
 //! Errors of protection domains, memory regions and memory windows.
 
 use super::operation_error;
-use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpState, QpType, SendFlags};
+use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -65,11 +65,12 @@ operation_error! {
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
         Full => Enomem, "the table of memory regions is full";
-        /// The backend gave a key that another region has, or that is none.
+        /// The device gave a key that is none, or one with the index of another region or window. That one is as before, and the
+        /// buffer stays the device's.
         ForeignKey {
             /// The key.
             lkey: Lkey
-        } => Ebadmsg, "another region has key {lkey}, or it is no key";
+        } => Ebadmsg, "another region or window has the index of key {lkey}, or it is no key";
     }
     device {
         /// The device refuses.
@@ -101,6 +102,11 @@ operation_error! {
         StalePd => Einval, "the protection domain's handle is stale";
         /// The table is full.
         Full => Enomem, "the table of memory windows is full";
+        /// The device gave a key with the index of another region or window, which is as before.
+        ForeignKey {
+            /// The key.
+            rkey: Rkey
+        } => Ebadmsg, "another region or window has the index of key {rkey}";
     }
     device {
         /// The device refuses.
@@ -135,7 +141,7 @@ operation_error! {
         /// No window of the queue pair's domain has this key.
         UnknownKey {
             /// The key.
-            rkey: crate::Rkey
+            rkey: Rkey
         } => Einval, "no type 2 window of this domain has key {rkey}";
         /// A window of the type that is bound another way.
         WindowType {
@@ -162,6 +168,18 @@ operation_error! {
             /// Maximum length of a window in bytes.
             max: u64
         } => Einval, "the device's maximum window has {max} bytes";
+        /// Binds or invalidations of the window are in flight on another queue pair: nobody would know which of the two is the last.
+        OtherQueuePair {
+            /// The other queue pair.
+            qp: QpHandle
+        } => Ebusy, "binds of the window are in flight on queue pair {qp:?}: poll their completions first";
+        /// The window is bound with the key that the bind would give it, or was before a bind in flight. Nobody would know which of the
+        /// two bindings a device means by that key. A window that the peer has invalidated is not bound any more once the completion
+        /// that says so was polled.
+        KeyInUse {
+            /// The key.
+            rkey: Rkey
+        } => Ebusy, "the window may still be bound with key {rkey}: bind it with another tag, or poll first";
     }
 }
 

@@ -4,7 +4,10 @@ use core::fmt;
 use core::time::Duration;
 
 use super::operation_error;
-use crate::{AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, SrqCap};
+use crate::{
+    AddressPart, Cqn, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, Qpn, SrqCap,
+    Srqn,
+};
 
 operation_error! {
     /// Why a query was not answered.
@@ -156,6 +159,11 @@ operation_error! {
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The table is full.
         Full => Enomem, "the table of completion queues is full";
+        /// The device gave the number of another completion queue, which is as before.
+        ForeignNumber {
+            /// The number.
+            cqn: Cqn
+        } => Ebadmsg, "another completion queue has number {cqn}";
     }
     device {
         /// The device refuses.
@@ -249,6 +257,11 @@ operation_error! {
             /// Entries of the receive ring.
             recv: u32
         } => Ebadmsg, "rings of {send} blocks and {recv} entries make no sense";
+        /// The device gave the number of another queue pair, which is as before.
+        ForeignNumber {
+            /// The number.
+            qpn: Qpn
+        } => Ebadmsg, "another queue pair has number {qpn}";
     }
     device {
         /// The device refuses.
@@ -374,6 +387,11 @@ operation_error! {
             /// Places of the ring.
             places: u32
         } => Ebadmsg, "a shared receive queue of {places} places makes no sense";
+        /// The device gave the number of another shared receive queue, which is as before.
+        ForeignNumber {
+            /// The number.
+            srqn: Srqn
+        } => Ebadmsg, "another shared receive queue has number {srqn}";
     }
     device {
         /// The device refuses.

@@ -151,6 +151,11 @@ pub(super) struct Device {
     pub(super) is_without_cookies: bool,
     /// Number of the next queue pair, if not its own choice.
     pub(super) next_qpn: Option<Qpn>,
+    /// The same of the next completion queue, and of the next shared receive queue.
+    pub(super) next_cqn: Option<Cqn>,
+    pub(super) next_srqn: Option<Srqn>,
+    /// Whether the next operation unwinds in the middle, as one does whose clock panics.
+    pub(super) panics: bool,
     /// Lengths of the rings that it makes, if not as asked.
     pub(super) rings: Option<(u32, u32)>,
     /// Whether a bind must name the key that its window has; if not, it must only be newer than the last one that was done.
@@ -192,6 +197,8 @@ pub(super) struct Device {
     pub(super) loss: Option<DeviceLoss>,
     /// Objects alive: domains, regions, windows, completion queues, queue pairs, shared receive queues.
     pub(super) alive: [u32; 6],
+    /// Objects that it was told to destroy, in the same order.
+    pub(super) destroyed: [u32; 6],
     /// Whether the device completes the oldest request while its completion queue is armed, so that no event comes of it.
     pub(super) completes_when_armed: bool,
     /// What a real device would have let happen to somebody's memory.
@@ -219,6 +226,9 @@ impl Device {
             keys: VecDeque::new(),
             is_without_cookies: false,
             next_qpn: None,
+            next_cqn: None,
+            next_srqn: None,
+            panics: false,
             rings: None,
             strict: true,
             tag: KeyTag::default(),
@@ -244,6 +254,7 @@ impl Device {
             state: None,
             loss: None,
             alive: [0; 6],
+            destroyed: [0; 6],
             completes_when_armed: false,
             violations: Vec::new(),
         }
@@ -505,6 +516,7 @@ impl Mock {
 
     fn step(&self) -> Result<MutexGuard<'_, Device>, MockError> {
         let mut device = self.lock();
+        assert!(!core::mem::take(&mut device.panics), "the clock panics");
         device.step()?;
         Ok(device)
     }
@@ -571,7 +583,9 @@ unsafe impl Provider for Mock {
     }
 
     fn dealloc_pd(&mut self, _: CoreToken, (): &mut ()) -> Result<(), MockError> {
-        self.step()?.alive[0] -= 1;
+        let mut device = self.step()?;
+        device.alive[0] -= 1;
+        device.destroyed[0] += 1;
         Ok(())
     }
 
@@ -587,6 +601,7 @@ unsafe impl Provider for Mock {
     fn destroy_mr(&mut self, _: CoreToken, mr: &mut u32) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[1] -= 1;
+        device.destroyed[1] += 1;
         device.regions.remove(mr);
         let is_bound = |window: &Window| window.binding.is_some_and(|(lkey, ..)| lkey == *mr);
         if device.windows.values().any(is_bound) {
@@ -598,12 +613,14 @@ unsafe impl Provider for Mock {
     fn create_mw(&mut self, _: CoreToken, (): &(), kind: MwType) -> Result<(u32, Rkey), MockError> {
         let mut device = self.step()?;
         device.alive[2] += 1;
-        let rkey = device.mkey();
+        let forced = device.keys.pop_front();
+        let rkey = forced.unwrap_or_else(|| device.mkey());
         device.sequence += 1;
         let life = device.sequence;
         let no_qp = Qpn::new(0);
         let window = Window { kind, rkey, binding: None, owner: no_qp, invalidated_by: no_qp, sequence: life, life };
-        device.windows.insert(rkey >> 8, window);
+        // One that is there stays.
+        device.windows.entry(rkey >> 8).or_insert(window);
         Ok((rkey >> 8, Rkey::new(rkey)))
     }
 
@@ -614,6 +631,7 @@ unsafe impl Provider for Mock {
     fn destroy_mw(&mut self, _: CoreToken, mw: &mut u32) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[2] -= 1;
+        device.destroyed[2] += 1;
         device.windows.remove(mw);
         Ok(())
     }
@@ -621,13 +639,13 @@ unsafe impl Provider for Mock {
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, MockError> {
         let mut device = self.step()?;
         device.alive[3] += 1;
-        let number = (0x40..).find(|number| !device.queues.contains_key(&Cqn::new(*number))).unwrap();
-        let cqn = Cqn::new(number);
+        let free = (0x40..).map(Cqn::new).find(|cqn| !device.queues.contains_key(cqn));
+        let cqn = device.next_cqn.take().or(free).unwrap();
         let entries = entries.next_power_of_two();
-        device.queues.insert(cqn, VecDeque::new());
+        device.queues.entry(cqn).or_default();
         device.capacities.insert(cqn, entries as usize);
         let ring = MockCqRing { shared: self.shared(), cqn };
-        Ok(CreatedCq { cq: cqn, ring, cqn, entries, vector: (number & 1) as u16 })
+        Ok(CreatedCq { cq: cqn, ring, cqn, entries, vector: (cqn.get() & 1) as u16 })
     }
 
     fn query_cq(&mut self, cq: &Cqn) -> Result<bool, MockError> {
@@ -637,6 +655,7 @@ unsafe impl Provider for Mock {
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cqn) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[3] -= 1;
+        device.destroyed[3] += 1;
         device.queues.remove(cq);
         Ok(())
     }
@@ -650,9 +669,10 @@ unsafe impl Provider for Mock {
     fn create_srq(&mut self, _: CoreToken, (): &(), sizes: &SrqSizes) -> Result<CreatedSrq<Self>, MockError> {
         let mut device = self.step()?;
         device.alive[5] += 1;
-        let srqn = (0x200..).map(Srqn::new).find(|srqn| !device.srqs.contains_key(srqn)).unwrap();
+        let free = (0x200..).map(Srqn::new).find(|srqn| !device.srqs.contains_key(srqn));
+        let srqn = device.next_srqn.take().or(free).unwrap();
         let links = std::vec![u16::MAX; sizes.places as usize];
-        device.srqs.insert(srqn, SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0 });
+        device.srqs.entry(srqn).or_insert(SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0 });
         Ok(CreatedSrq { srq: srqn, ring: MockSrqRing { shared: self.shared(), srqn }, srqn })
     }
 
@@ -677,6 +697,7 @@ unsafe impl Provider for Mock {
             device.violations.push("a shared receive queue is gone that a queue pair uses");
         }
         device.alive[5] -= 1;
+        device.destroyed[5] += 1;
         device.srqs.remove(srqn);
         Ok(())
     }
@@ -708,7 +729,7 @@ unsafe impl Provider for Mock {
             srq: params.srq.copied(),
             held: None,
         };
-        device.qps.insert(qpn, qp);
+        device.qps.entry(qpn).or_insert(qp);
         let send = MockSendRing { shared: self.shared(), qpn };
         let recv = MockRecvRing { shared: self.shared(), qpn, notified: 0 };
         Ok(CreatedQp { qp: qpn, send, recv, qpn })
@@ -743,6 +764,7 @@ unsafe impl Provider for Mock {
     fn destroy_qp(&mut self, _: CoreToken, qpn: &mut Qpn) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[4] -= 1;
+        device.destroyed[4] += 1;
         device.qps.remove(qpn);
         Ok(())
     }

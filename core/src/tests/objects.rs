@@ -101,17 +101,52 @@ fn a_device_that_refuses_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_key_that_is_none_or_another_regions_is_refused_and_the_region_undone() {
+fn a_region_with_a_key_that_is_none_is_undone() {
     let mut harness = Harness::new();
     let alive = harness.device().alive;
-    for key in [0, harness.lkey().get()] {
+    harness.device().keys.push_back(0);
+    let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
+    assert_eq!((error, error.errno()), (RegMrError::ForeignKey { lkey: Lkey::new(0) }, Errno::Ebadmsg));
+    assert_eq!(harness.device().alive, alive);
+}
+
+/// By the index of its key the device destroys a region or a window: what has the index already would be destroyed in its place.
+#[test]
+fn a_key_whose_index_is_taken_is_refused_and_destroys_nothing() {
+    let mut harness = Harness::new();
+    let mw = harness.window(MwType::Type1);
+    let taken = [harness.lkey().get(), harness.lkey().get() ^ 0x55, harness.verbs.mw(mw).unwrap().rkey.get()];
+    for key in taken {
         harness.device().keys.push_back(key);
         let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
-        assert_eq!(error, RegMrError::ForeignKey { lkey: Lkey::new(key) });
-        assert_eq!(error.errno(), Errno::Ebadmsg);
-        assert_eq!(harness.device().alive, alive);
+        assert_eq!((error, error.errno()), (RegMrError::ForeignKey { lkey: Lkey::new(key) }, Errno::Ebadmsg));
+        harness.device().keys.push_back(key);
+        let error = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap_err();
+        assert_eq!((error, error.errno()), (AllocMwError::ForeignKey { rkey: crate::Rkey::new(key) }, Errno::Ebadmsg));
     }
+    assert_eq!(harness.device().destroyed, [0; 6]);
     harness.verbs.post_send(harness.qp, &post::send(1, &[harness.sge(0, 8)])).unwrap();
+    harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
+}
+
+/// A device that answers with the number of another queue would have the completions and events of one given to the other. What it made
+/// is not destroyed, because its number is that of the other.
+#[test]
+fn a_number_that_another_queue_has_is_refused_and_destroys_nothing() {
+    let mut harness = Harness::new();
+    let (qpn, cqn) = (harness.qpn(), harness.cqn());
+    harness.device().next_qpn = Some(qpn);
+    let error = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap_err();
+    assert_eq!((error, error.errno()), (CreateQpError::ForeignNumber { qpn }, Errno::Ebadmsg));
+    harness.device().next_cqn = Some(cqn);
+    let error = harness.verbs.create_cq(64).unwrap_err();
+    assert_eq!((error, error.errno()), (CreateCqError::ForeignNumber { cqn }, Errno::Ebadmsg));
+    assert_eq!(harness.device().destroyed, [0; 6]);
+    // What is there goes on, and the device that tells the truth again makes more.
+    let (qp, _) = harness.second();
+    assert_ne!(harness.verbs.qp(qp).unwrap().qpn, qpn);
+    assert_eq!(harness.verbs.dealloc_pd(harness.pd), Err(DeallocPdError::Busy { users: 3 }));
+    assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Busy { users: 2 }));
 }
 
 // contract: cq-busy, pd-busy
