@@ -2,8 +2,8 @@
 
 use crate::completion::Cq;
 use crate::log::log_event;
-use crate::shared::{NO_NUMBER, wake_all};
-use crate::sync::{Ordering, fence};
+use crate::shared::NO_NUMBER;
+use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
     AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn, SrqHandle, Srqn,
@@ -163,35 +163,8 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Marks everything as that of a lost device. The reason that was found first stays.
     pub(crate) fn lose(&self, loss: DeviceLoss) {
-        // Before the marks of the completion queues, whose pollers look for what is left.
-        for (handle, _) in self.srqs.iter() {
-            if let Some(slot) = self.shared.srqs.get(usize::from(handle.index())) {
-                slot.lose(loss);
-            }
-        }
-        for (handle, _) in self.qps.iter() {
-            let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { continue };
-            // The requests of one that is draining were dropped before.
-            if slot.is_draining() {
-                continue;
-            }
-            if slot.loss().is_none() {
-                slot.draining.store(loss.word(), Ordering::Release);
-            }
-            // Whoever is refused because of the state finds the reason.
-            fence(Ordering::Release);
-            self.shared.move_state(slot, None, QpState::Err);
-        }
-        let mut lost = 0_u32;
-        for slot in self.shared.cqs {
-            if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
-                lost += u32::from(slot.cqn.load(Ordering::Relaxed) != NO_NUMBER);
-                // After the marks of the queue pairs, which its poller looks for.
-                slot.broken.store(loss.word(), Ordering::Release);
-            }
-        }
-        // Last, since a task may do anything when it is woken, and so may a logger.
-        wake_all(self.shared.cqs);
+        let lost = self.shared.lose(loss);
+        // Last, since a logger may do anything.
         if lost != 0 {
             log_event!(error, "{} completion queues are lost with their device: {:?}", lost, loss);
         }

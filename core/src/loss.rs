@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a device is lost: it executes nothing any more, until it is brought up again.
+/// Why a device is lost: nothing that was posted completes any more, until it is brought up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum DeviceLoss {
@@ -14,6 +14,8 @@ pub enum DeviceLoss {
     Reset,
     /// Its firmware stopped.
     Fatal,
+    /// Its [`Verbs`](crate::Verbs) were dropped, while somebody had a queue. It may go on with what it was told before.
+    Abandoned,
 }
 
 impl fmt::Display for DeviceLoss {
@@ -23,6 +25,7 @@ impl fmt::Display for DeviceLoss {
             Self::Gone => "it is gone",
             Self::Reset => "somebody else reset it",
             Self::Fatal => "its firmware stopped",
+            Self::Abandoned => "its verbs were dropped",
         })
     }
 }
@@ -43,6 +46,7 @@ impl DeviceLoss {
             1 => Some(Self::Gone),
             2 => Some(Self::Reset),
             3 => Some(Self::Fatal),
+            4 => Some(Self::Abandoned),
             _ => None,
         }
     }

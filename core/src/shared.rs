@@ -40,6 +40,39 @@ impl<'s> Shared<'s> {
         slot.loss().or_else(|| self.cqs.get(usize::from(slot.send_cq()))?.loss())
     }
 
+    /// Marks every queue as that of a lost device; gives how many completion queues were none before. The reason that was found first stays.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn lose(&self, loss: DeviceLoss) -> u32 {
+        // Before the marks of the completion queues, whose pollers look for what is left.
+        for slot in self.srqs {
+            slot.lose(loss);
+        }
+        for slot in self.qps {
+            // The requests of one that is draining were dropped before.
+            if slot.qpn.load(Ordering::Relaxed) == NO_NUMBER || slot.is_draining() {
+                continue;
+            }
+            if slot.loss().is_none() {
+                slot.draining.store(loss.word(), Ordering::Release);
+            }
+            // Whoever is refused because of the state finds the reason.
+            fence(Ordering::Release);
+            self.move_state(slot, None, QpState::Err);
+        }
+        let mut lost = 0_u32;
+        for slot in self.cqs {
+            if DeviceLoss::of_word(slot.broken.load(Ordering::Relaxed)).is_none() {
+                lost = lost.wrapping_add(u32::from(slot.cqn.load(Ordering::Relaxed) != NO_NUMBER));
+                // After the marks of the queue pairs, which its poller looks for.
+                slot.broken.store(loss.word(), Ordering::Release);
+            }
+        }
+        // Last, since a task may do anything when it is woken.
+        wake_all(self.cqs);
+        lost
+    }
+
     /// Moves a queue pair to the state `to` for the control path. With `from`, only if it is still in that: a poller may have
     /// seen a request fail since.
     #[inline(never)]
@@ -76,6 +109,15 @@ impl<'s> Shared<'s> {
             }
             slot.set_state(next);
         });
+    }
+}
+
+/// Marks the queues of verbs that are dropped: nobody drives their device any more.
+pub(crate) struct Abandon<'s>(pub(crate) Shared<'s>);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.lose(DeviceLoss::Abandoned);
     }
 }
 

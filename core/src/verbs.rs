@@ -5,7 +5,7 @@ use crate::link::check_path;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::shared::{NO_NUMBER, Regions, Shared, is_dropped};
+use crate::shared::{Abandon, NO_NUMBER, Regions, Shared, is_dropped};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
@@ -31,6 +31,9 @@ use crate::{
 ///     let _ = qp.send.post(wr);
 /// }
 /// ```
+///
+/// Verbs that are dropped leave their objects as they are, and a device that nobody drives. Whoever has a queue of them finds it lost
+/// ([`DeviceLoss::Abandoned`](crate::DeviceLoss::Abandoned)): requests are refused, and what is in flight is flushed.
 ///
 /// It is neither destroyed nor reset while somebody else has one of its queues:
 ///
@@ -79,6 +82,8 @@ use crate::{
 /// }
 /// ```
 pub struct Verbs<'s, P: Provider> {
+    /// Before the backend, so that nobody posts to one that is gone.
+    _abandon: Abandon<'s>,
     pub(crate) provider: P,
     pub(crate) shared: Shared<'s>,
     pub(crate) pds: &'s mut TableView<kind::Pd, Pd<P>>,
@@ -168,7 +173,23 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let has_events = taken.is_some();
         events.with(|events| *events = taken);
         let first_generation = first_generation();
-        Self { provider, shared, pds, mrs, mws, cqs, qps, srqs, events, has_events, completions_in_a_row: 0, first_generation }
+        let _abandon = Abandon(shared);
+        let completions_in_a_row = 0;
+        Self {
+            _abandon,
+            provider,
+            shared,
+            pds,
+            mrs,
+            mws,
+            cqs,
+            qps,
+            srqs,
+            events,
+            has_events,
+            completions_in_a_row,
+            first_generation,
+        }
     }
 
     /// Returns the backend.

@@ -4,8 +4,9 @@ use super::mock::Mock;
 use super::post::send;
 use super::{BASE, Harness, set_state};
 use crate::{
-    Access, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, Errno, ModifyQpError, MwBind, MwType,
-    PostRecvError, PostSendError, QpAttr, QpAttrMask, QpState, QueuePair, RecvWr, Refused, SendFlags, WcStatus,
+    Access, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, ModifyQpError,
+    MwBind, MwType, NotifyCqError, PollCqError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState,
+    QpType, QueuePair, RecvWr, Refused, SendFlags, Storage, Verbs, WcData, WcStatus,
 };
 
 const RECV: RecvWr<'static> = RecvWr { wr_id: 9, sges: &[] };
@@ -257,4 +258,46 @@ fn sender_receiver_and_poller_work_at_the_same_time() {
     harness.verbs.keep_qp(QueuePair { send: sent, recv: received });
     let info = harness.verbs.qp(harness.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs), (0, 0));
+}
+
+/// Nobody drives a device whose verbs were dropped. Its queues say so: requests are refused, what is in flight is flushed, and nobody
+/// waits for ever.
+#[test]
+fn queues_of_dropped_verbs_are_lost() {
+    let mut harness = Harness::new();
+    let (mut qp, mut cq) = take(&mut harness);
+    qp.send.post(&send(1, &[])).unwrap();
+    qp.recv.post(&RECV).unwrap();
+    drop(harness);
+    let loss = DeviceLoss::Abandoned;
+    assert_eq!(qp.send.post(&send(2, &[])), Err(PostSendError::DeviceLost { loss }));
+    assert_eq!(qp.send.batch().post(&send(2, &[])), Err(PostSendError::DeviceLost { loss }));
+    assert_eq!(qp.recv.post(&RECV), Err(PostRecvError::DeviceLost { loss }));
+    assert_eq!(cq.req_notify(false), Err(NotifyCqError::DeviceLost { loss }));
+    let flushed: std::vec::Vec<_> = cq.completions().map_while(Result::ok).map(|done| (done.wr_id, done.data)).collect();
+    assert_eq!(flushed, [(1, WcData::Lost(loss)), (9, WcData::Lost(loss))]);
+    assert_eq!(cq.poll(&mut [Completion::EMPTY]), Err(PollCqError::DeviceLost { loss }));
+}
+
+/// Who gives the backend back has dropped every queue before: the next verbs on the tables start as the first ones did.
+#[test]
+fn verbs_that_follow_others_are_not_lost() {
+    let rings: &'static [QpRings<16, 8>; 2] = std::boxed::Box::leak(std::boxed::Box::new([const { QpRings::new() }; 2]));
+    let mut storage = Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings));
+    let mut mock = Mock::new();
+    for _ in 0..2 {
+        let mut verbs = Verbs::new(mock, &mut storage);
+        let pd = verbs.alloc_pd().unwrap();
+        let mut cq = verbs.create_cq(64).unwrap();
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: super::CAP, sq_sig_all: true };
+        let mut qp = verbs.create_qp(&init).unwrap();
+        verbs.connect(qp.handle(), &super::attributes(QpState::Reset)).unwrap();
+        qp.send.post(&send(1, &[])).unwrap();
+        cq.req_notify(false).unwrap();
+        assert_eq!(cq.poll(&mut [Completion::EMPTY]), Ok(0));
+        drop((qp, cq));
+        let Ok(back) = verbs.into_provider() else { panic!("every queue was dropped") };
+        mock = back;
+    }
 }

@@ -516,3 +516,38 @@ fn a_queue_pair_that_shares_is_reset_and_used_again() {
         harness.connect(a.handle());
     }
 }
+
+/// A device that answers with the number of another queue would have its events given to the other. What it made is not destroyed, because
+/// its number is that of the other.
+#[test]
+fn a_number_that_another_shared_receive_queue_has_is_refused_and_destroys_nothing() {
+    let mut harness = harness();
+    let mut srq = create(&mut harness, 3);
+    let srqn = harness.verbs.srq(srq.handle()).unwrap().srqn;
+    harness.device().next_srqn = Some(srqn);
+    let init = SrqInit { pd: harness.pd, cap: SrqCap { max_wr: 7, max_sge: 2 } };
+    let error = harness.verbs.create_srq(&init).unwrap_err();
+    assert_eq!((error, error.errno()), (CreateSrqError::ForeignNumber { srqn }, Errno::Ebadmsg));
+    assert_eq!(harness.device().destroyed, [0; 6]);
+    srq.post(&recv(1)).unwrap();
+    let other = harness.verbs.create_srq(&init).unwrap();
+    assert_ne!(harness.verbs.srq(other.handle()).unwrap().srqn, srqn);
+    assert!(harness.verbs.destroy_srq(srq).is_ok());
+}
+
+/// Nobody drives a device whose verbs were dropped: requests are refused and what is in flight is flushed, so that no poller waits for ever.
+#[test]
+fn receives_of_dropped_verbs_are_flushed() {
+    let mut harness = harness();
+    let mut srq = create(&mut harness, 3);
+    let cq = harness.cq;
+    let qp = sharing(&mut harness, srq.handle(), cq);
+    srq.post_list(&[recv(1), recv(2)]).unwrap();
+    let mut cq = harness.verbs.take_cq(cq);
+    drop(harness);
+    let loss = DeviceLoss::Abandoned;
+    assert_eq!(srq.post(&recv(3)), Err(PostRecvError::DeviceLost { loss }));
+    let flushed: Vec<_> = cq.completions().map_while(Result::ok).map(|done| (done.wr_id, done.data)).collect();
+    assert_eq!(flushed, [(1, WcData::Lost(loss)), (2, WcData::Lost(loss))]);
+    drop(qp);
+}
