@@ -7,7 +7,7 @@ use core::cell::Cell;
 use crate::FAST_PATH;
 use crate::log::format_as;
 use crate::ring::place;
-use crate::shared::{CachedRegion, Owner, QpSlot, Shared, check_sge, domain_word};
+use crate::shared::{CachedRegion, Owner, QpSlot, RegionFacts, Shared, check_sge, domain_word};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
 use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
@@ -255,6 +255,9 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     /// the window's from now on: requests posted after it on the same queue pair may carry it. The bind itself completes later;
     /// if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what
     /// the device says.
+    ///
+    /// Binds of one window are in flight on one queue pair at a time, since no order is promised among several. One on another queue
+    /// pair is refused until the completions of the first are polled.
     ///
     /// ```
     /// # use bareverbs::{Access, MwBind, MwType, SendFlags};
@@ -805,7 +808,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             if !self.queue.limits.ops().contains(OpSet::WINDOW) {
                 return Err(BindMwError::Transport { qp_type });
             }
-            windows.check_arguments(shared, &request).map_err(BindMwError::Refused)?;
+            let region = windows.check_arguments(shared, &request).map_err(BindMwError::Refused)?;
             let flags = bind.flags.difference(BASIC & self.queue.limits.flags());
             if !flags.is_empty() {
                 return Err(BindMwError::Flags { flags });
@@ -817,7 +820,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
                     None => BindMwError::NotReady { state },
                 });
             }
-            self.put_bind(windows, bind.wr_id, bind.flags, &request).map_err(|fault| match fault {
+            self.put_bind(windows, bind.wr_id, bind.flags, &request, region.as_ref()).map_err(|fault| match fault {
                 BindFault::Refused(refused) => BindMwError::Refused(refused),
                 BindFault::QueueFull { needed, free } => BindMwError::QueueFull { needed, free },
                 BindFault::TooManyPendingBinds => BindMwError::TooManyPendingBinds,
@@ -835,8 +838,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         let request = self.bind_request(mw, MwType::Type2, &binding, Some(tag));
         let shared = &self.queue.shared;
         shared.windows.with(|windows| {
-            windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
-            self.put_bind(windows, wr_id, flags, &request).map(drop).map_err(BindFault::into_post_send)
+            let region = windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
+            self.put_bind(windows, wr_id, flags, &request, region.as_ref()).map(drop).map_err(BindFault::into_post_send)
         })
     }
 
@@ -848,26 +851,27 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         }
         let shared = &self.queue.shared;
         shared.windows.with(|windows| {
-            let checked = windows.check_invalidate(self.queue.limits.pd, rkey).map_err(PostSendError::Bind)?;
+            let checked =
+                windows.check_invalidate(self.queue.limits.pd, self.queue.limits.handle, rkey).map_err(PostSendError::Bind)?;
             let blocks = <P::SendRing as SendRing>::Writer::<'a>::LOCAL_INV_BLOCKS;
-            self.check_bind_room(windows, blocks).map_err(BindFault::into_post_send)?;
+            let room = self.check_bind_room(windows, blocks).map_err(BindFault::into_post_send)?;
             self.writer.put_local_inv(self.head, rkey, self.flags_after(flags));
-            self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked);
+            self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked, room);
             Ok(())
         })
     }
 
     fn bind_request<'b>(&self, mw: MwHandle, kind: MwType, binding: &'b Binding, tag: Option<KeyTag>) -> BindRequest<'b> {
-        let SendLimits { pd, max_window, .. } = self.queue.limits;
-        BindRequest { pd, mw, kind, binding, tag, max_length: max_window }
+        let SendLimits { pd, handle: qp, max_window, .. } = self.queue.limits;
+        BindRequest { pd, qp, mw, kind, binding, tag, max_length: max_window }
     }
 
-    fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<(), BindFault> {
+    fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<usize, BindFault> {
         let free = self.end.wrapping_sub(self.head);
         if free < blocks {
             return Err(BindFault::QueueFull { needed: blocks, free });
         }
-        if windows.has_room() { Ok(()) } else { Err(BindFault::TooManyPendingBinds) }
+        windows.room().ok_or(BindFault::TooManyPendingBinds)
     }
 
     /// Posts a bind after its second check; gives the key that the window gets.
@@ -877,15 +881,16 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         wr_id: u64,
         flags: SendFlags,
         request: &BindRequest<'_>,
+        region: Option<&RegionFacts>,
     ) -> Result<Rkey, BindFault> {
-        let checked = windows.check(&self.queue.shared, request).map_err(BindFault::Refused)?;
+        let checked = windows.check(request, region).map_err(BindFault::Refused)?;
         let Binding { addr, length, access, .. } = *request.binding;
         let (kind, new) = (request.kind, checked.new);
         let bind = Bind { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
-        self.check_bind_room(windows, blocks)?;
+        let room = self.check_bind_room(windows, blocks)?;
         self.writer.put_bind(self.head, &bind, self.flags_after(flags));
-        self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, &checked);
+        self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, &checked, room);
         Ok(new)
     }
 
@@ -896,8 +901,9 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         blocks: u32,
         opcode: WcOpcode,
         checked: &CheckedBind<'_>,
+        room: usize,
     ) {
-        windows.post(self.queue.limits.handle, self.head, checked);
+        windows.post(self.queue.limits.handle, self.head, checked, room);
         self.slot.binds.store(self.slot.binds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.remember(wr_id, 0, blocks, opcode);
     }

@@ -78,8 +78,18 @@ pub(crate) struct Window {
     pub(crate) pd: PdHandle,
     pub(crate) kind: MwType,
     pub(crate) state: WindowState,
-    /// Sequence number of the newest bind that is known to have been done.
-    done: u64,
+    /// Binds and invalidations of it in flight, all on one queue pair: their order is that in which they were posted.
+    in_flight: u32,
+    /// That queue pair.
+    binder: QpHandle,
+    /// Bit n: a bind in flight may have found a key whose tag is n, modulo 32.
+    held_tags: u32,
+    /// Invalidations by the peer of which the completions were not polled yet, though the window was bound again since: what those
+    /// say is about bindings of the past. Too many are harmless (the completions of a queue pair that is reset are dropped): then
+    /// the window may count as bound until it is bound again or ended.
+    unpolled: u32,
+    /// Bit n: the tag of one of them may be n, modulo 32.
+    unpolled_tags: u32,
 }
 
 /// A bind or invalidation in flight.
@@ -91,6 +101,8 @@ pub(crate) struct PendingBind {
     /// Its block in the send ring of the queue pair.
     pub(crate) at: u32,
     pub(crate) mw: MwHandle,
+    /// Whether it binds; if not, it unbinds.
+    binds: bool,
     /// What the window is again if it fails. A binding in it keeps its region.
     previous: WindowState,
 }
@@ -140,6 +152,7 @@ const WINDOW_ACCESS: Access =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindRequest<'a> {
     pub(crate) pd: PdHandle,
+    pub(crate) qp: QpHandle,
     pub(crate) mw: MwHandle,
     pub(crate) kind: MwType,
     pub(crate) binding: &'a Binding,
@@ -158,6 +171,11 @@ pub(crate) struct CheckedBind<'a> {
     pub(crate) lkey: Lkey,
     /// What the window will be bound to.
     binding: Option<&'a Binding>,
+}
+
+/// Returns the bit of a key in [`Window::held_tags`] and [`Window::unpolled_tags`].
+const fn tag_bit(rkey: Rkey) -> u32 {
+    1 << (rkey.get() & 31)
 }
 
 /// Returns the facts of the region that a binding names.
@@ -206,7 +224,17 @@ impl Windows {
         self.reach = self.reach.max(steps);
         if let Some(cell) = self.cells.get_mut(usize::from(handle.index())) {
             let state = WindowState { rkey, binding: None };
-            cell.window = Some(Window { handle, pd, kind, state, done: 0 });
+            cell.window = Some(Window {
+                handle,
+                pd,
+                kind,
+                state,
+                in_flight: 0,
+                binder: QpHandle::NONE,
+                held_tags: 0,
+                unpolled: 0,
+                unpolled_tags: 0,
+            });
         }
     }
 
@@ -246,12 +274,13 @@ impl Windows {
         self.cells.get(..self.used).unwrap_or_default().iter().filter_map(|cell| cell.bind.as_ref())
     }
 
-    /// Returns the type 2 window of the domain in slot `pd` with this key.
+    /// Returns the type 2 window of the domain in slot `pd` whose key has the index of this one.
     fn type2(&mut self, pd: u16, rkey: Rkey) -> Option<&mut Window> {
         // A domain exists as long as its windows do: one slot is one domain.
         let named = |window: &Window| {
             let hidden = window.handle.index() == MwHandle::NONE.index();
-            window.kind == MwType::Type2 && window.pd.index() == pd && window.state.rkey == rkey && !hidden
+            let is_named = window.state.rkey.index() == rkey.index();
+            window.kind == MwType::Type2 && window.pd.index() == pd && is_named && !hidden
         };
         let is_it = |at: &usize| self.cells.get(*at).and_then(|cell| cell.window.as_ref()).is_some_and(named);
         let at = (0..=self.reach).map(|step| self.place_of(rkey, step)).find(is_it)?;
@@ -266,24 +295,32 @@ impl Windows {
         windows.count().saturating_add(binds.count()) as u32
     }
 
-    /// Checks the handles and flags of a bind, before those of the queue pair.
-    pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest<'_>) -> Result<(), BindRefused> {
+    /// Checks the handles and flags of a bind, before those of the queue pair; gives its region, if it binds.
+    pub(crate) fn check_arguments(
+        &self,
+        shared: &Shared<'_>,
+        request: &BindRequest<'_>,
+    ) -> Result<Option<RegionFacts>, BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.kind != request.kind {
             return Err(BindRefused::WindowType { kind: window.kind });
         }
         if request.binding.length == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let access = request.binding.access.difference(WINDOW_ACCESS);
         if !access.is_empty() {
             return Err(BindRefused::AccessFlags { access });
         }
-        region_of(shared, request.binding.mr).map(drop)
+        region_of(shared, request.binding.mr).map(Some)
     }
 
-    /// Checks domains, rights and range, after [`Self::check_arguments`].
-    pub(crate) fn check<'a>(&self, shared: &Shared<'_>, request: &BindRequest<'a>) -> Result<CheckedBind<'a>, BindRefused> {
+    /// Checks domains, rights, range and key, after [`Self::check_arguments`], which gave the region.
+    pub(crate) fn check<'a>(
+        &self,
+        request: &BindRequest<'a>,
+        region: Option<&RegionFacts>,
+    ) -> Result<CheckedBind<'a>, BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.pd != request.pd {
             return Err(BindRefused::Domain);
@@ -291,10 +328,10 @@ impl Windows {
         let old = window.state.rkey;
         let new = old.with_tag(request.tag.unwrap_or(old.tag().next()));
         let binding = request.binding;
-        if binding.length == 0 {
+        let Some(region) = region else {
+            Self::check_order(window, request.qp)?;
             return Ok(CheckedBind { mw: request.mw, old, new, lkey: Lkey::new(0), binding: None });
-        }
-        let region = region_of(shared, binding.mr)?;
+        };
         if region.pd != request.pd.index() {
             return Err(BindRefused::Domain);
         }
@@ -314,31 +351,52 @@ impl Windows {
         if binding.length > request.max_length {
             return Err(BindRefused::TooLong { max: request.max_length });
         }
+        Self::check_order(window, request.qp)?;
+        let held = |state: &WindowState| state.rkey == new && state.binding.is_some();
+        let before = |bind: &PendingBind| bind.mw == request.mw && held(&bind.previous);
+        if held(&window.state) || window.held_tags & tag_bit(new) != 0 && self.binds().any(before) {
+            return Err(BindRefused::KeyInUse { rkey: new });
+        }
         Ok(CheckedBind { mw: request.mw, old, new, lkey: region.lkey, binding: Some(binding) })
     }
 
+    /// Checks that no binds of a window are in flight on another queue pair than this.
+    fn check_order(window: &Window, qp: QpHandle) -> Result<(), BindRefused> {
+        let ordered = window.binder == qp || window.in_flight == 0;
+        if ordered { Ok(()) } else { Err(BindRefused::OtherQueuePair { qp: window.binder }) }
+    }
+
     /// Returns the window that a LOCAL_INV names, and its next state.
-    pub(crate) fn check_invalidate(&mut self, pd: PdHandle, rkey: Rkey) -> Result<CheckedBind<'static>, BindRefused> {
-        let window = self.type2(pd.index(), rkey).ok_or(BindRefused::UnknownKey { rkey })?;
+    pub(crate) fn check_invalidate(
+        &mut self,
+        pd: PdHandle,
+        qp: QpHandle,
+        rkey: Rkey,
+    ) -> Result<CheckedBind<'static>, BindRefused> {
+        let window = self.type2(pd.index(), rkey).filter(|window| window.state.rkey == rkey);
+        let window = window.ok_or(BindRefused::UnknownKey { rkey })?;
+        Self::check_order(window, qp)?;
         Ok(CheckedBind { mw: window.handle, old: rkey, new: rkey, lkey: Lkey::new(0), binding: None })
     }
 
-    /// Returns whether one more bind can be remembered.
-    pub(crate) fn has_room(&self) -> bool {
-        self.cells.get(self.vacant..).unwrap_or_default().iter().any(|cell| cell.bind.is_none())
+    /// Returns where one more bind can be remembered.
+    pub(crate) fn room(&self) -> Option<usize> {
+        let cells = self.cells.get(self.vacant..)?;
+        cells.iter().position(|cell| cell.bind.is_none()).map(|step| self.vacant.wrapping_add(step))
     }
 
-    /// Puts a window into the state that a posted bind will give it and remembers how it was. There is room.
-    pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind<'_>) {
+    /// Puts a window into the state that a posted bind will give it and remembers how it was, in the cell that [`Self::room`] gave.
+    pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind<'_>, room: usize) {
         let sequence = self.next;
         let Some(window) = self.get_mut(bind.mw) else { return };
         let next = WindowState { rkey: bind.new, binding: bind.binding.copied() };
         let previous = core::mem::replace(&mut window.state, next);
-        let mut cells = self.cells.iter_mut().enumerate().skip(self.vacant);
-        if let Some((index, cell)) = cells.find(|(_, cell)| cell.bind.is_none()) {
-            cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, previous });
+        (window.in_flight, window.binder) = (window.in_flight.wrapping_add(1), qp);
+        window.held_tags |= tag_bit(previous.rkey);
+        if let Some(cell) = self.cells.get_mut(room) {
+            cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, binds: bind.binding.is_some(), previous });
             self.next = sequence.wrapping_add(1);
-            self.vacant = index.wrapping_add(1);
+            self.vacant = room.wrapping_add(1);
             self.used = self.used.max(self.vacant);
         }
     }
@@ -359,6 +417,12 @@ impl Windows {
         oldest
     }
 
+    /// Returns a bind in flight.
+    fn bind_mut(&mut self, sequence: u64) -> Option<&mut PendingBind> {
+        let used = self.cells.get_mut(..self.used).unwrap_or_default();
+        used.iter_mut().filter_map(|cell| cell.bind.as_mut()).find(|bind| bind.sequence == sequence)
+    }
+
     /// Ends every bind of a queue pair up to its block `last`, counted from `tail`: that one `failed` or not, those before it
     /// have succeeded. Gives their number.
     pub(crate) fn complete(&mut self, qp: QpHandle, tail: u32, last: u32, failed: bool) -> u32 {
@@ -373,8 +437,7 @@ impl Windows {
 
     /// Ends one bind.
     ///
-    /// A bind that failed never was: the next newer one in flight, or the window, gets what it had found. But if a newer one is
-    /// known to have been done, what was before both is of no interest any more.
+    /// A bind that failed never was: the next newer one in flight, or the window, gets what it had found.
     fn end(&mut self, bind: &PendingBind, failed: bool) {
         let is_it = |cell: &WindowCell| cell.bind.as_ref().is_some_and(|other| other.sequence == bind.sequence);
         let used = self.cells.get_mut(..self.used).unwrap_or_default();
@@ -388,19 +451,20 @@ impl Windows {
             self.used = last;
         }
         let Some(window) = self.get_mut(bind.mw) else { return };
-        if !failed {
-            window.done = window.done.max(bind.sequence);
-            return;
+        window.in_flight = window.in_flight.wrapping_sub(1);
+        if window.in_flight == 0 {
+            window.held_tags = 0;
         }
-        if window.done > bind.sequence {
+        if !failed {
+            // The device binds no type 2 window that is bound: the peer has invalidated it before.
+            if window.kind == MwType::Type2 && bind.binds && bind.previous.binding.is_some() {
+                window.unpolled = window.unpolled.saturating_add(1);
+                window.unpolled_tags |= tag_bit(bind.previous.rkey);
+            }
             return;
         }
         let state = match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
-            Some(newer) => {
-                let used = self.cells.get_mut(..self.used).unwrap_or_default();
-                let mut binds = used.iter_mut().filter_map(|cell| cell.bind.as_mut());
-                binds.find(|other| other.sequence == newer).map(|newer| &mut newer.previous)
-            }
+            Some(newer) => self.bind_mut(newer).map(|newer| &mut newer.previous),
             None => self.get_mut(bind.mw).map(|window| &mut window.state),
         };
         if let Some(state) = state {
@@ -434,21 +498,25 @@ impl Windows {
         newer.any(|other| other.previous.binding.is_none()) || window.state.binding.is_none()
     }
 
-    /// Records that the peer has invalidated the type 2 window of the domain in slot `pd` with this key.
+    /// Records that the peer has invalidated the type 2 window of the domain in slot `pd` with this key, when the completion that says so
+    /// is polled. That may be after the window was bound again, with the same key: then it is about the oldest binding of which none
+    /// was polled yet.
     pub(crate) fn invalidated(&mut self, pd: u16, rkey: Rkey) {
-        if let Some(window) = self.type2(pd, rkey) {
-            window.state.binding = None;
-        }
-        // Nor does a bind that was posted meanwhile, and fails, bring it back.
-        for index in 0..self.used {
-            let Some(bind) = self.cells.get(index).and_then(|cell| cell.bind) else { continue };
-            let named = |window: &Window| window.kind == MwType::Type2 && window.pd.index() == pd;
-            if bind.previous.rkey == rkey
-                && self.get(bind.mw).is_some_and(named)
-                && let Some(WindowCell { bind: Some(bind), .. }) = self.cells.get_mut(index)
-            {
-                bind.previous.binding = None;
-            }
+        let Some(&mut Window { handle: mw, unpolled, unpolled_tags, .. }) = self.type2(pd, rkey) else { return };
+        let held = |state: &WindowState| state.rkey == rkey && state.binding.is_some();
+        // A bind that was posted meanwhile, and fails, does not bring it back.
+        let oldest = self.oldest_of(&|bind| bind.mw == mw && held(&bind.previous)).map(|bind| bind.sequence);
+        let is_past = unpolled != 0 && unpolled_tags & tag_bit(rkey) != 0;
+        let state = match oldest {
+            _ if is_past => None,
+            Some(sequence) => self.bind_mut(sequence).map(|bind| &mut bind.previous),
+            None => self.get_mut(mw).map(|window| &mut window.state),
+        };
+        if let Some(state) = state.filter(|state| held(state)) {
+            state.binding = None;
+        } else if let Some(window) = self.get_mut(mw) {
+            window.unpolled = unpolled.saturating_sub(1);
+            window.unpolled_tags = if window.unpolled == 0 { 0 } else { unpolled_tags };
         }
     }
 }

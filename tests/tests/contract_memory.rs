@@ -514,6 +514,8 @@ struct Fixture {
     /// By domain and type.
     windows: [[MwHandle; 2]; 2],
     stale_mw: MwHandle,
+    /// A window whose binds take all the room.
+    filler: MwHandle,
 }
 
 impl Fixture {
@@ -545,12 +547,13 @@ impl Fixture {
             .map(|pd: PdHandle| [MwType::Type1, MwType::Type2].map(|kind| pair.a.verbs.alloc_mw(pd, kind).unwrap()));
         let stale_mw = pair.a.verbs.alloc_mw(ready.pd, MwType::Type1).unwrap();
         pair.a.verbs.dealloc_mw(stale_mw).unwrap();
+        let filler = pair.a.verbs.alloc_mw(ready.pd, MwType::Type1).unwrap();
         // Nothing polls, so the completions stay in the queue.
         let here = pair.a.region(ready.pd, 4096, ALL_ACCESS);
         let there = pair.b.region(opposite.pd, 4096, ALL_ACCESS);
         let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: there.remote(0) };
         while pair.a.verbs.post_send(full.qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op }).is_ok() {}
-        Self { pair, ready, init: init.qp, full: full.qp, regions, stale_mr: gone.mr, windows, stale_mw }
+        Self { pair, ready, init: init.qp, full: full.qp, regions, stale_mr: gone.mr, windows, stale_mw, filler }
     }
 
     /// Binds with exactly these defects.
@@ -617,7 +620,9 @@ fn bind_checks_come_in_the_order_of_the_contract() {
     // The rows before the last, alone and in pairs, while there is room to remember binds; then all of them without.
     for records_full in [false, true] {
         if records_full {
-            while fixture.bind(&[]).is_ok() {}
+            let (mr, flags) = (fixture.regions[0][0].mr, SendFlags::SIGNALED);
+            let unbind = MwBind { wr_id: 3, flags, mr, addr: 0, length: 0, access: Access::empty() };
+            while fixture.pair.a.verbs.bind_mw(fixture.ready.qp, fixture.filler, &unbind).is_ok() {}
             refused!(fixture.bind(&[]), Enomem, BindMwError::TooManyPendingBinds);
         }
         let extra: &[Wrong] = if records_full { &[Wrong::TooManyPendingBinds] } else { &[] };

@@ -236,8 +236,11 @@ fn flags_by_opcode_and_transport() {
                         continue;
                     }
                     let payload = if inline { Payload::Inline(b"eight by") } else { parts.payload };
-                    // A window can be invalidated once, but posted again as often as there are records.
-                    let op_of = Parts { payload, ..parts }.op(op);
+                    // A window can be bound again, each time with another key, as often as there are records.
+                    let mut op_of = Parts { payload, ..parts }.op(op);
+                    if let SendOp::BindMw { tag, .. } = &mut op_of {
+                        *tag = KeyTag(bits as u8);
+                    }
                     let mut legal = SendFlags::SIGNALED;
                     legal.set(SendFlags::FENCE, qp_type == QpType::Rc);
                     legal.set(SendFlags::SOLICITED, op.takes_receive());
@@ -784,7 +787,7 @@ fn binds_and_invalidations_as_work_requests() {
         fixture.send(u64::from(tag.0), SendFlags::empty(), SendOp::BindMw { mw: type2, tag, info }).unwrap();
     }
     let full = fixture.free();
-    let bind = SendOp::BindMw { mw: type2, tag: KeyTag(1), info };
+    let bind = SendOp::BindMw { mw: type2, tag: KeyTag(8), info };
     refused!(fixture.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
     let rkey = fixture.pair.a.verbs.mw(type2).unwrap().rkey;
     refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bareverbs::{
-    Access, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpRings, QpState,
-    QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode, WcStatus,
+    Access, BindMwError, BindRefused, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, PostSendError,
+    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Verbs, WcData,
+    WcOpcode, WcStatus,
 };
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -236,44 +237,87 @@ impl Fixture {
         let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
         self.pair.b.verbs.modify_qp(self.b.qp, &sqd, QpAttrMask::STATE).unwrap();
     }
-
-    /// Breaks the second queue pair, and takes the completion of the one bind that is flushed.
-    fn flush_bind(&mut self) {
-        let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
-        self.pair.b.verbs.modify_qp(self.b.qp, &err, QpAttrMask::STATE).unwrap();
-        let done = self.pair.b.completions(self.b.cq, 1)[0];
-        assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::WrFlushErr));
-    }
 }
 
-// contract: bind-failure
+/// The first queue pair is drained (SQD) and takes a bind without doing it; the device does one of the same window on a second queue pair,
+/// and the first when it sends again. So the window ends as what was posted first: were both admitted, nobody would hold its region.
+// contract: bind-elsewhere
 #[test]
-fn a_failed_bind_leaves_a_later_one_of_another_queue_pair() {
+fn a_window_is_bound_on_one_queue_pair_at_a_time() {
     let mut fixture = Fixture::new();
     let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
     let b2 = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
     fixture.pair.connect(&a2, &b2, &Connection::default());
     let other = fixture.pair.b.region(fixture.b.pd, 8192, ALL);
-    let kept = fixture.request(0, 64, Access::REMOTE_WRITE);
-    fixture.bind(&kept);
-    // The older bind waits, the newer one is done; then the older one is flushed.
     fixture.drain();
-    fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(100, 64, Access::REMOTE_WRITE)).unwrap();
-    let newer = MwBind { mr: other.mr, addr: other.buffer.addr, ..kept };
-    let key = fixture.pair.b.verbs.bind_mw(b2.qp, fixture.mw, &newer).unwrap();
-    let done = fixture.pair.b.completions(b2.cq, 1)[0];
+    let first = fixture.request(100, 64, Access::REMOTE_WRITE);
+    let mw = fixture.mw;
+    let key = fixture.pair.b.verbs.bind_mw(fixture.b.qp, mw, &first).unwrap();
+    let second = MwBind { mr: other.mr, addr: other.buffer.addr, ..first };
+    let refused = fixture.pair.b.verbs.bind_mw(b2.qp, mw, &second);
+    if refused.is_ok() {
+        assert_eq!(fixture.pair.b.completions(b2.cq, 1)[0].status, WcStatus::Success);
+    }
+    let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &rts, QpAttrMask::STATE).unwrap();
+    let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
     assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
-    fixture.flush_bind();
-    let info = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
-    assert_eq!((info.rkey, info.binding.map(|binding| binding.mr)), (key, Some(other.mr)));
-    refused!(fixture.pair.b.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    assert_eq!(write(&mut fixture, first.addr, key, 64), WcStatus::Success, "the device has done the first last");
+    refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    refused!(refused, Ebusy, BindMwError::Refused(BindRefused::OtherQueuePair { .. }));
+    // Now it may be bound there.
+    let key = fixture.pair.b.verbs.bind_mw(b2.qp, mw, &second).unwrap();
+    assert_eq!(fixture.pair.b.completions(b2.cq, 1)[0].status, WcStatus::Success);
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
-    // And the device agrees.
-    let op =
-        SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), remote: Remote { addr: newer.addr, rkey: key } };
+    assert_eq!(write(&mut fixture, second.addr, key, 64), WcStatus::Success);
+    fixture.pair.assert_no_findings();
+}
+
+/// The peer invalidates a window, which is bound again before the completion that says so is polled.
+// contract: bind-key-in-use, bind-type-2
+#[test]
+fn an_invalidation_that_is_polled_late_frees_no_region() {
+    let mut fixture = Fixture::new();
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let addr = fixture.there.buffer.addr;
+    // Receives complete in a queue of their own.
+    let recv_cq = fixture.pair.b.verbs.create_cq(64).unwrap();
+    let init = QpInit { pd: fixture.b.pd, qp_type: QpType::Rc, send_cq: fixture.b.cq, recv_cq, cap: CAP, sq_sig_all: true };
+    let qp = fixture.pair.b.verbs.create_qp(&init).unwrap();
+    let b2 = End { qp, qpn: fixture.pair.b.verbs.qp(qp).unwrap().qpn, ..fixture.b };
+    let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
+    fixture.pair.connect(&a2, &b2, &Connection::default());
+    let inbox = fixture.pair.b.region(fixture.b.pd, 64, ALL);
+    let invalidate = |fixture: &mut Fixture, rkey| {
+        fixture.pair.b.verbs.post_recv(qp, &bareverbs::RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] }).unwrap();
+        let op = SendOp::SendWithInv { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), rkey };
+        fixture.pair.a.verbs.post_send(a2.qp, &signaled(4, op)).unwrap();
+        assert_eq!(fixture.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
+    };
+    let mut keys = Vec::new();
+    for tag in [0x42, 0x43, 0x42] {
+        let info = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+        let bind = |tag| signaled(9, SendOp::BindMw { mw, tag, info });
+        if let Some(rkey) = keys.last() {
+            let same = fixture.pair.b.verbs.post_send(qp, &bind(Rkey::tag(*rkey)));
+            refused!(same, Ebusy, PostSendError::Bind(BindRefused::KeyInUse { .. }));
+        }
+        fixture.pair.b.verbs.post_send(qp, &bind(KeyTag(tag))).unwrap();
+        assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+        keys.push(fixture.pair.b.verbs.mw(mw).unwrap().rkey);
+        if keys.len() < 3 {
+            invalidate(&mut fixture, keys[keys.len() - 1]);
+        }
+    }
+    let late = fixture.pair.b.completions(recv_cq, 2);
+    assert_eq!(late.iter().map(|done| done.data).collect::<Vec<_>>(), [keys[0], keys[1]].map(WcData::Invalidated));
+    refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 256)]), remote: Remote { addr, rkey: keys[2] } };
     fixture.pair.a.verbs.post_send(a2.qp, &signaled(1, op)).unwrap();
-    assert_eq!(fixture.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
-    assert_eq!(other.buffer.read(0, 64), fixture.here.buffer.read(0, 64));
+    assert_eq!(fixture.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success, "it is bound");
+    invalidate(&mut fixture, keys[2]);
+    assert_eq!(fixture.pair.b.completions(recv_cq, 1)[0].data, WcData::Invalidated(keys[2]));
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
     fixture.pair.assert_no_findings();
 }
 

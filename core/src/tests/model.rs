@@ -14,9 +14,10 @@ use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, attributes, register};
 use crate::kept_verbs::KeptVerbs;
 use crate::{
-    Access, BindInfo, BindMwError, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwBind, MwHandle, MwType,
-    Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
-    RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode, WcStatus,
+    Access, BindInfo, BindMwError, BindRefused, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwBind,
+    MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState,
+    QpType, Qpn, RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Storage, Verbs, WcData, WcOpcode,
+    WcStatus,
 };
 
 const QPS: usize = 3;
@@ -254,8 +255,14 @@ impl Model {
         let state = self.verbs.qp(self.queues[n].qp).unwrap().state;
         // Only these read the state again.
         let type1 = matches!(*request, Request::Bind { window, .. } if self.kinds[window] == MwType::Type1);
+        let elsewhere = |window: usize| {
+            let mut others = self.queues.iter().enumerate().filter(|(other, _)| *other != n);
+            others.find(|(_, queue)| queue.flying.iter().any(|flying| flying.window == Some(window))).map(|(_, queue)| queue.qp)
+        };
         let expected = if type1 && state != QpState::Rts {
             Err(PostSendError::NotReady { state })
+        } else if let Some(qp) = window.and_then(elsewhere) {
+            Err(PostSendError::Bind(BindRefused::OtherQueuePair { qp }))
         } else if needed > free {
             Err(full)
         } else if too_many {
@@ -285,13 +292,16 @@ impl Model {
                             BindMwError::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
                             BindMwError::NotReady { state } => PostSendError::NotReady { state },
                             BindMwError::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
+                            BindMwError::Refused(refused) => PostSendError::Bind(refused),
                             other => panic!("{other}"),
                         })
                     }
                     // A type 2 window is unbound by an invalidation.
                     MwType::Type2 if region.is_none() => return,
                     MwType::Type2 => {
-                        let tag = self.verbs.mw(self.mws[window]).unwrap().rkey.tag().next();
+                        // Often the same key again, so that an invalidation that is polled late has the key of a newer bind.
+                        let tag = self.verbs.mw(self.mws[window]).unwrap().rkey.tag();
+                        let tag = if signaled { tag } else { tag.next() };
                         let op = SendOp::BindMw { mw: self.mws[window], tag, info: BindInfo { mr, addr, length, access } };
                         batch.post(&SendWr { wr_id, flags: flags(signaled), op })
                     }
@@ -308,6 +318,11 @@ impl Model {
         // In a batch that is open, the queue pair may be in another state by now: then a request is refused or posted.
         if let Err(PostSendError::NotReady { state }) = result {
             assert_ne!(state, QpState::Rts);
+            return;
+        }
+        if let Err(PostSendError::Bind(BindRefused::KeyInUse { rkey })) = result {
+            let info = self.verbs.mw(self.mws[window.unwrap()]).unwrap();
+            assert_eq!((info.rkey.index(), info.kind), (rkey.index(), MwType::Type2));
             return;
         }
         assert_eq!(result, expected, "{request:?}");
@@ -425,7 +440,10 @@ impl Model {
     /// Drops the requests of a queue pair that is reset or destroyed.
     fn dropped(&mut self, n: usize) {
         for flying in &self.queues[n].flying {
-            if let (Some(window), true) = (flying.window, flying.invalidates) {
+            // By its key the device does not show a bind to the key that the window had.
+            if let Some(window) = flying.window
+                && (flying.invalidates || self.kinds[window] == MwType::Type2)
+            {
                 self.uncertain[window] = true;
             }
         }
@@ -440,6 +458,12 @@ impl Model {
         queue.receives.clear();
         for window in (0..MWS).filter(|window| self.kinds[*window] == MwType::Type2) {
             self.uncertain[window] |= self.queues[n].qpn == self.peer_invalidated(window);
+            let (index, cqn) = (self.index(window), self.cqn(COMPLETES[n].1));
+            let qpn = self.queues[n].qpn;
+            let is_dropped =
+                |raw: RawCompletion| raw.qpn == qpn && matches!(raw.data, WcData::Invalidated(rkey) if rkey.index() == index);
+            let drops = self.device().entries(cqn).iter().any(|entry| entry.raw.is_ok_and(is_dropped));
+            self.uncertain[window] |= drops;
         }
     }
 

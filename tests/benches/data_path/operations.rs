@@ -1,6 +1,7 @@
 //! The operations of the data path that are measured. Each runs alone and in batches, with constant inputs and with inputs that
 //! the compiler cannot know.
 
+use std::cell::Cell;
 use std::hint::black_box;
 
 use bareverbs::{Access, BindInfo, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge};
@@ -354,20 +355,37 @@ operations! {
         opaque_list(fixture, runs, SendOp::FetchAdd { sge: Sge { length: 8, ..sge }, remote, add: 1 });
     };
     bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
-        let (mw, info) = (fixture.mw, binding(fixture));
-        typed(fixture, runs, |batch, n, _| batch.post(&SendWr::bind_mw(mw, KeyTag(5), info).id(n).signaled()).expect("post"));
+        let (mw, info, tag) = (fixture.mw, binding(fixture), Cell::new(fixture.window_key().tag()));
+        typed(fixture, runs, |batch, n, _| {
+            tag.set(tag.get().next());
+            batch.post(&SendWr::bind_mw(mw, tag.get(), info).id(n).signaled()).expect("post");
+        });
     };
     bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        opaque(fixture, runs, SendOp::BindMw { mw, tag: KeyTag(5), info });
+        let mut wr = SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: fixture.window_key().tag(), info } };
+        for _ in 0..runs {
+            if let SendOp::BindMw { tag, .. } = &mut wr.op {
+                *tag = tag.next();
+            }
+            fixture.qp.send.post(black_box(&wr)).expect("post");
+        }
     };
     bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
-        let (mw, info) = (fixture.mw, binding(fixture));
-        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::bind_mw(mw, KeyTag(5), info).id(n).signaled()).expect("post"));
+        let (mw, info, last) = (fixture.mw, binding(fixture), fixture.window_key().tag());
+        let tag = |n| KeyTag(last.0.wrapping_add(n as u8).wrapping_add(1));
+        typed_batch(fixture, runs, |batch, n, _| batch.post(&SendWr::bind_mw(mw, tag(n), info).id(n).signaled()).expect("post"));
     };
     bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        opaque_list(fixture, runs, SendOp::BindMw { mw, tag: KeyTag(5), info });
+        // Each with another key: one is not bound again with the key that it has.
+        let last = fixture.window_key().tag();
+        let tag = |n| KeyTag(last.0.wrapping_add(n as u8).wrapping_add(1));
+        let wr = |n| SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: tag(n), info } };
+        let list: [SendWr<'_>; BATCH] = core::array::from_fn(wr);
+        for _ in 0..runs {
+            fixture.qp.send.post_list(black_box(&list)).expect("post");
+        }
     };
     local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
         let rkey = fixture.window_key();
