@@ -251,10 +251,10 @@ unsafe impl Provider for Device {
         Ok(SrqSizes { places, cap: SrqCap { max_wr: places - 1, max_sge: cap.max_sge } })
     }
 
-    fn create_srq(&mut self, _: CoreToken, (): &(), _sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Broken> {
+    fn create_srq(&mut self, _: CoreToken, (): &(), sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Broken> {
         Ok(CreatedSrq {
             srq: (),
-            ring: SharedRecvs { memory: self.memory(), notified: 0, list: Vec::new() },
+            ring: SharedRecvs { memory: self.memory(), notified: 0, places: sizes.places as usize, list: Vec::new() },
             srqn: Srqn::new(1),
         })
     }
@@ -449,12 +449,14 @@ impl RecvRing for Recvs {
 pub(super) struct SharedRecvs {
     memory: Arc<Memory>,
     notified: u32,
+    places: usize,
     /// Places in the order in which they were written.
     list: Vec<u16>,
 }
 
 impl SrqRing for SharedRecvs {
-    fn put(&mut self, at: u16, _next: u16, _sges: &[Sge]) {
+    fn put(&mut self, at: u16, next: u16, _sges: &[Sge]) {
+        assert!(usize::from(next) < self.places && next != at, "the request at {at} leads to {next}");
         self.list.push(at);
     }
 

@@ -13,6 +13,7 @@ mod draining;
 mod loss;
 mod regions;
 mod rings;
+mod shared_receives;
 mod states;
 mod waking;
 mod windows;
