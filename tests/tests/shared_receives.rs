@@ -5,7 +5,7 @@ use core::time::Duration;
 use bareverbs::{
     Access, AddressVector, Completion, CompletionQueue, CreateQpError, Destination, DestroySrqError, DmaBuffer, Errno, Event,
     Payload, PollCqError, PostRecvError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, QueuePair, RawKind,
-    RecvWr, Region, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData, WcOpcode, WcStatus,
+    RecvWr, Region, SendWr, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData, WcOpcode, WcStatus,
 };
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, End, Fault, Faults, Node, Probability, connect, connect_with_srq, pair};
@@ -256,6 +256,34 @@ fn a_reset_drops_completions_and_frees_their_places() {
         places.push(other_into.wait().unwrap().wr_id);
     }
     assert_eq!(places, [2, 3, 0]);
+}
+
+/// A shared receive queue has a protection domain of its own: its requests name regions of that, whatever domain the queue pairs are in
+/// that take them, and no others.
+#[test]
+fn receives_use_regions_of_the_shared_queues_domain() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let foreign = b.verbs.alloc_pd().unwrap();
+    let mut shared = b.verbs.create_srq(&SrqInit { pd: foreign, cap: SrqCap { max_wr: 3, max_sge: 1 } }).unwrap();
+    let of_queue_pairs = b.register(64, Access::LOCAL_WRITE).unwrap();
+    let buffer = b.host.memory(4096).whole();
+    let of_queue = b.verbs.reg_mr(foreign, buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error).unwrap();
+    // Connects in `b.pd`.
+    let (mut from, mut into) = connect_with_srq(&mut a, &mut b, shared.handle()).unwrap();
+    let sge = of_queue_pairs.sge(0, 64);
+    let refused = shared.post(&RecvWr { wr_id: 1, sges: &[sge] }).unwrap_err();
+    assert_eq!(refused, PostRecvError::Sge { index: 0, lkey: sge.lkey, fault: SgeFault::Domain });
+    assert_eq!(refused.errno(), Errno::Eperm);
+    shared.post(&RecvWr { wr_id: 2, sges: &[of_queue.sge(0, 64)] }).unwrap();
+    from.qp.send.post(&SendWr::send(b"of the queue's domain")).unwrap();
+    let done = into.wait().unwrap();
+    assert_eq!((done.wr_id, done.status, done.byte_len), (2, WcStatus::Success, 21));
+    let mut bytes = [0; 21];
+    of_queue.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"of the queue's domain");
+    // And the domain stays while its queue does.
+    assert!(b.verbs.dealloc_pd(foreign).is_err());
+    assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
 }
 
 #[test]
