@@ -404,6 +404,10 @@ fn append_bind_mw<P: Provider>(queue: &SendQueue<'_, P>, mw: MwHandle, bind: &Mw
 /// [`Self::ring`] rings the doorbell, and so does the end of the batch. A batch may be forgotten (`mem::forget`). Then its
 /// requests since the last doorbell wait for the next one: all up to its last bind, and perhaps some after that. The rest is
 /// not posted.
+///
+/// A batch remembers the region of its last SGE until it rings. A request for a region that was deregistered since may be posted, as
+/// it may just before a deregistration on another core: the device refuses it
+/// ([`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr)), and no byte is moved.
 #[must_use = "the doorbell rings when the batch ends"]
 pub struct SendBatch<'a, P: Provider> {
     open: PostCursor<'a, P>,

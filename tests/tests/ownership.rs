@@ -148,3 +148,29 @@ fn a_late_event_of_an_overrun_queue_breaks_no_other() {
     pair.a.verbs.post_send(qp, &signaled(9, op)).unwrap();
     assert_eq!(pair.a.completions(new, 1)[0].status, WcStatus::Success);
 }
+
+/// A batch remembers the region of its last SGE. One that is deregistered meanwhile is not read by what is posted then: the device has
+/// no such key any more.
+#[test]
+fn what_an_open_batch_posts_of_a_region_that_is_gone_moves_no_byte() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let (near, far) = (pair.a.buffer(4096).bytes(), pair.b.buffer(4096).bytes());
+    let mut source = pair.a.verbs.reg_mr(a.pd, near, ALL_ACCESS).map_err(|refused| refused.error).unwrap();
+    let target = pair.b.verbs.reg_mr(b.pd, far, ALL_ACCESS).map_err(|refused| refused.error).unwrap();
+    source.write(0, b"secret").unwrap();
+    let (sges, remote) = ([source.sge(0, 6)], target.remote(0));
+    let write = signaled(1, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    let mut send = pair.a.verbs.take_send(a.qp);
+    let mut batch = send.batch();
+    batch.post(&write).unwrap();
+    assert!(pair.a.verbs.dereg_mr(source).is_ok());
+    batch.post(&write).unwrap();
+    drop(batch);
+    pair.a.verbs.keep_send(send);
+    let done = pair.a.completions(a.cq, 2);
+    assert_eq!([done[0].status, done[1].status], [WcStatus::LocProtErr, WcStatus::WrFlushErr]);
+    let mut bytes = [0; 6];
+    target.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 6]);
+}
