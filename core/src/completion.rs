@@ -46,7 +46,7 @@ pub struct CompletionQueue<'s, P: Provider> {
     handle: CqHandle,
     cqn: Cqn,
     /// Entries of the ring.
-    entries: u32,
+    pub(crate) entries: u32,
     /// Entries that are still taken from the ring once the device is lost: what had come by then, and no more than the ring has,
     /// since the device may write on. 0: it is not read any more.
     readable: Cell<u32>,

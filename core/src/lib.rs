@@ -53,6 +53,7 @@ mod attr;
 mod buffer;
 mod completion;
 mod create_qp;
+mod drain;
 mod errno;
 mod error;
 mod event;
@@ -103,12 +104,14 @@ pub use attr::{
 };
 pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
+pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
     AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
-    DetachMcastError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
-    QueryError, QueryQpError, QuerySrqError, RegMrError, SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
+    DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
+    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, SetGidError, SgeFault, StaleHandle, TakeError,
+    WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};

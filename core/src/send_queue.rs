@@ -1,6 +1,7 @@
 //! Send queues: posting, the checks that the verbs promise, and the record of what is in flight.
 
 pub(crate) mod datagram;
+pub(crate) mod marker;
 
 use core::cell::Cell;
 

@@ -9,8 +9,8 @@ pub use memory::{
 };
 pub use queue::{
     AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
-    DestroySrqError, DetachMcastError, ModifyQpError, ModifySrqError, NotifyCqError, PollEventError, QueryError, QueryQpError,
-    QuerySrqError, SetGidError, TakeError, WaitActiveError,
+    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollEventError, QueryError,
+    QueryQpError, QuerySrqError, SetGidError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

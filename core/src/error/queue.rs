@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use super::operation_error;
 use crate::{
-    AddressPart, Cqn, DeviceLoss, Errno, LinkFault, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, Qpn, SrqCap,
-    Srqn,
+    AddressPart, Cqn, DeviceLoss, Errno, LinkFault, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState, QpType,
+    Qpn, SrqCap, Srqn,
 };
 
 operation_error! {
@@ -168,6 +168,25 @@ operation_error! {
     device {
         /// The device refuses.
         Device, "the device made no completion queue";
+    }
+}
+
+operation_error! {
+    /// Why a completion queue was not resized; it is as before.
+    pub enum ResizeCqError<E> {
+        /// No entries requested, or more than the device has.
+        Entries {
+            /// Requested entries.
+            entries: u32,
+            /// Maximum of the device.
+            max: u32
+        } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
+        /// The queue is of other verbs.
+        Stale => Einval, "no such completion queue here";
+    }
+    device {
+        /// The device refuses: for instance, more completions wait than there would be room for.
+        Device, "the device did not resize the completion queue";
     }
 }
 
@@ -357,6 +376,35 @@ operation_error! {
     device {
         /// The device refuses; the queue pair is as before.
         Device, "the device kept the queue pair";
+    }
+}
+
+operation_error! {
+    /// Why a queue was not drained.
+    pub enum DrainError<E> {
+        /// The queue is of other verbs.
+        Stale => Einval, "no such queue pair here";
+        /// The requests of the queue do not complete into this completion queue.
+        OtherCq => Einval, "the requests of the queue complete into another completion queue";
+        /// Not every request was done in time. The queue pair is in ERR, and the call may be repeated.
+        Overdue {
+            /// How many were left.
+            left: u32
+        } => Etimedout, "{left} requests were not done at the deadline";
+        /// The device is lost. Each request of the queue was given as flushed; whether the device has executed it is not known.
+        DeviceLost {
+            /// Why.
+            loss: DeviceLoss
+        } => Eio, "the device is lost: {loss}";
+        /// A completion was invalid, or the completion queue is broken. The call may be repeated for the first.
+        Poll {
+            /// What a poll says of it.
+            error: PollCqError
+        } => Eio, "{error}";
+    }
+    device {
+        /// The device refuses; the queue pair is as before.
+        Device, "the device did not end the queue pair";
     }
 }
 

@@ -1,0 +1,282 @@
+//! Draining of queues: what was posted is given back, and then the device uses none of its memory.
+
+use core::time::Duration;
+
+use crate::completion::CompletionQueue;
+use crate::recv_queue::RecvQueue;
+use crate::ring::place;
+use crate::send_queue::SendQueue;
+use crate::send_queue::marker::MARKER_BYTES;
+use crate::shared::{QpSlot, RingCounters};
+use crate::sync::Ordering;
+use crate::verbs::Verbs;
+use crate::{
+    Completion, DrainError, Instant, ModifyQpError, PollCqError, Provider, QpAttr, QpAttrMask, QpHandle, QpState, WcOpcode,
+    WcStatus,
+};
+
+/// Between two looks at the health of the device.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What became of the requests that were in flight when a queue was drained. Each is counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Drained {
+    /// They have completed, with success or with an error of their own.
+    pub completed: u32,
+    /// They were flushed.
+    pub flushed: u32,
+    /// They have no completion of their own, and ended with that of a later one: unsignaled sends that were done before the queue pair
+    /// was in ERR. 0 for receives.
+    pub silent: u32,
+}
+
+impl Drained {
+    /// Returns how many requests were in flight.
+    pub const fn total(&self) -> u32 {
+        self.completed.saturating_add(self.flushed).saturating_add(self.silent)
+    }
+}
+
+/// Which queue of a queue pair is drained.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Send,
+    Recv,
+}
+
+impl Side {
+    fn counters<'a>(self, slot: &'a QpSlot<'_>) -> &'a RingCounters {
+        match self {
+            Self::Send => &slot.send,
+            Self::Recv => &slot.recv,
+        }
+    }
+
+    fn has(self, completion: &Completion) -> bool {
+        let is_recv = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+        is_recv == (self == Self::Recv)
+    }
+}
+
+/// Requests of a piece of a ring.
+#[derive(Clone, Copy, Default)]
+struct Requests {
+    count: u32,
+    /// The last of them is a marker, which is not counted.
+    marker: bool,
+}
+
+/// Returns the requests from counter `from` to before `to`.
+fn requests(slot: &QpSlot<'_>, side: Side, from: u32, to: u32) -> Requests {
+    if side == Side::Recv {
+        return Requests { count: to.wrapping_sub(from), marker: false };
+    }
+    let (entries, mut found) = (slot.rings.send, Requests::default());
+    let mut at = from;
+    // A ring has no more requests than blocks.
+    for _ in 0..to.wrapping_sub(from) {
+        if at == to {
+            break;
+        }
+        let Some(facts) = entries.get(place(at, entries.len())).map(crate::storage::SendEntry::get) else { break };
+        found.marker = facts.bytes == MARKER_BYTES;
+        found.count = found.count.wrapping_add(u32::from(!found.marker));
+        at = at.wrapping_add(u32::from(facts.blocks.max(1)));
+    }
+    found
+}
+
+impl<'s, P: Provider> Verbs<'s, P> {
+    /// Moves a queue pair to ERR and waits until each send that was posted is done or flushed, as Linux's `ib_drain_sq` does. Then
+    /// the device uses the memory of none of them.
+    ///
+    /// `cq` is the completion queue of the sends. `give` gets what comes out of it meanwhile, of other queue pairs too. The last
+    /// request is a marker that these verbs post, which `give` does not get: sends without a completion of their own end with it. So a
+    /// send queue that is full of those cannot be drained, as it can send nothing more.
+    /// The completion queue needs an entry for the marker: the sizes of [`Self::ring_sizes`] have it.
+    ///
+    /// `deadline` is of the clock of the machine ([`Clock::now`](crate::Clock)). After [`DrainError::Overdue`] the call may be repeated; a poll of
+    /// somebody else gets the marker as a flushed RDMA_WRITE with `wr_id` and `byte_len` of all ones. In RESET nothing is in flight, and
+    /// the queue pair stays there.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use bareverbs::{Clock, SendWr, WcStatus};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// // The peer has no receive for it.
+    /// qa.qp.send.post(&SendWr::send(b"x").id(7))?;
+    /// let deadline = a.host.clock().now().after(Duration::from_secs(1));
+    /// let drained = a.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, deadline, |done| {
+    ///     assert_eq!((done.wr_id, done.status), (7, WcStatus::WrFlushErr));
+    /// })?;
+    /// assert_eq!((drained.flushed, drained.total()), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A queue is of other verbs or the completion queue of another queue pair, a completion is invalid, the device refuses, is lost, or
+    /// not all sends are done at the deadline.
+    pub fn drain_sq(
+        &mut self,
+        send: &mut SendQueue<'s, P>,
+        cq: &mut CompletionQueue<'s, P>,
+        deadline: Instant,
+        mut give: impl FnMut(Completion),
+    ) -> Result<Drained, DrainError<P::Error>> {
+        let qp = send.qp();
+        self.begin_drain(qp, send.slot, (Side::Send, cq))?;
+        // Those of a batch that was forgotten.
+        send.ring();
+        let (slot, tail) = (send.slot, send.slot.send.tail.load(Ordering::Relaxed));
+        let mut needs_marker = !requests(slot, Side::Send, tail, slot.send.head.load(Ordering::Relaxed)).marker;
+        let mut post_marker = || {
+            if needs_marker && slot.loss().is_none() {
+                needs_marker = !send.post_marker();
+            }
+        };
+        self.drain((qp, slot, Side::Send), cq, deadline, &mut post_marker, &mut give)
+    }
+
+    /// Moves a queue pair to ERR and waits until each receive that was posted is done or flushed, as Linux's `ib_drain_rq` does. Then
+    /// the device writes into the memory of none of them.
+    ///
+    /// `cq` is the completion queue of the receives; `give` and `deadline` are as of [`Self::drain_sq`]. Each receive has a completion
+    /// of its own, so that no marker is needed, and a full queue is drained too.
+    ///
+    /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) has no receives of its own: after the move to ERR,
+    /// [`Event::LastWqeReached`](crate::Event) says that those that it took are in the completion queue.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use bareverbs::{Access, Clock, RecvWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let inbox = b.register(64, Access::LOCAL_WRITE)?;
+    /// qb.qp.recv.post(&RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] })?;
+    /// let deadline = b.host.clock().now().after(Duration::from_secs(1));
+    /// let drained = b.verbs.drain_rq(&mut qb.qp.recv, &mut qb.cq, deadline, |done| assert_eq!(done.wr_id, 3))?;
+    /// assert_eq!(drained.flushed, 1);
+    /// // The device has forgotten the buffer.
+    /// b.verbs.dereg_mr(inbox).map_err(|refused| refused.error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Self::drain_sq`].
+    pub fn drain_rq(
+        &mut self,
+        recv: &mut RecvQueue<'s, P>,
+        cq: &mut CompletionQueue<'s, P>,
+        deadline: Instant,
+        mut give: impl FnMut(Completion),
+    ) -> Result<Drained, DrainError<P::Error>> {
+        let (qp, slot) = (recv.qp(), recv.slot);
+        self.begin_drain(qp, slot, (Side::Recv, cq))?;
+        self.drain((qp, slot, Side::Recv), cq, deadline, &mut || (), &mut give)
+    }
+
+    /// Checks that the queues belong together, and moves the queue pair to ERR.
+    fn begin_drain(
+        &mut self,
+        qp: QpHandle,
+        slot: &QpSlot<'_>,
+        (side, cq): (Side, &CompletionQueue<'_, P>),
+    ) -> Result<(), DrainError<P::Error>> {
+        let ours = self.shared.qps.get(usize::from(qp.index())).is_some_and(|own| core::ptr::eq(own, slot));
+        if !ours {
+            return Err(DrainError::Stale);
+        }
+        let index = if side == Side::Send { slot.send_cq() } else { slot.recv_cq() };
+        let completes_here = self.shared.cqs.get(usize::from(index)).is_some_and(|own| core::ptr::eq(own, cq.slot));
+        if !completes_here {
+            return Err(DrainError::OtherCq);
+        }
+        if slot.state() == QpState::Reset || slot.loss().is_some() {
+            return Ok(());
+        }
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        match self.modify_qp(qp, &attr, QpAttrMask::STATE) {
+            Ok(()) => Ok(()),
+            // What is left is flushed by the verbs.
+            Err(_) if slot.loss().is_some() => Ok(()),
+            Err(ModifyQpError::Device(error)) => Err(DrainError::Device(error)),
+            Err(_) => Err(DrainError::Stale),
+        }
+    }
+
+    /// Takes completions until nothing of this side is in flight.
+    fn drain(
+        &mut self,
+        (qp, slot, side): (QpHandle, &QpSlot<'_>, Side),
+        cq: &mut CompletionQueue<'_, P>,
+        deadline: Instant,
+        post_marker: &mut dyn FnMut(),
+        give: &mut dyn FnMut(Completion),
+    ) -> Result<Drained, DrainError<P::Error>> {
+        let (ring, mut drained) = (side.counters(slot), Drained::default());
+        // Of the first look too: the device may be gone, and say nothing.
+        let mut health_due = self.provider.now();
+        // After a RESET the counters are of before it.
+        while !slot.is_draining() && ring.in_flight() != 0 {
+            post_marker();
+            let mut taken = false;
+            let mut tail = ring.tail.load(Ordering::Relaxed);
+            // Not until it is empty: another core may fill it for ever.
+            let round = cq.entries as usize;
+            for completion in cq.completions().take(round) {
+                let completion = match completion {
+                    Ok(completion) => completion,
+                    Err(PollCqError::DeviceLost { loss }) => return Err(DrainError::DeviceLost { loss }),
+                    Err(error) => return Err(DrainError::Poll { error }),
+                };
+                taken = true;
+                if completion.qp != qp || !side.has(&completion) {
+                    give(completion);
+                    continue;
+                }
+                let before = core::mem::replace(&mut tail, ring.tail.load(Ordering::Relaxed));
+                let Requests { count, marker } = requests(slot, side, before, tail);
+                let of_its_own = u32::from(!marker).min(count);
+                drained.silent = drained.silent.saturating_add(count.saturating_sub(of_its_own));
+                if !marker {
+                    let counter = match completion.status {
+                        WcStatus::WrFlushErr => &mut drained.flushed,
+                        _ => &mut drained.completed,
+                    };
+                    *counter = counter.saturating_add(of_its_own);
+                    give(completion);
+                }
+                if ring.in_flight() == 0 {
+                    break;
+                }
+            }
+            let now = self.provider.now();
+            if now >= deadline && ring.in_flight() != 0 {
+                let Requests { count: left, .. } = requests(slot, side, tail, ring.head.load(Ordering::Relaxed));
+                return Err(DrainError::Overdue { left });
+            }
+            if taken {
+                continue;
+            }
+            if now >= health_due {
+                health_due = now.after(HEALTH_INTERVAL);
+                // If it is lost, the next poll finds everything flushed.
+                if let Err(error) = self.maintain()
+                    && slot.loss().is_none()
+                {
+                    return Err(DrainError::Device(error));
+                }
+                continue;
+            }
+            self.provider.relax(health_due.min(deadline));
+        }
+        match slot.loss() {
+            Some(loss) => Err(DrainError::DeviceLost { loss }),
+            None => Ok(drained),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Queues that are drained on simulated devices: each request is given back once, and then nothing of its memory is used.
+
+use core::time::Duration;
+
+use bareverbs::{
+    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Instant, Psn, Qkey, QpAttr, QpAttrMask,
+    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
+};
+use bareverbs_testing::{Connection, Driver, End, Fault, Faults, Node, Probability, connect, connect_with, join, pair};
+
+type Qp = QueuePair<'static, Driver>;
+type Cq = CompletionQueue<'static, Driver>;
+
+const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+
+/// Queue pairs of two hosts whose sends complete only if they are signaled.
+fn unsignaled(a: &mut Node, b: &mut Node, qp_type: QpType) -> [(Qp, Cq); 2] {
+    let connection = Connection { qp_type, ..Connection::default() };
+    let made = [&mut *a, &mut *b].map(|node| {
+        let cq = node.verbs.create_cq(64).unwrap();
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        let init = QpInit { pd: node.pd, qp_type, send_cq, recv_cq, cap: CAP, sq_sig_all: false };
+        (node.verbs.create_qp(&init).unwrap(), cq)
+    });
+    join((&mut a.verbs, made[0].0.handle()), (&mut b.verbs, made[1].0.handle()), &connection).unwrap();
+    made
+}
+
+fn soon(node: &Node) -> Instant {
+    node.host.clock().now().after(Duration::from_secs(1))
+}
+
+fn settle(node: &Node) {
+    node.network().world().advance(Duration::from_millis(20));
+}
+
+fn drain_sq(
+    node: &mut Node,
+    qp: &mut Qp,
+    cq: &mut Cq,
+) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>) {
+    let (deadline, mut given) = (soon(node), Vec::new());
+    (node.verbs.drain_sq(&mut qp.send, cq, deadline, |done| given.push(done)), given)
+}
+
+fn drain_rq(
+    node: &mut Node,
+    qp: &mut Qp,
+    cq: &mut Cq,
+) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>) {
+    let (deadline, mut given) = (soon(node), Vec::new());
+    (node.verbs.drain_rq(&mut qp.recv, cq, deadline, |done| given.push(done)), given)
+}
+
+fn ids(given: &[Completion], status: WcStatus) -> Vec<u64> {
+    given.iter().filter(|done| done.status == status).map(|done| done.wr_id).collect()
+}
+
+// contract: drain-sends
+#[test]
+fn each_send_is_done_or_flushed_or_silent_once() {
+    for seed in 0..20 {
+        let [mut a, mut b] = pair(Faults::none().loss(Probability::per_mille(50)).seed(seed)).unwrap();
+        let [(mut qp, mut cq), (peer, _peer_cq)] = unsignaled(&mut a, &mut b, QpType::Rc);
+        let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let signaled = seed % 3;
+        // Done by then: writes, of which the first `signaled` have completions.
+        for id in 0..4 {
+            let flags = if id < signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+            qp.send.post(&SendWr { flags, ..SendWr::write(target.remote(id), &[id as u8 + 1]).id(id) }).unwrap();
+        }
+        if seed % 2 == 0 {
+            settle(&a);
+        }
+        // The peer has no receive for these: they cannot be done.
+        for id in 4..7 {
+            let flags = if id == 5 { SendFlags::SIGNALED } else { SendFlags::empty() };
+            qp.send.post(&SendWr { flags, ..SendWr::send(b"x").id(id) }).unwrap();
+        }
+        let (drained, given) = drain_sq(&mut a, &mut qp, &mut cq);
+        let drained = drained.unwrap();
+        assert_eq!(drained.total(), 7, "{drained:?}");
+        assert!(given.iter().all(|done| done.qp == qp.handle() && done.wr_id < 7), "the marker stays: {given:?}");
+        let (done, flushed) = (ids(&given, WcStatus::Success), ids(&given, WcStatus::WrFlushErr));
+        assert_eq!((done.len() as u32, flushed.len() as u32), (drained.completed, drained.flushed));
+        assert!(flushed.ends_with(&[4, 5, 6]) && given.is_sorted_by_key(|done| done.wr_id), "{given:?}");
+        if seed % 2 == 0 {
+            let expected = Drained { completed: signaled as u32, flushed: 3, silent: 4 - signaled as u32 };
+            assert_eq!((drained, flushed), (expected, vec![4, 5, 6]));
+        }
+        let info = a.verbs.qp(qp.handle()).unwrap();
+        assert_eq!((info.state, info.send_blocks), (QpState::Err, 0));
+        // What was not flushed was executed.
+        let mut bytes = [0; 4];
+        target.read(0, &mut bytes).unwrap();
+        let executed = 7 - drained.flushed as usize;
+        assert_eq!(bytes[..executed.min(4)], [1, 2, 3, 4][..executed.min(4)]);
+        // Nothing is left, for anybody.
+        settle(&a);
+        assert_eq!(cq.completions().count(), 0);
+        assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Ok(Drained::default()), vec![]));
+        a.verbs.destroy_qp(qp).map_err(|refused| refused.error).unwrap();
+        a.verbs.destroy_cq(cq).map_err(|refused| refused.error).unwrap();
+        drop(peer);
+        assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
+    }
+}
+
+/// Sends that were done without a completion end with the marker alone.
+#[test]
+fn unsignaled_sends_that_are_done_end_with_the_marker() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, qp_type);
+        let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        for round in 0..5 {
+            (0..6).for_each(|id| qp.send.post(&SendWr::write(target.remote(id), b"x").id(id)).unwrap());
+            settle(&a);
+            assert_eq!(cq.completions().count(), 0);
+            let expected = Drained { silent: 6, ..Drained::default() };
+            assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Ok(expected), vec![]), "round {round}");
+            // A drained queue pair begins anew, and its ring is another round on.
+            let attr = a.verbs.qp(qp.handle()).unwrap().attr;
+            a.verbs.reset_qp(&mut qp).unwrap();
+            assert_eq!(cq.completions().count(), 0);
+            a.verbs.connect(qp.handle(), &QpAttr { sq_psn: Psn::new(attr.sq_psn.get() + 6), ..attr }).unwrap();
+        }
+    }
+    assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
+}
+
+#[test]
+fn a_full_queue_is_drained_if_a_completion_makes_room() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let fill = |node: &mut Node, qp: &mut Qp, flags| {
+        let blocks = qp.send.free_blocks();
+        for id in 0..u64::from(blocks) {
+            qp.send.post(&SendWr { flags, ..SendWr::write(target.remote(0), b"x").id(id) }).unwrap();
+        }
+        settle(node);
+        blocks
+    };
+    let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+    let blocks = fill(&mut a, &mut qp, SendFlags::SIGNALED);
+    let (drained, given) = drain_sq(&mut a, &mut qp, &mut cq);
+    assert_eq!(drained, Ok(Drained { completed: blocks, ..Drained::default() }));
+    assert_eq!(given.len() as u32, blocks);
+    // Without one there is room for nothing, and no wait for ever.
+    let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+    let blocks = fill(&mut a, &mut qp, SendFlags::empty());
+    let start = a.host.clock().now();
+    let (drained, given) = drain_sq(&mut a, &mut qp, &mut cq);
+    assert_eq!((drained, given), (Err(DrainError::Overdue { left: blocks }), vec![]));
+    let waited = a.host.clock().now().since(start);
+    assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
+    assert_eq!(drained.unwrap_err().errno(), Errno::Etimedout);
+    a.verbs.reset_qp(&mut qp).unwrap();
+    assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Ok(Drained::default()), vec![]));
+}
+
+// contract: drain-receives
+#[test]
+fn each_receive_is_filled_or_flushed_once_and_its_memory_rests() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [mut from, mut into] = connect(&mut a, &mut b).unwrap();
+    let inbox = b.register(64 * 16, Access::LOCAL_WRITE).unwrap();
+    let mut posted = 0;
+    while into.qp.recv.post(&RecvWr { wr_id: posted, sges: &[inbox.sge(posted % 64 * 16, 16)] }).is_ok() {
+        posted += 1;
+    }
+    assert!(posted >= 64, "the queue is full");
+    for id in 0..5 {
+        from.qp.send.post(&SendWr::send(b"message").id(id)).unwrap();
+        assert_eq!(from.wait().unwrap().status, WcStatus::Success);
+    }
+    let mut given = Vec::new();
+    let deadline = soon(&b);
+    let drained = b.verbs.drain_rq(&mut into.qp.recv, &mut into.cq, deadline, |done| given.push(done)).unwrap();
+    assert_eq!(drained, Drained { completed: 5, flushed: posted as u32 - 5, silent: 0 });
+    assert!(given.iter().all(|done| done.opcode == WcOpcode::Recv));
+    assert_eq!(given.iter().map(|done| done.wr_id).collect::<Vec<_>>(), (0..posted).collect::<Vec<_>>());
+    // The next message finds nobody, and changes nothing.
+    let mut before = [0; 64 * 16];
+    inbox.read(0, &mut before).unwrap();
+    from.qp.send.post(&SendWr::send(b"too late")).unwrap();
+    assert_eq!(from.wait().unwrap().status, WcStatus::RetryExcErr);
+    let mut after = [0; 64 * 16];
+    inbox.read(0, &mut after).unwrap();
+    assert_eq!(before, after);
+    assert_eq!(into.cq.completions().count(), 0);
+    b.verbs.dereg_mr(inbox).map_err(|refused| refused.error).unwrap();
+    assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
+}
+
+/// Receives are posted in INIT, and a queue pair may end there.
+#[test]
+fn receives_of_a_queue_pair_that_was_never_connected_are_flushed() {
+    let [mut a, _b] = pair(Faults::none()).unwrap();
+    let mut cq = a.verbs.create_cq(64).unwrap();
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let init = QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: CAP, sq_sig_all: true };
+    let mut qp = a.verbs.create_qp(&init).unwrap();
+    assert_eq!(drain_rq(&mut a, &mut qp, &mut cq), (Ok(Drained::default()), vec![]));
+    assert_eq!(a.verbs.qp(qp.handle()).unwrap().state, QpState::Reset, "nothing is in flight there");
+    let attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
+    let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    a.verbs.modify_qp(qp.handle(), &attr, mask).unwrap();
+    (0..3).for_each(|wr_id| qp.recv.post(&RecvWr { wr_id, sges: &[] }).unwrap());
+    let (drained, given) = drain_rq(&mut a, &mut qp, &mut cq);
+    assert_eq!((drained.unwrap().flushed, ids(&given, WcStatus::WrFlushErr)), (3, vec![0, 1, 2]));
+    assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Ok(Drained::default()), vec![]));
+    assert_eq!(a.findings(), vec![]);
+}
+
+#[test]
+fn completions_of_others_in_the_queue_are_given_too() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let mut cq = a.verbs.create_cq(256).unwrap();
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let [mut one, mut other] = [0, 1].map(|_| {
+        let init = QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: CAP, sq_sig_all: true };
+        let qp = a.verbs.create_qp(&init).unwrap();
+        let peer_cq = b.verbs.create_cq(64).unwrap();
+        let peer = QpInit { pd: b.pd, send_cq: peer_cq.handle(), recv_cq: peer_cq.handle(), ..init };
+        let peer = b.verbs.create_qp(&peer).unwrap();
+        join((&mut a.verbs, qp.handle()), (&mut b.verbs, peer.handle()), &Connection::default()).unwrap();
+        (qp, peer, peer_cq)
+    });
+    for id in 0..4 {
+        other.0.send.post(&SendWr::write(target.remote(0), b"x").id(100 + id)).unwrap();
+        other.0.recv.post(&RecvWr { wr_id: 200 + id, sges: &[] }).unwrap();
+        one.0.send.post(&SendWr::send(b"x").id(id)).unwrap();
+        one.0.recv.post(&RecvWr { wr_id: 10 + id, sges: &[] }).unwrap();
+    }
+    let (drained, mut given) = drain_sq(&mut a, &mut one.0, &mut cq);
+    assert_eq!(drained, Ok(Drained { flushed: 4, ..Drained::default() }));
+    let (drained, more) = drain_rq(&mut a, &mut one.0, &mut cq);
+    // Those that the first call was given are not counted again.
+    let of_receives = given.iter().filter(|done| done.qp == one.0.handle() && done.opcode == WcOpcode::Recv).count();
+    assert_eq!(drained.unwrap().flushed as usize, 4 - of_receives);
+    given.extend(more);
+    settle(&a);
+    given.extend(cq.completions().map(Result::unwrap));
+    let mut all: Vec<u64> = given.iter().map(|done| done.wr_id).collect();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3, 10, 11, 12, 13, 100, 101, 102, 103]);
+    let info = a.verbs.qp(other.0.handle()).unwrap();
+    assert_eq!((info.state, info.recvs), (QpState::Rts, 4), "another queue pair goes on");
+}
+
+#[test]
+fn datagrams_are_drained() {
+    let [mut a, _b] = pair(Faults::none()).unwrap();
+    let mut cq = a.verbs.create_cq(64).unwrap();
+    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    let init = QpInit { pd: a.pd, qp_type: QpType::Ud, send_cq, recv_cq, cap: CAP, sq_sig_all: false };
+    let mut qp = a.verbs.create_qp(&init).unwrap();
+    a.verbs.connect(qp.handle(), &QpAttr { port_num: 1, qkey: Qkey::new(0x1111), ..QpAttr::default() }).unwrap();
+    let lid = a.verbs.query_port(1).unwrap().lid;
+    let av = bareverbs::AddressVector { dlid: lid, port_num: 1, ..bareverbs::AddressVector::default() };
+    let ah = a.verbs.create_ah(a.pd, &av).unwrap();
+    let to = bareverbs::Destination { ah, remote_qpn: bareverbs::Qpn::new(0x123), remote_qkey: Qkey::new(0x1111) };
+    (0..3).for_each(|id| qp.send.post(&SendWr::send_to(&to, b"x").id(id)).unwrap());
+    settle(&a);
+    qp.recv.post(&RecvWr { wr_id: 9, sges: &[] }).unwrap();
+    let (drained, given) = drain_sq(&mut a, &mut qp, &mut cq);
+    assert_eq!(drained, Ok(Drained { silent: 3, ..Drained::default() }));
+    assert!(given.iter().all(|done| done.wr_id == 9));
+    assert_eq!(a.findings(), vec![]);
+}
+
+// contract: drain-refused
+#[test]
+fn what_cannot_be_drained_is_refused_and_stays() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [mut qa, mut qb] = connect(&mut a, &mut b).unwrap();
+    let mut other = a.verbs.create_cq(16).unwrap();
+    let deadline = soon(&a);
+    let never = |done: Completion| panic!("{done:?}");
+    let of_others = b.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, deadline, never).unwrap_err();
+    assert_eq!((of_others, of_others.errno()), (DrainError::Stale, Errno::Einval));
+    assert_eq!(b.verbs.drain_rq(&mut qa.qp.recv, &mut qa.cq, deadline, never), Err(DrainError::Stale));
+    for cq in [&mut other, &mut qb.cq] {
+        let error = a.verbs.drain_sq(&mut qa.qp.send, cq, deadline, never).unwrap_err();
+        assert_eq!((error, error.errno()), (DrainError::OtherCq, Errno::Einval));
+        assert_eq!(a.verbs.drain_rq(&mut qa.qp.recv, cq, deadline, never), Err(DrainError::OtherCq));
+    }
+    assert_eq!(a.verbs.qp(qa.qp.handle()).unwrap().state, QpState::Rts);
+    qb.qp.recv.post(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    qa.qp.send.post(&SendWr::send(b"").id(1)).unwrap();
+    assert_eq!(qa.wait().unwrap().status, WcStatus::Success);
+}
+
+/// Another queue pair fills the completion queue for as long as somebody takes from it. The call ends nevertheless.
+#[test]
+fn others_that_never_end_do_not_put_off_the_deadline() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [(mut stuck, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let blocks = stuck.send.free_blocks();
+    (0..blocks).for_each(|_| stuck.send.post(&SendWr::write(target.remote(0), b"x")).unwrap());
+    let init = QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap: CAP, sq_sig_all: true };
+    let mut busy = a.verbs.create_qp(&init).unwrap();
+    let peer_cq = b.verbs.create_cq(64).unwrap();
+    let peer = QpInit { pd: b.pd, send_cq: peer_cq.handle(), recv_cq: peer_cq.handle(), ..init };
+    let peer = b.verbs.create_qp(&peer).unwrap();
+    join((&mut a.verbs, busy.handle()), (&mut b.verbs, peer.handle()), &Connection::default()).unwrap();
+    settle(&a);
+    (0..8).for_each(|_| busy.send.post(&SendWr::write(target.remote(0), b"x")).unwrap());
+    let (start, mut count) = (a.host.clock().now(), 0);
+    let world = a.network().world().clone();
+    let drained = a.verbs.drain_sq(&mut stuck.send, &mut cq, start.after(Duration::from_millis(1)), |done| {
+        assert_eq!((done.qp, done.status), (busy.handle(), WcStatus::Success));
+        count += 1;
+        assert!(count < 100_000, "no end");
+        busy.send.post(&SendWr::write(target.remote(0), b"x")).unwrap();
+        // The others are done by the time that this one was looked at.
+        world.advance(Duration::from_micros(1));
+    });
+    assert_eq!(drained, Err(DrainError::Overdue { left: blocks }));
+    assert!(count > 100 && a.host.clock().now().since(start) < Duration::from_millis(2), "{count}");
+}
+
+/// The device forgets the completion of the marker. The call ends at its deadline, and so does the next; no second marker is posted.
+#[test]
+fn a_marker_without_an_answer_ends_at_the_deadline() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    (0..2).for_each(|id| qp.send.post(&SendWr::write(target.remote(0), b"x").id(id)).unwrap());
+    settle(&a);
+    a.arm(Fault::DropCqe { cqn: a.verbs.cq(cq.handle()).unwrap().cqn.get() });
+    for _ in 0..2 {
+        assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Err(DrainError::Overdue { left: 2 }), vec![]));
+        assert_eq!(a.verbs.qp(qp.handle()).unwrap().send_blocks, 3);
+    }
+}
+
+// contract: drain-lost
+#[test]
+fn a_lost_device_gives_each_request_once() {
+    for told in [false, true] {
+        let [mut a, mut b] = pair(Faults::none()).unwrap();
+        let [End { .. }, End { .. }] = connect_with(&mut a, &mut b, &Connection::default()).unwrap();
+        let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+        for wr_id in 0..5 {
+            qp.send.post(&SendWr::send(b"x").id(wr_id)).unwrap();
+            qp.recv.post(&RecvWr { wr_id: 10 + wr_id, sges: &[] }).unwrap();
+        }
+        a.remove();
+        if told {
+            a.verbs.query_port(1).unwrap_err();
+        }
+        let (drained, mut given) = drain_sq(&mut a, &mut qp, &mut cq);
+        assert!(matches!(drained, Err(DrainError::DeviceLost { .. })), "{drained:?}");
+        assert_eq!(drained.unwrap_err().errno(), Errno::Eio);
+        let (drained, more) = drain_rq(&mut a, &mut qp, &mut cq);
+        assert!(matches!(drained, Err(DrainError::DeviceLost { .. })), "{drained:?}");
+        given.extend(more);
+        assert!(given.iter().all(|done| matches!(done.data, WcData::Lost(_)) && done.status == WcStatus::WrFlushErr));
+        let mut all: Vec<u64> = given.iter().map(|done| done.wr_id).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
+    }
+}
