@@ -30,7 +30,7 @@ pub struct CqInfo {
 /// A completion queue as the control path keeps it.
 pub(crate) struct Cq<P: Provider> {
     pub(crate) inner: P::Cq,
-    info: CqInfo,
+    pub(crate) info: CqInfo,
     /// Work queues that complete into it.
     pub(crate) users: u32,
 }
@@ -49,7 +49,7 @@ pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) entries: u32,
     /// Entries that are still taken from the ring once the device is lost: what had come by then, and no more than the ring has,
     /// since the device may write on. 0: it is not read any more.
-    readable: Cell<u32>,
+    pub(crate) readable: Cell<u32>,
     /// The queue pair whose request was flushed last.
     flushing: Cell<u16>,
     /// Last, so that the ring is dropped before the control path may destroy it.

@@ -78,6 +78,7 @@ mod provider;
 mod queue_pair;
 mod recv_queue;
 mod region;
+mod resize_cq;
 mod ring;
 mod send_queue;
 mod shared;
@@ -110,8 +111,8 @@ pub use error::{
     AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
     DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, SetGidError, SgeFault, StaleHandle, TakeError,
-    WaitActiveError,
+    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle,
+    TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};

@@ -271,6 +271,14 @@ pub unsafe trait Provider {
     /// # Errors
     /// The device does not answer, or not sensibly.
     fn query_cq(&mut self, cq: &Self::Cq) -> Result<bool, Self::Error>;
+    /// Gives a completion queue at least `entries` entries in place of those that it has, and returns how many. What waits in it waits
+    /// on, and its number stays. Nobody polls it meanwhile.
+    ///
+    /// # Errors
+    /// The device refuses, for instance because more completions wait than there is room for, or does not answer; the queue is as
+    /// before.
+    fn resize_cq(&mut self, _: CoreToken, cq: &mut Self::Cq, ring: &mut Self::CqRing, entries: u32)
+    -> Result<u32, Self::Error>;
     /// Destroys a completion queue.
     ///
     /// # Errors
@@ -465,6 +473,16 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn query_cq(&mut self, cq: &Self::Cq) -> Result<bool, Self::Error> {
         (**self).query_cq(cq)
+    }
+
+    fn resize_cq(
+        &mut self,
+        call: CoreToken,
+        cq: &mut Self::Cq,
+        ring: &mut Self::CqRing,
+        entries: u32,
+    ) -> Result<u32, Self::Error> {
+        (**self).resize_cq(call, cq, ring, entries)
     }
 
     fn destroy_cq(&mut self, call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error> {

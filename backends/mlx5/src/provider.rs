@@ -110,6 +110,10 @@ where
         logged("query_cq", self.view().query_cq(cq))
     }
 
+    fn resize_cq(&mut self, _: CoreToken, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
+        logged("resize_cq", self.view().resize_cq(cq, ring, entries))
+    }
+
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cq) -> Result<(), Error> {
         logged("destroy_cq", self.view().destroy_cq(cq))
     }

@@ -10,7 +10,7 @@ pub use memory::{
 pub use queue::{
     AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
     DestroySrqError, DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollEventError, QueryError,
-    QueryQpError, QuerySrqError, SetGidError, TakeError, WaitActiveError,
+    QueryQpError, QuerySrqError, ResizeCqError, SetGidError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

@@ -242,6 +242,10 @@ unsafe impl Provider for Device {
         Ok(true)
     }
 
+    fn resize_cq(&mut self, _: CoreToken, (): &mut (), _: &mut Ring, _: u32) -> Result<u32, Broken> {
+        Err(Broken)
+    }
+
     fn destroy_cq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }

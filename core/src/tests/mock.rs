@@ -652,6 +652,16 @@ unsafe impl Provider for Mock {
         Ok(self.step()?.working.contains(cq))
     }
 
+    fn resize_cq(&mut self, _: CoreToken, cq: &mut Cqn, _: &mut MockCqRing, entries: u32) -> Result<u32, MockError> {
+        let mut device = self.step()?;
+        let entries = entries.next_power_of_two();
+        if device.queues[cq].len() >= entries as usize {
+            return Err(MockError::Refused);
+        }
+        device.capacities.insert(*cq, entries as usize);
+        Ok(entries)
+    }
+
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cqn) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[3] -= 1;

@@ -1,5 +1,6 @@
 //! Completion queues.
 
+mod resize;
 pub(crate) mod ring;
 
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
@@ -33,18 +34,19 @@ impl Cq {
     }
 }
 
+/// Returns the pages of a ring.
+const fn pages(log_size: u32) -> u32 {
+    (CQE << log_size).div_ceil(PAGE) as u32
+}
+
 impl<P: Platform> Driver<P> {
     /// Creates a completion queue of at least `entries` entries.
     pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, PackedError>
     where
         B: bareverbs::Provider<Cq = Cq, CqRing = Mlx5CqRing<P>>,
     {
-        let most = 1u32 << self.caps.log_max_cq_sz;
-        if entries > most {
-            return Err(Error::LimitExceeded { limit: most }.pack());
-        }
-        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        let memory = self.commands.allocate_memory(((1usize << log_size) * CQE).div_ceil(PAGE) as u32, true)?;
+        let log_size = self.log_cq_size(entries)?;
+        let memory = self.commands.allocate_memory(pages(log_size), true)?;
         match self.create_cq_in(memory, log_size) {
             Ok((cqn, vector, ring)) => {
                 self.cqs = self.cqs.wrapping_add(1);
@@ -58,17 +60,29 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
-        for index in 0..1usize << log_size {
-            self.commands
-                .machine
-                .memory
-                .write(memory.at() + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
+    /// Returns the log of the entries of a queue with at least `entries`.
+    fn log_cq_size(&self, entries: u32) -> Result<u32, PackedError> {
+        let most = 1u32 << self.caps.log_max_cq_sz;
+        if entries > most {
+            return Err(Error::LimitExceeded { limit: most }.pack());
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
-        let (at, record) = (memory.at(), memory.record());
+        Ok(entries.max(1).next_power_of_two().trailing_zeros())
+    }
+
+    /// Marks each entry of a ring at byte `at` as not written yet, and opens it.
+    fn empty_ring(&mut self, at: usize, log_size: u32, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, PackedError> {
+        let memory = &mut self.commands.machine.memory;
+        for index in 0..1usize << log_size {
+            memory.write(at + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
+        }
         let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        let ring = self.commands.machine.memory.ring(&span)?;
+        Ok(memory.ring(&span)?)
+    }
+
+    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
+        let record = memory.record();
+        let ring = self.empty_ring(memory.at(), log_size, record)?;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let doorbell = self.commands.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;
         let turn = eqs.assigned.checked_rem(eqs.completion.len());

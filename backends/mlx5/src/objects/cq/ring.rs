@@ -4,8 +4,8 @@ use core::cell::Cell;
 
 use crate::log::format_as;
 use bareverbs::{
-    DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey,
-    Source, WcData, WcStatus,
+    CqReader as _, CqRing as _, DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind,
+    Registers, RingView, Rkey, Source, WcData, WcStatus,
 };
 use bareverbs_mlx5_spec::{CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
 
@@ -60,6 +60,19 @@ impl<P: Platform> Mlx5CqRing<P> {
         shape: Shape,
     ) -> Self {
         Self { ring, doorbell, fence, shape, consumer: Cell::new(0) }
+    }
+
+    /// Returns log2 of the entries, and the counter of the next one.
+    pub(crate) fn position(&self) -> (u32, u32) {
+        (self.shape.log_size, self.consumer.get())
+    }
+
+    /// Goes on in another ring, from the entry with this counter.
+    pub(crate) fn move_to(&mut self, ring: <P::Memory as DmaMemory>::Ring, log_size: u32, consumer: u32) {
+        self.ring = ring;
+        self.shape.log_size = log_size;
+        self.consumer.set(consumer);
+        self.reader().publish_consumer_index();
     }
 
     #[cfg(test)]

@@ -1,0 +1,110 @@
+//! Completion queues that move to a ring of another size.
+//!
+//! The device ends the old ring with an entry that says so, and goes on in the new one with the counter after it. What waits in the old
+//! ring is copied, one counter further each, as libmlx5 does (`mlx5_cq_resize_copy_cqes`).
+
+use bareverbs::{DmaMemory, Platform};
+use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, Layout, ModifyCqIn, ModifyCqOut};
+
+use super::ring::Mlx5CqRing;
+use super::{Cq, pages};
+use crate::command::{Call, CommandClass};
+use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
+use crate::driver::Driver;
+use crate::error::{Error, PackedError};
+use crate::log::log_event;
+
+/// Modifier of MODIFY_CQ that asks for another ring (Linux `MLX5_CQ_OPMOD_RESIZE`).
+const RESIZE: u32 = 1;
+/// What the command names of the context: the size, and where its pages begin and how large they are (Linux
+/// `MLX5_MODIFY_CQ_MASK_LOG_SIZE`, `_PG_OFFSET`, `_PG_SIZE`).
+const SELECT: u32 = 0b111;
+/// Words of an entry.
+const WORDS: usize = CQE / 8;
+/// The byte of an entry that its owner and opcode are in is the last.
+const _: () = assert!(Cqe::OP_OWN == CQE - 1);
+
+impl<P: Platform> Driver<P> {
+    /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
+    pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, PackedError> {
+        let log_size = self.log_cq_size(entries)?;
+        let space = self.commands.allocate_memory(pages(log_size), false)?;
+        let record = cq.memory.record();
+        let new = match self.empty_ring(space.at(), log_size, record) {
+            Ok(new) => new,
+            Err(error) => {
+                self.commands.free_memory(space);
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.modify_cq(cq.number, space, log_size) {
+            self.commands.free_memory(space);
+            return Err(error);
+        }
+        // From here on the device writes into the new ring alone.
+        let old = ObjectMemory::new(cq.memory.range(), None);
+        cq.memory = ObjectMemory::new(space.range(), Some(record));
+        let (old_log_size, consumer) = ring.position();
+        let next = match self.copy_entries((old.at(), old_log_size), (space.at(), log_size), consumer) {
+            Ok(next) => next,
+            // Where it goes on is not known. Nothing that it says of this queue can be believed.
+            Err(error) => return Err(*self.commands.dead.get_or_insert(error)),
+        };
+        ring.move_to(new, log_size, next);
+        self.commands.free_memory(old);
+        log_event!(debug, "completion queue {:x} has {} entries", cq.number, 1u32 << log_size);
+        Ok(1 << log_size)
+    }
+
+    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, log_size: u32) -> Result<(), PackedError> {
+        let mut input = Buffer::<ModifyCqIn>::zeroed();
+        input
+            .view_mut()
+            .set(ModifyCqIn::OP_MOD, RESIZE)
+            .set(ModifyCqIn::CQN, cqn)
+            .set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, SELECT)
+            .sub(ModifyCqIn::CQ_CONTEXT)
+            .set(Cqc::LOG_CQ_SIZE, log_size);
+        let (start, count) = (self.commands.arena.addr(space.at()), space.pages() as usize);
+        let entry = &mut |page: usize| start.wrapping_add((page * PAGE) as u64);
+        let (opcode, input) = (CmdOpcode::ModifyCq, input.view());
+        let head = input.as_bytes();
+        let input_len = count.saturating_mul(8).saturating_add(head.len());
+        let call = &mut Call { opcode, head, entry, input_len, output: &mut [], output_len: ModifyCqOut::SIZE };
+        self.commands.call(CommandClass::Regular, call)
+    }
+
+    /// Copies the entries of the old ring from counter `consumer` on, each to the counter after its own in the new one; returns the
+    /// counter of the first. The answer to the command came after the last of them; an entry that the device writes meanwhile has a later one.
+    fn copy_entries(
+        &mut self,
+        (old, old_log_size): (usize, u32),
+        (new, log_size): (usize, u32),
+        consumer: u32,
+    ) -> Result<u32, PackedError> {
+        let place = |counter: u32, log_size: u32| (counter & ((1 << log_size) - 1)) as usize * CQE;
+        for step in 0..1u32 << old_log_size {
+            let counter = consumer.wrapping_add(step);
+            let mut words: [u64; WORDS] = self.commands.machine.memory.load(old + place(counter, old_log_size))?;
+            let Some(last) = words.last_mut() else { break };
+            let word = u64::from_be(*last);
+            let owner = Cqe::OWNER.take(word as u32);
+            if owner != counter >> old_log_size & 1 {
+                break;
+            }
+            let opcode = Cqe::OPCODE.take(word as u32);
+            if opcode == CqeOpcode::ResizeCq.code() {
+                return Ok(consumer.wrapping_add(1));
+            }
+            if opcode == CqeOpcode::Invalid.code() {
+                break;
+            }
+            let to = counter.wrapping_add(1);
+            let owner = u64::from(Cqe::OWNER.mask());
+            *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> log_size & 1)) & owner).to_be();
+            self.commands.machine.memory.store(new + place(to, log_size), &words)?;
+        }
+        Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer }.pack())
+    }
+}
