@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints, from the start of its line.
-const LINES: [(&str, &str); 7] = [
+const LINES: [(&str, &str); 8] = [
     ("async_completions", "10 messages received, each awaited"),
     ("hello", "hello, peer"),
     ("memory_window", "written through the window with keys "),
     ("roce", "192.0.2.1 wrote to 192.0.2.2: hello over UDP"),
     ("send_and_receive", "2 messages received: [\"from a region\", \"inline\"]"),
+    ("shared_receives", "6 messages of 2 connections, 8 receives left"),
     ("two_cores", "1000 writes posted by one thread"),
     ("write_to_peer", "11 bytes written to the peer: hello, peer"),
 ];
