@@ -78,6 +78,7 @@ mod provider;
 mod queue_pair;
 mod recv_queue;
 mod region;
+mod rereg_mr;
 mod resize_cq;
 mod ring;
 mod send_queue;
@@ -111,8 +112,8 @@ pub use error::{
     AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
     DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle,
-    TakeError, WaitActiveError,
+    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault,
+    StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
@@ -134,6 +135,7 @@ pub use provider::{
 pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
 pub use recv_queue::{ReceiveSide, RecvQueue, SharedReceives};
 pub use region::MrInfo;
+pub use rereg_mr::MrChange;
 pub use send_queue::{SendBatch, SendQueue};
 pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
 pub use srq_slot::{SrqEntries, SrqEntriesView};

@@ -38,8 +38,8 @@ pub(crate) struct Pd<P: Provider> {
 
 /// A memory region as the control path keeps it; its slot is the one of its facts for requests.
 pub(crate) struct Mr<P: Provider> {
-    info: MrInfo,
-    inner: P::Mr,
+    pub(crate) info: MrInfo,
+    pub(crate) inner: P::Mr,
 }
 
 /// Why a region was not registered.
@@ -171,6 +171,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         map: &dyn AddressMap,
     ) -> Result<(MrHandle, MrInfo, &'s RegionSlot), Unregistered<P::Error>> {
         self.check_region(pd, addr, length, access)?;
+        if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
+            return Err(RegMrError::Full.into());
+        }
         // Its error would say that it may use the memory, which it was never told of.
         if let Some((_, error)) = self.provider.lost() {
             return Err(RegMrError::Device(self.failed(error)).into());
@@ -220,7 +223,13 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Checks what is to be registered.
-    fn check_region(&self, pd: PdHandle, addr: u64, length: u64, access: Access) -> Result<(), RegMrError<P::Error>> {
+    pub(crate) fn check_region(
+        &self,
+        pd: PdHandle,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(), RegMrError<P::Error>> {
         self.pds.get(pd).ok_or(RegMrError::StalePd)?;
         let unknown = access.difference(Access::KNOWN);
         if !unknown.is_empty() {
@@ -243,14 +252,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !lacking.is_empty() {
             return Err(RegMrError::Unsupported { bits: lacking.bits() });
         }
-        if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
-            return Err(RegMrError::Full);
-        }
         Ok(())
     }
 
     /// Lets requests see a region, or that it is gone.
-    fn publish(&self, handle: MrHandle, info: Option<&MrInfo>) {
+    pub(crate) fn publish(&self, handle: MrHandle, info: Option<&MrInfo>) {
         let Some(slot) = self.shared.regions.slots().get(usize::from(handle.index())) else { return };
         let facts = info.map(|info| RegionFacts {
             lkey: info.lkey,
@@ -310,8 +316,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.deregister(mr)
     }
 
-    fn deregister(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
-        let info = self.mrs.get(handle).ok_or(DeregMrError::Stale)?.info;
+    /// Lets requests see a region no more, unless windows are bound to it: then the error says how many.
+    pub(crate) fn hide_region(&self, handle: MrHandle) -> Result<(), u32> {
         // Under the lock, so that no bind comes between the count and the end of the region.
         let bindings = self.shared.windows.with(|windows| {
             let bindings = windows.bindings_of(handle);
@@ -322,9 +328,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
             }
             bindings
         });
-        if bindings != 0 {
-            return Err(DeregMrError::Busy { bindings });
-        }
+        if bindings == 0 { Ok(()) } else { Err(bindings) }
+    }
+
+    fn deregister(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
+        let info = self.mrs.get(handle).ok_or(DeregMrError::Stale)?.info;
+        self.hide_region(handle).map_err(|bindings| DeregMrError::Busy { bindings })?;
         // Nothing names it while it ends, also not after a panic in the middle: its key may be another's by then.
         let mut mr = self.mrs.remove(handle).ok_or(DeregMrError::Stale)?;
         if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut mr.inner) {

@@ -95,6 +95,49 @@ operation_error! {
     }
 }
 
+/// Why a region was not changed; it is as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ReregMrError<E> {
+    /// What it would be was not registered.
+    Register(RegMrError<E>),
+    /// What it is was not deregistered.
+    Deregister(DeregMrError<E>),
+}
+
+impl<E> From<RegMrError<E>> for ReregMrError<E> {
+    fn from(error: RegMrError<E>) -> Self {
+        Self::Register(error)
+    }
+}
+
+impl<E> From<DeregMrError<E>> for ReregMrError<E> {
+    fn from(error: DeregMrError<E>) -> Self {
+        Self::Deregister(error)
+    }
+}
+
+impl<E: crate::DeviceError> ReregMrError<E> {
+    /// Returns the errno that the verbs give for it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Register(error) => error.errno(),
+            Self::Deregister(error) => error.errno(),
+        }
+    }
+}
+
+impl<E: crate::DeviceError> core::fmt::Display for ReregMrError<E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Register(error) => error.fmt(f),
+            Self::Deregister(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: crate::DeviceError> core::error::Error for ReregMrError<E> {}
+
 operation_error! {
     /// Why a window was not made.
     pub enum AllocMwError<E> {

@@ -6,6 +6,7 @@ mod request;
 
 pub use memory::{
     AllocMwError, AllocPdError, BindMwError, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
+    ReregMrError,
 };
 pub use queue::{
     AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,

@@ -9,8 +9,8 @@ use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, Harness, post, register, verbs_on};
 use crate::shared::check_sge;
 use crate::{
-    Access, AddressMap, DeregMrError, DmaBuffer, Errno, Extent, Lkey, MrHandle, OutOfRange, PdHandle, PostSendError, QpRings,
-    RegMrError, Sge, SgeFault, Storage, Verbs,
+    Access, AddressMap, DeregMrError, DmaBuffer, Errno, Extent, KeyTag, Lkey, MrChange, MrHandle, OutOfRange, PdHandle,
+    PostSendError, QpRings, RegMrError, Sge, SgeFault, Storage, Verbs,
 };
 
 /// A buffer of a test; the count of its clones shows whether it was dropped.
@@ -103,6 +103,30 @@ fn a_refused_registration_gives_the_buffer_back_unless_the_device_may_use_it() {
     let refused = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::empty()).unwrap_err();
     assert_eq!((refused.error, refused.returned.is_some()), (RegMrError::Device(MockError::NoAnswer), false));
     assert_eq!(Arc::strong_count(&alive), 2, "memory that the device may write is never freed");
+}
+
+/// A key by whose index the device would destroy another region: neither is destroyed, and the buffer is never freed.
+#[test]
+fn a_change_that_gives_the_key_of_another_region_destroys_neither() {
+    for of_itself in [false, true] {
+        let (mut harness, alive) = (Harness::new(), Arc::new(()));
+        let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
+        let taken = if of_itself { region.lkey() } else { harness.lkey() };
+        let key = KeyTag(taken.get() as u8 ^ 1).key(taken.index());
+        harness.device().keys.push_back(key);
+        let count = harness.device().alive[1];
+        let refused = harness.verbs.rereg_mr(region, &MrChange::default()).unwrap_err();
+        let error = RegMrError::ForeignKey { lkey: Lkey::new(key) }.into();
+        assert_eq!((refused.error, refused.returned.is_none()), (error, true));
+        assert_eq!((harness.device().alive[1], Arc::strong_count(&alive)), (count + 1, 2));
+    }
+    // No key at all is destroyed, and the region comes back.
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
+    harness.device().keys.push_back(0);
+    let count = harness.device().alive[1];
+    let refused = harness.verbs.rereg_mr(region, &MrChange::default()).unwrap_err();
+    assert_eq!((refused.returned.is_some(), harness.device().alive[1]), (true, count));
 }
 
 #[test]
