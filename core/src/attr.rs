@@ -14,8 +14,19 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// General services interface: management datagrams of at most 256 bytes from and to QP1 of the port (`IB_QPT_GSI`; IBTA
+    /// 13.5.1). The device gives it a number of its own; peers see [`Qpn::GENERAL_SERVICES`]. Its Q_Key is
+    /// [`Qkey::GENERAL_SERVICES`]. A port should have one: which of several gets a datagram is not defined.
+    Gsi,
     /// Initiator of an extended reliable connection.
     XrcSend,
+}
+
+impl QpType {
+    /// Returns whether each of its sends names a destination.
+    pub(crate) const fn has_datagrams(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
 }
 
 /// State of a queue pair (`ibv_qp_state`).

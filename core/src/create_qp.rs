@@ -56,7 +56,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
 #[inline(always)]
 fn datagrams<P: Provider>(qp_type: QpType) -> Option<PostDatagram<P>> {
     match qp_type {
-        QpType::Ud => Some(post_datagram::<P>),
+        QpType::Ud | QpType::Gsi => Some(post_datagram::<P>),
         QpType::Rc | QpType::Uc | QpType::XrcSend => None,
     }
 }

@@ -40,6 +40,14 @@ impl Gid {
         Self([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
+    /// Returns the MAC address of the port whose link-local address it is ([`Self::link_local`]). `None` for any other address, also
+    /// a link-local one that is not made of a MAC address.
+    pub fn link_local_mac(self) -> Option<Mac> {
+        let [.., a, b, c, _, _, d, e, f] = self.0;
+        let mac = Mac([a ^ 2, b, c, d, e, f]);
+        (Self::link_local(mac) == self).then_some(mac)
+    }
+
     /// Returns the IP address that it is on an Ethernet port.
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
@@ -135,6 +143,11 @@ mod tests {
         let mac = Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(mac.to_string(), "34:56:78:9a:bc:de");
         assert_eq!(Gid::link_local(mac).ip().to_string(), "fe80::3656:78ff:fe9a:bcde");
+        assert_eq!(Gid::link_local(mac).link_local_mac(), Some(mac));
+        // Of another subnet; a link-local address that somebody chose; one of IPv4.
+        for other in ["2001:db8::3656:78ff:fe9a:bcde", "fe80::1", "192.0.2.7"] {
+            assert_eq!(Gid::from(other.parse::<IpAddr>().unwrap()).link_local_mac(), None, "{other}");
+        }
         let ipv4 = Gid::from(Ipv4Addr::new(192, 0, 2, 7));
         assert_eq!(ipv4.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7]);
         assert_eq!((ipv4.is_ipv4(), ipv4.ip().to_string().as_str()), (true, "192.0.2.7"));

@@ -51,6 +51,16 @@ id! {
     Qkey(u32);
 }
 
+impl Qpn {
+    /// Queue pair that general management datagrams go to at each port: QP1 (IBTA 13.5.1).
+    pub const GENERAL_SERVICES: Self = Self(1);
+}
+
+impl Qkey {
+    /// Q_Key of [`Qpn::GENERAL_SERVICES`] (IBTA 10.2.5).
+    pub const GENERAL_SERVICES: Self = Self(0x8001_0000);
+}
+
 /// The low byte of a key, which the key's owner chooses (IBTA 10.6.3). The upper 24 bits are the index of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

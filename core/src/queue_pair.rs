@@ -14,7 +14,7 @@ use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
     Access, AddressVector, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError,
-    DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider,
+    DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider, Qkey,
     QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle, StaleHandle, kind,
 };
 
@@ -369,7 +369,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !missing.is_empty() || !forbidden.is_empty() {
             return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
         }
-        if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, attr, mask) {
+        if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, qp.qp_type, attr, mask) {
             return Err(ModifyQpError::Value { attribute, value, min, max });
         }
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.attr.port_num };
@@ -715,7 +715,7 @@ fn assumed_state(qp_type: QpType, state: QpState, attr: &QpAttr, mask: QpAttrMas
     if !mask.contains(QpAttrMask::CUR_STATE) || attr.cur_state == state {
         return Some(state);
     }
-    let unreliable = matches!(qp_type, QpType::Uc | QpType::Ud);
+    let unreliable = qp_type == QpType::Uc || qp_type.has_datagrams();
     let unnoticed = unreliable && attr.cur_state == QpState::Sqe && matches!(state, QpState::Rts | QpState::Sqd);
     if unnoticed { Some(QpState::Sqe) } else { None }
 }
@@ -734,9 +734,13 @@ struct Checked {
 }
 
 /// Returns the first attribute of `mask` whose value is out of range.
-fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<Checked> {
+fn out_of_range(device: &DeviceAttr, qp_type: QpType, attr: &QpAttr, mask: QpAttrMask) -> Option<Checked> {
     const NUMBER: u32 = (1 << 24) - 1;
     let ports = u32::from(device.phys_port_cnt);
+    let qkeys = match qp_type {
+        QpType::Gsi => Qkey::GENERAL_SERVICES.get()..=Qkey::GENERAL_SERVICES.get(),
+        _ => 0..=u32::MAX,
+    };
     let flow_label = |av: &AddressVector| av.grh.map_or(0, |grh| grh.flow_label);
     macro_rules! values {
         ($($attribute:ident: $value:expr, $min:expr, $max:expr;)+) => {
@@ -747,6 +751,7 @@ fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<
     let values = values! {
         ACCESS_FLAGS: attr.access.difference(QP_ACCESS).bits(), 0, 0;
         PORT: attr.port_num, 1, ports;
+        QKEY: attr.qkey.get(), *qkeys.start(), *qkeys.end();
         AV: attr.av.sl, 0, 15;
         AV: flow_label(&attr.av), 0, (1 << 20) - 1;
         AV: attr.av.port_num, 0, ports;

@@ -39,7 +39,7 @@ impl OpSet {
         let all = match qp_type {
             QpType::Rc | QpType::XrcSend => Self::all() - Self::DATAGRAM,
             QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
-            QpType::Ud => Self::DATAGRAM,
+            QpType::Ud | QpType::Gsi => Self::DATAGRAM,
         };
         if device.atomics { all } else { all - Self::ATOMIC }
     }
@@ -49,7 +49,7 @@ impl OpSet {
 fn transport_flags(qp_type: QpType) -> SendFlags {
     match qp_type {
         QpType::Rc | QpType::XrcSend => SendFlags::KNOWN,
-        QpType::Uc | QpType::Ud => SendFlags::KNOWN - SendFlags::FENCE,
+        QpType::Uc | QpType::Ud | QpType::Gsi => SendFlags::KNOWN - SendFlags::FENCE,
     }
 }
 

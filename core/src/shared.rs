@@ -665,6 +665,7 @@ impl<'r> QpSlot<'r> {
             QpType::Rc | QpType::XrcSend => 0,
             QpType::Uc => CONNECTED,
             QpType::Ud => Mtu::Mtu4096.bytes(),
+            QpType::Gsi => Mtu::Mtu256.bytes(),
         };
         self.service.store(u32::from(pd) << 16 | service, Ordering::Relaxed);
         self.recovered.store(0, Ordering::Relaxed);

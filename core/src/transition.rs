@@ -37,42 +37,42 @@ macro_rules! rows {
 /// Every transition but those that each state has: to RESET and to ERR, without attributes.
 const ROWS: &[Row] = rows! {
     Reset -> Init [Rc, Uc, XrcSend] needs [PKEY_INDEX | PORT | ACCESS_FLAGS] allows [];
-    Reset -> Init [Ud] needs [PKEY_INDEX | PORT | QKEY] allows [];
+    Reset -> Init [Ud, Gsi] needs [PKEY_INDEX | PORT | QKEY] allows [];
 
     Init -> Init [Rc, Uc, XrcSend] needs [] allows [PKEY_INDEX | PORT | ACCESS_FLAGS];
-    Init -> Init [Ud] needs [] allows [PKEY_INDEX | PORT | QKEY];
+    Init -> Init [Ud, Gsi] needs [] allows [PKEY_INDEX | PORT | QKEY];
 
     Init -> Rtr [Rc] needs [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER]
         allows [ALT_PATH | ACCESS_FLAGS | PKEY_INDEX];
     Init -> Rtr [Uc, XrcSend] needs [AV | PATH_MTU | DEST_QPN | RQ_PSN] allows [ALT_PATH | ACCESS_FLAGS | PKEY_INDEX];
-    Init -> Rtr [Ud] needs [] allows [PKEY_INDEX | QKEY];
+    Init -> Rtr [Ud, Gsi] needs [] allows [PKEY_INDEX | QKEY];
 
     Rtr -> Rts [Rc] needs [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC]
         allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE];
     Rtr -> Rts [XrcSend] needs [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC]
         allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE];
     Rtr -> Rts [Uc] needs [SQ_PSN] allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE];
-    Rtr -> Rts [Ud] needs [SQ_PSN] allows [CUR_STATE | QKEY];
+    Rtr -> Rts [Ud, Gsi] needs [SQ_PSN] allows [CUR_STATE | QKEY];
 
     Rts -> Rts [Rc] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
     Rts -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];
-    Rts -> Rts [Ud] needs [] allows [CUR_STATE | QKEY];
+    Rts -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 
-    Rts -> Sqd [Rc, Uc, Ud, XrcSend] needs [] allows [EN_SQD_ASYNC_NOTIFY];
+    Rts -> Sqd [Rc, Uc, Ud, Gsi, XrcSend] needs [] allows [EN_SQD_ASYNC_NOTIFY];
 
     Sqd -> Rts [Rc] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
     Sqd -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];
-    Sqd -> Rts [Ud] needs [] allows [CUR_STATE | QKEY];
+    Sqd -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 
     Sqd -> Sqd [Rc] needs [] allows [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC
         | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE];
     Sqd -> Sqd [XrcSend] needs [] allows [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC
         | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE];
     Sqd -> Sqd [Uc] needs [] allows [AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE];
-    Sqd -> Sqd [Ud] needs [] allows [PKEY_INDEX | QKEY];
+    Sqd -> Sqd [Ud, Gsi] needs [] allows [PKEY_INDEX | QKEY];
 
     Sqe -> Rts [Uc] needs [] allows [CUR_STATE | ACCESS_FLAGS];
-    Sqe -> Rts [Ud] needs [] allows [CUR_STATE | QKEY];
+    Sqe -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 };
 
 /// Returns the attributes of a transition; `None` if the transport has no such transition.

@@ -197,6 +197,56 @@ fn every_byte_arrives_at_every_queue_pair_from_every_other() {
     }
 }
 
+/// IBTA 13.5.1 and 10.2.5: QP1 of each port, whatever number the device has for it. Another queue pair gets to it with its Q_Key alone.
+#[test]
+fn a_management_datagram_goes_from_queue_pair_1_to_queue_pair_1() {
+    let (_world, mut hosts) = hosts(2, 2);
+    for host in &mut hosts {
+        let pd = host.ends[0].pd;
+        host.ends[0] = end_in(&mut host.node, pd, QpType::Gsi, CAP, true);
+        let qp = host.ends[0].qp;
+        ready(&mut host.node, qp, Qkey::GENERAL_SERVICES.get());
+        let actual = host.node.verbs.query_qp(qp).unwrap();
+        assert_eq!((actual.state, actual.qp_type, actual.attr.qkey.get()), (QpState::Rts, QpType::Gsi, 0x8001_0000));
+    }
+    // A message of communication management (class 7) is for no agent of the port.
+    let mut mad = pattern(9, 256);
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    for (is_global, at) in [(false, 0), (true, 0), (false, 1)] {
+        let av = hosts[1].av(is_global);
+        let ah = hosts[0].create_ah(&av).unwrap();
+        let to = Destination { ah, remote_qpn: Qpn::GENERAL_SERVICES, remote_qkey: Qkey::GENERAL_SERVICES };
+        hosts[1].receive(0, 7);
+        hosts[0].from[at].buffer.write(0, &mad);
+        let sges = [hosts[0].from[at].sge(0, 256)];
+        hosts[0].send(at, &SendWr::send_to(&to, &sges)).unwrap();
+        assert_eq!(hosts[0].one(at).0.status, WcStatus::Success);
+        if at == 1 {
+            // Its controlled Q_Key is replaced by that of its queue pair, which is another.
+            (0..1000).for_each(|_| hosts[1].node.relax());
+            assert_eq!(hosts[1].taken(0), []);
+            continue;
+        }
+        let (got, source) = hosts[1].one(0);
+        assert_eq!((got.wr_id, got.status, got.byte_len as usize), (7, WcStatus::Success, GRH_AREA + 256));
+        assert_eq!(got.qpn, hosts[1].ends[0].qpn);
+        let source = source.expect("of a datagram");
+        assert_eq!((source.src_qp, source.pkey, source.grh), (Qpn::new(1), Some(0xffff), is_global));
+        assert_eq!(hosts[1].into[0].buffer.read(ROOM, 256), mad);
+    }
+    let gone = hosts[1].ends[0].qp;
+    hosts[1].node.verbs.destroy_qp(gone).unwrap();
+    let sges = [hosts[0].from[0].sge(0, 257)];
+    let av = hosts[1].av(false);
+    let ah = hosts[0].create_ah(&av).unwrap();
+    let to = Destination { ah, remote_qpn: Qpn::GENERAL_SERVICES, remote_qkey: Qkey::GENERAL_SERVICES };
+    let refused = hosts[0].send(0, &SendWr::send_to(&to, &sges)).unwrap_err();
+    assert_eq!(refused, PostSendError::MessageSize { max: 256 });
+    for host in &hosts {
+        host.node.assert_no_findings();
+    }
+}
+
 /// Sends a datagram of `length` bytes from the first host to the second, and returns whether it arrived.
 fn arrives(world: &World, hosts: &mut [Host], to: &Destination, length: usize) -> bool {
     let sges = [hosts[0].from[0].sge(0, length)];

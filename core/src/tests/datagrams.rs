@@ -8,9 +8,9 @@ use super::post::send;
 use super::{ALL_RIGHTS, Harness, LENGTH, attributes, register, set_state};
 use crate::{
     AddressHandle, AddressPart, AddressVector, AttachMcastError, CreateAhError, Destination, DestroyQpError, DetachMcastError,
-    Errno, Gid, GlobalRoute, Lid, MCAST_GROUPS, Mtu, Payload, PdHandle, PortAttr, PortState, PostSendError, Qkey, QpAttr,
-    QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault, WcData,
-    WcOpcode, WcStatus,
+    Errno, Gid, GlobalRoute, Lid, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle, PortAttr, PortState, PostSendError,
+    Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault,
+    WcData, WcOpcode, WcStatus,
 };
 
 const AV: AddressVector =
@@ -119,6 +119,32 @@ fn what_is_wrong_with_a_datagram_is_named_and_nothing_is_posted() {
         let refused = harness.verbs.post_send(harness.qp, &SendWr::send_to(&to, &[good])).unwrap_err();
         assert_eq!(refused, PostSendError::NotReady { state });
     }
+}
+
+/// IBTA 13.4.2: 256 bytes, whatever the port's packets have. IBTA 10.2.5: the Q_Key of QP1 is fixed.
+#[test]
+fn a_management_datagram_has_256_bytes_at_most_and_the_q_key_of_queue_pair_1() {
+    let mut harness = Harness::with(QpType::Rc, false);
+    let pd = harness.pd;
+    let qp = harness.verbs.create_qp(&harness.init(QpType::Gsi)).unwrap();
+    let rule = crate::transition::rule(QpType::Gsi, QpState::Reset, QpState::Init).unwrap();
+    for wrong in [0, 1, 0x8001_0001, 0x1111_1111] {
+        let attr = QpAttr { qkey: Qkey::new(wrong), ..attributes(QpState::Init) };
+        let refused = harness.verbs.modify_qp(qp, &attr, rule.required | QpAttrMask::STATE).unwrap_err();
+        let (attribute, only) = (QpAttrMask::QKEY, 0x8001_0000);
+        assert_eq!(refused, ModifyQpError::Value { attribute, value: wrong, min: only, max: only });
+    }
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        harness.step(qp, state);
+    }
+    let to = destination(&mut harness, pd);
+    let (fits, longer) = ([harness.sge(0, 256)], [harness.sge(0, 257)]);
+    harness.verbs.post_send(qp, &SendWr::send_to(&to, &fits)).unwrap();
+    let refused = harness.verbs.post_send(qp, &SendWr::send_to(&to, &longer)).unwrap_err();
+    assert!(matches!(refused, PostSendError::MessageSize { max: 256 }), "{refused:?}");
+    let group = Gid([0xff; 16]);
+    let refused = harness.verbs.attach_mcast(qp, &group).unwrap_err();
+    assert_eq!(refused, AttachMcastError::Transport { qp_type: QpType::Gsi });
 }
 
 #[test]

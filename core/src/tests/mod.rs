@@ -29,9 +29,9 @@ use self::mock::{Device, Mock, MockError};
 use crate::kept_verbs::KeptVerbs;
 use crate::sync::Ordering;
 use crate::{
-    Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, QpAttr,
-    QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Storage,
-    Verbs, WcStatus,
+    Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge,
+    Storage, Verbs, WcStatus,
 };
 
 /// The verbs of the tests: two of each, but four regions.
@@ -222,6 +222,8 @@ fn attributes(to: QpState) -> QpAttr {
         max_dest_rd_atomic: 1,
         min_rnr_timer: 12,
         dest_qpn: Qpn::new(0x77),
+        // That of any queue pair for datagrams, and the only one of QP1.
+        qkey: Qkey::GENERAL_SERVICES,
         ..QpAttr::default()
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
-const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend];
+const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcSend];
 
 // contract: qp-transitions
 #[test]
@@ -23,7 +23,7 @@ fn the_transitions_of_the_specification_and_no_others() {
     for qp_type in TYPES {
         for from in STATES {
             for to in STATES {
-                let unreliable = matches!(qp_type, QpType::Uc | QpType::Ud);
+                let unreliable = matches!(qp_type, QpType::Uc | QpType::Ud | QpType::Gsi);
                 let expected =
                     matches!(to, Reset | Err) || forward.contains(&(from, to)) || ((from, to) == (Sqe, Rts) && unreliable);
                 assert_eq!(rule(qp_type, from, to).is_some(), expected, "{qp_type:?} {from:?} {to:?}");

@@ -77,7 +77,7 @@ impl Rings {
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
         let ring = MAX_RING_ENTRIES.min(1 << caps.log_max_qp_sz);
-        let connected = service != QpcSt::Ud;
+        let connected = !matches!(service, QpcSt::Ud | QpcSt::Qp1);
         let head = if connected { CONNECTED_HEAD } else { UD_HEADER_SIZE };
         let max_sges = caps.max_sge().min(caps.max_send_wqe.saturating_sub(head) / unit);
         let max_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
@@ -126,6 +126,7 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
         QpType::Rc => Ok(QpcSt::Rc),
         QpType::Uc => Ok(QpcSt::Uc),
         QpType::Ud => Ok(QpcSt::Ud),
+        QpType::Gsi => Ok(QpcSt::Qp1),
         QpType::XrcSend => Err(Error::Unsupported { feature: Feature::Transport }.pack()),
     }
 }

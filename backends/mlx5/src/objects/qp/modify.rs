@@ -17,6 +17,8 @@ const ATOMIC_MODE_IB: u32 = 1;
 const LOG_ACK_REQ_FREQ: u32 = 8;
 /// [`Qpc::LOG_MSG_MAX`] of a datagram: 4096 bytes.
 const UD_LOG_MSG_MAX: u32 = 12;
+/// The same of a management datagram: 256 bytes.
+const MANAGEMENT_LOG_MSG_MAX: u32 = 8;
 /// Difference between a static rate of the verbs and that of the device's path.
 const RATE_OFFSET: u32 = 5;
 
@@ -97,6 +99,9 @@ impl<P: Platform> Driver<P> {
             // The verbs give a datagram no path MTU: one packet of the port's greatest.
             context.set(Qpc::MTU, Mtu::Mtu4096 as u32).set(Qpc::LOG_MSG_MAX, UD_LOG_MSG_MAX);
         }
+        if qp.service == QpcSt::Qp1 && to == QpState::Rtr {
+            context.set(Qpc::MTU, Mtu::Mtu256 as u32).set(Qpc::LOG_MSG_MAX, MANAGEMENT_LOG_MSG_MAX);
+        }
         set(&mut context, QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get());
         set(&mut context, QpAttrMask::RQ_PSN, Qpc::NEXT_RCV_PSN, attr.rq_psn.get());
         set(&mut context, QpAttrMask::SQ_PSN, Qpc::NEXT_SEND_PSN, attr.sq_psn.get());
@@ -152,7 +157,7 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
     let rights = match service {
         QpcSt::Rc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
         // A datagram has a Q_Key where the others have rights.
-        QpcSt::Ud => opt_param::Q_KEY,
+        QpcSt::Ud | QpcSt::Qp1 => opt_param::Q_KEY,
         _ => opt_param::RWE,
     };
     let known = match (from, to) {
