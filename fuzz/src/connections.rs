@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qkey, Qpn};
 use bareverbs_cm::{
-    Accept, Config, ConnectRequest, ConnectionId, Endpoint, Event, GSI_QPN, GlobalRoute, MAD_BYTES, Mad, Path, PortSpace,
-    RejectReason, ResolveRequest, ServiceAnswer, ServiceTicket, Source, timeout,
+    Accept, Config, ConnectRequest, ConnectionId, Endpoint, Event, GlobalRoute, MAD_BYTES, Mad, Path, PortSpace, RejectReason,
+    ResolveRequest, ServiceAnswer, ServiceTicket, Source, timeout,
 };
 
 const CONNECTIONS: usize = 6;
@@ -105,7 +105,7 @@ impl Program {
             mad[at] = input.byte();
         }
         let grh = (kind & 0x20 != 0).then(GlobalRoute::default);
-        let from = Source { lid, qpn: GSI_QPN, grh, ..Source::default() };
+        let from = Source { lid, qpn: Qpn::GENERAL_SERVICES, grh, ..Source::default() };
         if let Some(event) = self.endpoint.receive(self.now, random, &from, &mad) {
             self.handle(event);
         }

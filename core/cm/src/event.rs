@@ -46,6 +46,33 @@ pub struct Attributes {
     pub rts: RtsAttributes,
 }
 
+/// RNR timer of 0.64 ms (IBTA volume 1, table 45).
+const RNR_TIMER_640_US: u8 = 12;
+
+impl Attributes {
+    /// Returns what leads a queue pair to RTS ([`Verbs::connect`](bareverbs::Verbs::connect)) on such a path
+    /// ([`Carrier::address`](crate::Carrier::address)), with the partition of index 0, no rights for the peer, and an RNR timer of
+    /// 0.64 ms.
+    pub fn qp_attr(&self, av: bareverbs::AddressVector) -> bareverbs::QpAttr {
+        let Self { rtr, rts, .. } = self;
+        bareverbs::QpAttr {
+            port_num: av.port_num,
+            av,
+            path_mtu: rtr.path_mtu,
+            dest_qpn: rtr.dest_qpn,
+            rq_psn: rtr.rq_psn,
+            max_dest_rd_atomic: rtr.max_dest_rd_atomic,
+            min_rnr_timer: RNR_TIMER_640_US,
+            sq_psn: rts.sq_psn,
+            timeout: rts.timeout,
+            retry_cnt: rts.retry_cnt,
+            rnr_retry: rts.rnr_retry,
+            max_rd_atomic: rts.max_rd_atomic,
+            ..bareverbs::QpAttr::default()
+        }
+    }
+}
+
 /// Attributes from INIT to RTR (IBTA volume 1, 11.2.5.2). The caller adds what it alone knows: port, index of the GID, RNR timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -1,10 +1,11 @@
 //! InfiniBand connection management: how two programs find each other's queue pairs (IBTA volume 1, chapter 12).
 //!
-//! The package has no input and no output. It reads and writes management datagrams ([`Mad`], 256 bytes). The caller carries them over a
-//! queue pair with the service of QP1, and gives time and randomness as arguments.
+//! It reads and writes management datagrams ([`Mad`], 256 bytes). What decides has no input and no output: the caller gives time,
+//! randomness and datagrams as arguments. What carries the datagrams is a value of its own.
 //!
 //! - [`Req`], [`Rep`], [`Rtu`], [`Rej`], [`Mra`], [`Dreq`], [`Drep`], [`SidrReq`], [`SidrRep`] and [`Apr`] are the messages, each field as IBTA has it.
 //! - [`Endpoint`] is the state machine of both sides, with a table of connections whose capacity is in its type.
+//! - [`Carrier`] is QP1 of a port: it sends what an endpoint transmits, over InfiniBand or Ethernet (RoCEv2), and receives.
 //! - [`IpPrivateData`] and [`PortSpace`] are what `rdma_cm` of Linux adds: connections by IP address and port.
 //!
 //! One connection, seen from both sides. The caller modifies its queue pair where the comments say:
@@ -53,6 +54,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod carrier;
 mod codes;
 mod endpoint;
 mod error;
@@ -63,6 +65,7 @@ mod path;
 mod service_id;
 mod timeout;
 
+pub use carrier::{CARRIER_CAP, Carrier, CarrierError, CloseError, OpenError};
 pub use codes::{ApStatus, MessageType, RejectReason, SidrStatus, Transport};
 pub use endpoint::{Accept, Config, ConnectRequest, Endpoint, ResolveRequest, ServiceAnswer};
 pub use error::CmError;
@@ -74,8 +77,3 @@ pub use message::{
 pub use path::{Address, GlobalRoute, Path, PathAddress, Source};
 pub use service_id::{PortSpace, ServiceId};
 pub use timeout::{TIMEOUT_UNIT, ack_timeout, timeout};
-
-/// Queue pair that datagrams of communication management go to: QP1 (IBTA volume 1, 13.5.1).
-pub const GSI_QPN: bareverbs::Qpn = bareverbs::Qpn::new(1);
-/// Q_Key of QP1 (IBTA volume 1, 10.2.5).
-pub const GSI_Q_KEY: bareverbs::Qkey = bareverbs::Qkey::new(0x8001_0000);

@@ -63,7 +63,7 @@ impl Default for Path {
 
 impl Path {
     /// Returns where packets on this path go.
-    pub(crate) fn address(&self) -> PathAddress {
+    pub fn address(&self) -> PathAddress {
         let grh = self.global.then_some(GlobalRoute {
             source_gid: self.local_gid,
             destination_gid: self.remote_gid,
@@ -105,7 +105,7 @@ pub struct PathAddress {
     pub grh: Option<GlobalRoute>,
 }
 
-/// Where a management datagram goes to. Its Q_Key is [`GSI_Q_KEY`](crate::GSI_Q_KEY).
+/// Where a management datagram goes to. Its Q_Key is [`Qkey::GENERAL_SERVICES`](bareverbs::Qkey::GENERAL_SERVICES).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Address {

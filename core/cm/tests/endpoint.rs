@@ -14,7 +14,7 @@ const CLIENT_QPN: Qpn = Qpn::new(0x111);
 const SERVER_QPN: Qpn = Qpn::new(0x222);
 
 fn source(lid: u16) -> Source {
-    Source { lid: Lid::new(lid), qpn: GSI_QPN, ..Source::default() }
+    Source { lid: Lid::new(lid), qpn: Qpn::GENERAL_SERVICES, ..Source::default() }
 }
 
 fn path() -> Path {

@@ -200,7 +200,7 @@ impl World {
             sent += 1;
             assert!(sent < 50, "transmit does not end");
             self.counts.repeated += u64::from(!self.sent.insert((node, mad)));
-            assert_eq!(to.qpn, GSI_QPN);
+            assert_eq!(to.qpn, Qpn::GENERAL_SERVICES);
             let peer = usize::from(to.path.dlid.get()) - 1;
             if self.random.percent(self.wire.lose) {
                 continue;
@@ -348,7 +348,7 @@ impl World {
     fn act(&mut self, act: Act) {
         match act {
             Act::Arrive { to, from, mad } => {
-                let source = Source { lid: lid(from), qpn: GSI_QPN, ..Source::default() };
+                let source = Source { lid: lid(from), qpn: Qpn::GENERAL_SERVICES, ..Source::default() };
                 let (now, random) = (self.instant(), self.random.next());
                 if let Some(event) = self.nodes[to].receive(now, random, &source, &mad) {
                     self.handle(to, event);

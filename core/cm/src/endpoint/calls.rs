@@ -197,7 +197,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             local_qpn: request.qpn,
             remote_qpn: Qpn::new(0),
             transaction: random,
-            to: Address { path: address, qpn: crate::GSI_QPN, partition_key: path.partition_key },
+            to: Address { path: address, qpn: Qpn::GENERAL_SERVICES, partition_key: path.partition_key },
             peer: address.peer(),
             terms: Terms {
                 transport: request.transport,

@@ -88,7 +88,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
         *free.ok_or(CmError::TableFull { capacity: QUERIES })? = Some(Query {
             request_id,
             service_id: request.service_id.0,
-            to: Address { path: path.address(), qpn: crate::GSI_QPN, partition_key: path.partition_key },
+            to: Address { path: path.address(), qpn: Qpn::GENERAL_SERVICES, partition_key: path.partition_key },
             message: message.encode(),
             pending: true,
             wait,
