@@ -253,7 +253,7 @@ fn connect_use_release(two: &mut Two) {
     let Seen::Replied(same, private_data, attributes) = two.next(a) else { panic!("no reply") };
     assert_eq!(same, connection);
     assert!(private_data.starts_with(b"from the server\0"));
-    assert_eq!((attributes.rtr.dest_qpn, attributes.rtr.rq_psn), (qpn, Psn::new(0xff_fff0)));
+    assert_eq!((attributes.rtr.dest_qpn, attributes.rts.sq_psn), (qpn, Psn::new(0xff_fff0)));
     two.a.connect(&attributes);
     two.a.endpoint.ready(connection, b"").unwrap();
     two.a.transmit();

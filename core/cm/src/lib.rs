@@ -38,7 +38,7 @@
 //! server.transmit(&mut mad).unwrap();
 //! let from_server = Source { lid: Lid::new(2), qpn: Qpn::new(1), ..Source::default() };
 //! let Some(Event::Replied { attributes, .. }) = client.receive(now, 0, &from_server, &mad) else { panic!() };
-//! assert_eq!(attributes.rtr.rq_psn, Psn::new(0x2000));
+//! assert_eq!(attributes.rts.sq_psn, Psn::new(0x2000));
 //! // The client's queue pair goes to RTR and RTS now.
 //! client.ready(connection, b"")?;
 //!

@@ -150,7 +150,7 @@ fn a_server_goes_through_a_connection_of_linux() {
     };
     let attributes = server.accept(now, id, &accept).unwrap();
     assert_eq!((attributes.rtr.path.dlid, attributes.rtr.path_mtu), (Lid::new(2), Mtu::Mtu4096));
-    assert_eq!((attributes.rtr.dest_qpn, attributes.rtr.rq_psn), (request.local_qpn, request.starting_psn));
+    assert_eq!((attributes.rtr.dest_qpn, attributes.rts.sq_psn), (request.local_qpn, request.starting_psn));
     let to = server.transmit(&mut mad).unwrap();
     assert_eq!((to.path.dlid, to.qpn), (Lid::new(2), Qpn::new(1)));
     let ours = Rep::decode(&mad).unwrap();
@@ -208,8 +208,8 @@ fn a_client_goes_through_a_connection_to_linux() {
     let Some(Event::Replied { attributes, .. }) = client.receive(now, 0, &from(&datagrams[1]), &datagrams[1].mad) else {
         panic!()
     };
-    assert_eq!((attributes.rtr.dest_qpn, attributes.rtr.rq_psn), (Qpn::new(5), Psn::new(0xa2_9b34)));
-    assert_eq!((attributes.rts.sq_psn, attributes.rtr.path.dlid), (req.starting_psn, Lid::new(1)));
+    assert_eq!((attributes.rtr.dest_qpn, attributes.rts.sq_psn), (Qpn::new(5), Psn::new(0xa2_9b34)));
+    assert_eq!((attributes.rtr.rq_psn, attributes.rtr.path.dlid), (req.starting_psn, Lid::new(1)));
     client.ready(id, &[]).unwrap();
     client.transmit(&mut mad).unwrap();
     let rtu = Rtu::decode(&datagrams[2].mad).unwrap();

@@ -334,8 +334,8 @@ impl World {
         let server = self.known.iter().flat_map(HashMap::values).find(|known| known.qpn == client.rtr.dest_qpn);
         // Its server may be dead, or have given up.
         let Some((known, server)) = server.and_then(|known| Some((known, known.attributes?))) else { return };
-        assert_eq!((client.rtr.rq_psn, server.rtr.rq_psn), (known.psn, ours.psn));
-        assert_eq!((client.rts.sq_psn, server.rts.sq_psn), (ours.psn, known.psn));
+        assert_eq!((client.rtr.rq_psn, server.rtr.rq_psn), (ours.psn, known.psn));
+        assert_eq!((client.rts.sq_psn, server.rts.sq_psn), (known.psn, ours.psn));
         assert_eq!((client.rtr.dest_qpn, server.rtr.dest_qpn), (known.qpn, ours.qpn));
         assert_eq!(client.rtr.path_mtu, server.rtr.path_mtu);
         // As many reads at a time as both said: no side starts more than the other takes.

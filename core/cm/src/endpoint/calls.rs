@@ -33,7 +33,7 @@ pub struct ConnectRequest<'a> {
     pub path: Path,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// First PSN that we send; should be random.
+    /// First PSN that we expect: the peer begins with it. Should be random.
     pub starting_psn: Psn,
     /// RDMA reads and atomics outstanding that we take as target.
     pub responder_resources: u8,
@@ -87,7 +87,7 @@ impl ConnectRequest<'_> {
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
-    /// First PSN that we send; should be random.
+    /// First PSN that we expect: the peer begins with it. Should be random.
     pub starting_psn: Psn,
     /// RDMA reads and atomics outstanding that we take as target: no more than the request's initiator depth counts.
     pub responder_resources: u8,

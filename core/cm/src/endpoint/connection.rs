@@ -169,11 +169,12 @@ impl Connection {
                 source_lid: terms.source_lid,
                 path_mtu: terms.path_mtu,
                 dest_qpn: self.remote_qpn,
-                rq_psn: terms.remote_psn,
+                // Each side names the PSN at which the other begins (IBTA volume 1, 12.7.31).
+                rq_psn: terms.local_psn,
                 max_dest_rd_atomic: terms.responder_resources,
             },
             rts: RtsAttributes {
-                sq_psn: terms.local_psn,
+                sq_psn: terms.remote_psn,
                 timeout: terms.ack_timeout,
                 retry_cnt: terms.retry_count,
                 rnr_retry: terms.rnr_retry,
