@@ -281,7 +281,7 @@ pub struct SelftestArgs {
     /// Repetitions of all operations
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
-    /// Path MTU in bytes
+    /// Path MTU in bytes; that of the ports if it is less
     #[arg(long, default_value = "4096", value_parser = mtu)]
     pub mtu: Mtu,
     /// Simulated devices: packets lost on the wire, in per cent

@@ -97,6 +97,37 @@ fn json_and_text_have_the_same_values() {
 }
 
 #[test]
+fn with_ethernet_ports_every_message_is_in_frames_that_fit_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.txt");
+    for device in [&[][..], &["--device", "simulated"]] {
+        let trace = ["--trace-file", file.to_str().unwrap()];
+        let report = json(&[&["--json", "--ethernet", "-n", "4", "-s", "5000"], device, &trace].concat());
+        assert_eq!((&report["ok"], &report["options"]["mtu"]), (&true.into(), &1024.into()), "{report}");
+        for device in report["devices"].as_array().unwrap() {
+            let port = &device["port"];
+            assert_eq!((&port["port_lid"], &port["state"]), (&0.into(), &"PORT_ACTIVE".into()), "{port}");
+            assert!(port["gid"].as_str().unwrap().starts_with("fe80:0000:0000:0000:0202:c9ff:fe00:0"), "{port}");
+        }
+        let trace = std::fs::read_to_string(&file).unwrap();
+        let sent: Vec<_> = trace.lines().filter(|line| line.contains(" sent ")).collect();
+        assert!(sent.len() > 100 && sent.iter().all(|line| line.contains("IPv6") && !line.contains("LRH")), "{}", sent[0]);
+    }
+}
+
+#[test]
+fn info_shows_an_ethernet_port() {
+    let info = json(&["info", "--json", "--ethernet"]);
+    let port = &info["ports"][0];
+    assert_eq!((&port["link_layer"], &port["mac"]), (&"Ethernet".into(), &"00:02:c9:00:01:00".into()), "{port}");
+    assert_eq!((&port["active_mtu"], &port["gids"]), (&1024.into(), &Value::Array(Vec::new())), "{port}");
+    assert!(succeed(&["info", "--ethernet", "--profile", "connectx-7"]).contains("link_layer:             Ethernet\n"));
+    let output = bareverbs(&["info", "--ethernet", "--device", "01:00.0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("LINK_TYPE_P1"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn messages_of_any_size_and_mtu_arrive() {
     for (size, mtu) in [("1", "4096"), ("7", "256"), ("4097", "4096"), ("65536", "1024"), ("1048576", "2048")] {
         let report = json(&["--json", "-n", "6", "-s", size, "--mtu", mtu]);

@@ -16,6 +16,9 @@ pub struct SimulationArgs {
     /// 'instant' demands little [default: simulated]
     #[arg(long, value_enum, value_name = "NAME")]
     pub profile: Option<ProfileName>,
+    /// Simulated devices: their ports are Ethernet ports with RoCEv2 instead of InfiniBand ports
+    #[arg(long)]
+    pub ethernet: bool,
     /// Simulated devices: a fault to inject at the start, in the syntax of sim serve --control; may be repeated. Example:
     /// 'stick 1 0x102', so that the device with LID 1 never completes INIT_HCA. Simulated time then runs in steps of a
     /// microsecond, so that waits are visible
@@ -26,7 +29,8 @@ pub struct SimulationArgs {
 impl SimulationArgs {
     /// Returns the configuration of the device with this LID.
     pub fn device(&self, lid: u16) -> DeviceConfig {
-        DeviceConfig::profile(self.profile.unwrap_or_default().0, lid)
+        let config = DeviceConfig::profile(self.profile.unwrap_or_default().0, lid);
+        if self.ethernet { config.with_ethernet() } else { config }
     }
 
     /// Returns the configuration of the simulation. With faults, its time does not skip waits.
@@ -61,6 +65,11 @@ impl SimulationArgs {
     pub fn refuse(&self) -> Result<()> {
         if self.profile.is_some() {
             bail!(UsageError::new("--profile: a card is what it is, only simulated devices have profiles; leave it out"));
+        }
+        if self.ethernet {
+            bail!(UsageError::new(
+                "--ethernet: the kind of a card's port is a setting of the card (mstconfig, LINK_TYPE_P1); leave it out"
+            ));
         }
         if !self.faults.is_empty() {
             bail!(UsageError::new("--fault: faults can be injected into simulated devices only; leave it out"));

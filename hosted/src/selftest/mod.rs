@@ -216,26 +216,29 @@ impl Job<'_> {
     }
 
     fn ends<H: Host>(&mut self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
-        let lid_a = self.active_lid(devices, Role::Client)?;
-        let lid_b = self.active_lid(devices, Role::Server)?;
+        let port_a = self.active_port(devices, Role::Client)?;
+        let port_b = self.active_port(devices, Role::Server)?;
         let is_simulated = devices.of(Role::Client).host.simulated().is_some();
         let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
         let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);
-        let connection = Connection { mtu: self.args.mtu, times, atomics };
+        // A card sends what the path MTU says; a port drops what is longer than its own MTU.
+        let mtu = self.args.mtu.min(port_a.active_mtu).min(port_b.active_mtu);
+        self.report.options.mtu = mtu.bytes();
+        let connection = Connection { mtu, times, atomics };
         let layout = BufferLayout::new(self.args.size as usize);
         let mut end = |side, lid: Lid| {
             let name = devices.name(side);
             SelftestEnd::new(&name, devices.of(side), lid, layout, connection).context(name)
         };
-        Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
+        Ok((end(Role::Client, port_a.lid)?, end(Role::Server, port_b.lid)?))
     }
 
     /// Waits until the port of an end is active, and reports it as it is then. An Ethernet port gets its link-local address as GID 0.
-    fn active_lid<H: Host>(&mut self, devices: &mut DevicePair<H>, role: Role) -> Result<Lid> {
+    fn active_port<H: Host>(&mut self, devices: &mut DevicePair<H>, role: Role) -> Result<PortAttr> {
         let (has_line, device) = (self.has_progress(), devices.of(role));
-        let PortAttr { link_layer, lid, mac, .. } = device.active_port(PORT, has_line, &self.stop)?;
-        if link_layer == LinkLayer::Ethernet {
-            device.verbs.set_gid(PORT, 0, &GidEntry::link_local(mac)).context("set_gid")?;
+        let port = device.active_port(PORT, has_line, &self.stop)?;
+        if port.link_layer == LinkLayer::Ethernet {
+            device.verbs.set_gid(PORT, 0, &GidEntry::link_local(port.mac)).context("set_gid")?;
         }
         let reported = match role {
             Role::Client => self.report.devices.first_mut(),
@@ -244,7 +247,7 @@ impl Job<'_> {
         if let Some(reported) = reported {
             reported.port = Port::query(device)?;
         }
-        Ok(lid)
+        Ok(port)
     }
 
     /// Connects, binds the window, transfers data, and unbinds. Stores the window in `window`, for its deallocation.
