@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use bareverbs::{Gid, Lid, Psn, Qpn};
+use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn};
 use bareverbs_cli::cli::{Cli, Command as Subcommand};
 use bareverbs_cli::device::Host;
 use bareverbs_cli::device::simulated::Simulated;
@@ -87,6 +87,37 @@ fn the_text_has_the_lines_of_the_tools() {
     assert_eq!(lines.len(), 5);
 }
 
+#[test]
+fn every_transport_and_address_works_over_simulated_ethernet_ports() {
+    for transport in ["rc", "uc"] {
+        for (more, gids) in [
+            (&["-g", "0"][..], ["fe80::202:c9ff:fe00:100", "fe80::202:c9ff:fe00:200"]),
+            (&["-g", "3", "--address", "192.0.2.1", "--address", "192.0.2.2", "-e"], ["::ffff:192.0.2.1", "::ffff:192.0.2.2"]),
+            (
+                &["-g", "1", "--address", "2001:db8::1", "--address", "2001:db8::2", "--vlan", "9"],
+                ["2001:db8::1", "2001:db8::2"],
+            ),
+        ] {
+            let report = json(&[&["--ethernet", "--transport", transport, "-n", "50", "-s", "5000"], more].concat());
+            assert_eq!((&report["ok"], &report["checked"]), (&Value::Bool(true), &Value::Bool(true)), "{more:?}");
+            for (end, gid, mac) in [("local", gids[0], "00:02:c9:00:01:00"), ("remote", gids[1], "00:02:c9:00:02:00")] {
+                let end = &report[end];
+                assert_eq!((&end["lid"], &end["gid"], &end["mac"]), (&0.into(), &gid.into(), &mac.into()), "{more:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn packets_on_ethernet_have_the_addresses_and_the_vlan_of_the_command_line() {
+    let ends = ["--address", "192.0.2.1", "--address", "198.51.100.2"];
+    let sent = sends(&[&["--ethernet", "--gid-index", "7", "-l", "5", "--vlan", "100"], &ends[..]].concat());
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    let header =
+        "Ethernet Dst=00:02:c9:00:02:00 Src=00:02:c9:00:01:00 | VLAN PCP=5 ID=100 | IPv4 Src=192.0.2.1 Dst=198.51.100.2 ";
+    assert!(sent.iter().all(|line| line.contains(header) && line.contains("HopLmt=64")), "{sent:?}");
+}
+
 /// Returns the packets of the client with payload in a trace.
 fn sends(more: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
@@ -116,6 +147,9 @@ fn unsupported_options_are_refused_with_the_reason() {
         (&["--device", "9f:1f.7", "--trace"], "only simulated devices report"),
         (&["-m", "1000"], "256, 512, 1024, 2048, 4096"),
         (&["-r", "513"], "513"),
+        (&["--ethernet", "-g", "1", "--address", "192.0.2.1"], "give one for each"),
+        (&["--ethernet", "-g", "0", "--peer-mac", "02:00:00:00:00:01"], "leave it out"),
+        (&["--device", "9f:1f.7", "--ethernet"], "LINK_TYPE_P1"),
         (&["-s", "0"], "0"),
     ] {
         let output = bareverbs(args);
@@ -126,6 +160,14 @@ fn unsupported_options_are_refused_with_the_reason() {
         (&["--device", "9f:1f.7"][..], "there is no PCI function 0000:9f:1f.7\n  remedy: "),
         (&["-i", "2"], "the device has no port 2"),
         (&["-g", "200"], "there is no GID 200"),
+        (&["--ethernet"], "give -g 0 for its link-local address fe80::202:c9ff:fe00:100, or -g INDEX and --address IP"),
+        (&["--ethernet", "-g", "3"], "GID 3 of port 1 has no entry: --address IP sets it"),
+        (
+            &["--ethernet", "-g", "1", "--address", "192.0.2.1", "--address", "2001:db8::2"],
+            "the peer has the address 192.0.2.1 and this end 2001:db8::2: give both ends a GID of IPv4",
+        ),
+        (&["--ethernet", "-g", "0", "-m", "2048"], "-m 1024"),
+        (&["-g", "0", "--vlan", "5"], "port 1 is an InfiniBand port"),
     ] {
         let output = bareverbs(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
@@ -188,11 +230,13 @@ fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let mut idle = || Ok(());
     let mut wait = Wait::new(&stop, &mut idle);
     let stream = listener.accept(Some(Duration::from_secs(20)), &mut wait).unwrap();
-    let result = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait).and_then(|(mut exchange, remote)| {
-        exchange.answer(server_address())?;
-        exchange.confirm(&mut wait)?;
-        Ok(remote)
-    });
+    let result = ServerExchange::receive(stream, MESSAGE_TIMEOUT, LinkLayer::InfiniBand, &mut wait).and_then(
+        |(mut exchange, remote)| {
+            exchange.answer(server_address())?;
+            exchange.confirm(&mut wait)?;
+            Ok(remote)
+        },
+    );
     peer.join().unwrap();
     result
 }
@@ -206,7 +250,8 @@ fn call(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let mut idle = || Ok(());
     let mut wait = Wait::new(&stop, &mut idle);
     let stream = peer_connection::connect(&server, Duration::ZERO, &mut wait).unwrap();
-    let result = ClientExchange::send(stream, MESSAGE_TIMEOUT, client_address()).unwrap().finish(&mut wait);
+    let result =
+        ClientExchange::send(stream, MESSAGE_TIMEOUT, LinkLayer::InfiniBand, client_address()).unwrap().finish(&mut wait);
     peer.join().unwrap();
     result
 }
@@ -339,6 +384,32 @@ fn a_server_that_ends_after_the_exchange_is_an_error_of_the_client() {
         let failure = report.failure.unwrap();
         assert!(failure.contains(reason) && failure.contains("device 3: ") && failure.contains("0 of 5 received"), "{failure}");
         assert_eq!((report.role, report.remote.unwrap().lid), ("client", 7));
+    }
+}
+
+#[test]
+fn an_end_on_ethernet_needs_the_mac_address_of_its_peer() {
+    for (more, gid, reason) in [
+        (&[][..], "00000000000000000000ffffc0000202", "address 192.0.2.2 does not tell its MAC address"),
+        (&["--peer-mac", "02:00:5e:00:53:01"], "00000000000000000000ffffc0000202", "`ip neighbor replace`"),
+        (&["--peer-mac", "02:00:5e:00:53:01"], "00000000000000000000000000000000", "start it with -g INDEX of RoCE v2"),
+        (&[], "fe800000000000000202c9fffe000200", "both ends a GID of IPv4"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let peer = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let message = text(&read_once(&mut stream));
+            stream.write_all(format!("0000:123456:00000f:{gid}\0").as_bytes()).unwrap();
+            message
+        });
+        let more = [&["127.0.0.1", "-p", &port, "-n", "5", "-g", "2", "--address", "192.0.2.1"], more].concat();
+        let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(3).with_ethernet()).unwrap();
+        let report = run_one(&args(&more), Simulated::new("device 3", host), Arc::default());
+        assert!(peer.join().unwrap().starts_with("0000:"));
+        let failure = report.failure.unwrap();
+        assert!(failure.contains(reason), "{failure}");
+        assert_eq!(report.local.unwrap().mac.unwrap(), "00:02:c9:00:03:00");
     }
 }
 

@@ -4,6 +4,7 @@ pub mod attributes;
 mod bring_up;
 mod card_error;
 mod endpoint;
+pub mod ethernet;
 mod host;
 pub mod port;
 pub mod selection;

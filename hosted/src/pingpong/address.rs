@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use bareverbs::{Gid, Lid, Psn, Qpn};
+use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn};
 
 /// Bytes of a message: `LLLL:QQQQQQ:PPPPPP:` and 32 digits of the GID, all hexadecimal, and a NUL.
 ///
@@ -38,6 +38,10 @@ pub enum AddressError {
     },
     /// The LID is not a unicast LID.
     Lid(Lid),
+    /// A LID for an Ethernet port.
+    LidForEthernet(Lid),
+    /// No GID for an Ethernet port.
+    NoGid,
     /// The queue pair is a management or multicast queue pair.
     Qpn(Qpn),
     /// The GID is a multicast GID.
@@ -53,10 +57,14 @@ impl fmt::Display for AddressError {
                  command?"
             ),
             Self::Lid(lid) if lid.get() == 0 => f.write_str(
-                "the peer has LID 0: its port is on Ethernet (RoCE), which is unsupported, or no subnet manager has \
-                 configured it",
+                "the peer has LID 0: its port is an Ethernet port (RoCE) and the one here an InfiniBand port, or no subnet manager \
+                 has configured it",
             ),
             Self::Lid(lid) => write!(f, "the peer sent LID {lid}, which is not a unicast LID"),
+            Self::LidForEthernet(lid) => {
+                write!(f, "the peer has LID {lid}: its port is an InfiniBand port, and the one here is an Ethernet port")
+            }
+            Self::NoGid => f.write_str("the peer sent no GID, and the ports are Ethernet ports: start it with -g INDEX of RoCE v2"),
             Self::Qpn(qpn) => write!(f, "the peer sent queue pair {qpn}, which cannot be connected"),
             Self::MulticastGid(gid) => write!(f, "the peer sent GID {}, a multicast GID", Ipv6Addr::from(gid.0)),
         }
@@ -76,21 +84,24 @@ impl Address {
         message
     }
 
-    /// Parses the message of the peer.
+    /// Parses the message of the peer, for a port of this link layer.
     ///
     /// # Errors
     /// The format is wrong, or a queue pair cannot be connected to the address.
-    pub fn from_message(message: &[u8; MESSAGE_LEN]) -> Result<Self, AddressError> {
+    pub fn from_message(message: &[u8; MESSAGE_LEN], link_layer: LinkLayer) -> Result<Self, AddressError> {
         let address = parse(message)
             .ok_or_else(|| AddressError::Format { message: String::from_utf8_lossy(message).escape_default().to_string() })?;
-        if address.lid.get() == 0 || address.lid.get() >= FIRST_MULTICAST_LID {
-            return Err(AddressError::Lid(address.lid));
+        match (link_layer, address.lid.get()) {
+            (LinkLayer::InfiniBand, 0 | FIRST_MULTICAST_LID..) => return Err(AddressError::Lid(address.lid)),
+            (LinkLayer::Ethernet, 1..) => return Err(AddressError::LidForEthernet(address.lid)),
+            (LinkLayer::Ethernet, 0) if address.gid == Gid::default() => return Err(AddressError::NoGid),
+            _ => {}
         }
         // 0 and 1 are the management queue pairs.
         if address.qpn.get() < 2 || address.qpn.get() == MULTICAST_QPN {
             return Err(AddressError::Qpn(address.qpn));
         }
-        if address.gid.0.starts_with(&[0xff]) {
+        if address.gid.is_ip_group() {
             return Err(AddressError::MulticastGid(address.gid));
         }
         Ok(address)
@@ -131,6 +142,10 @@ impl fmt::Display for Address {
 mod tests {
     use super::*;
 
+    fn from_message(message: &[u8; 52]) -> Result<Address, AddressError> {
+        Address::from_message(message, LinkLayer::InfiniBand)
+    }
+
     /// Written by hand from the `sprintf` in rc_pingpong.c and `gid_to_wire_gid` in pingpong.c (rdma-core 44.0 and 56.1).
     const PLAIN: &[u8; 52] = b"0001:00004b:abcdef:00000000000000000000000000000000\0";
     const GLOBAL: &[u8; 52] = b"bfff:fffffe:000000:fe80000000000000020000fffe000101\0";
@@ -139,9 +154,9 @@ mod tests {
     fn messages_are_byte_for_byte_those_of_the_tools() {
         let plain = Address { lid: Lid::new(1), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() };
         assert_eq!(&plain.to_message(), PLAIN);
-        assert_eq!(Address::from_message(PLAIN), Ok(plain));
+        assert_eq!(from_message(PLAIN), Ok(plain));
         assert!(!plain.is_global());
-        let global = Address::from_message(GLOBAL).unwrap();
+        let global = from_message(GLOBAL).unwrap();
         assert_eq!((global.lid.get(), global.qpn.get(), global.psn.get()), (0xbfff, 0xff_fffe, 0));
         assert_eq!(global.gid.0, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 1, 1]);
         assert!(global.is_global());
@@ -150,9 +165,9 @@ mod tests {
 
     #[test]
     fn addresses_are_printed_as_the_tools_print_them() {
-        assert_eq!(Address::from_message(PLAIN).unwrap().to_string(), "LID 0x0001, QPN 0x00004b, PSN 0xabcdef, GID ::");
+        assert_eq!(from_message(PLAIN).unwrap().to_string(), "LID 0x0001, QPN 0x00004b, PSN 0xabcdef, GID ::");
         assert_eq!(
-            Address::from_message(GLOBAL).unwrap().to_string(),
+            from_message(GLOBAL).unwrap().to_string(),
             "LID 0xbfff, QPN 0xfffffe, PSN 0x000000, GID fe80::200:ff:fe00:101"
         );
     }
@@ -169,17 +184,32 @@ mod tests {
             &[0xff; 52],
             &[0; 52],
         ] {
-            assert!(matches!(Address::from_message(garbage), Err(AddressError::Format { .. })), "{garbage:?}");
+            assert!(matches!(from_message(garbage), Err(AddressError::Format { .. })), "{garbage:?}");
         }
     }
 
     #[test]
     fn an_address_that_cannot_be_connected_is_refused() {
-        let refusal = |message: &[u8; 52]| Address::from_message(message).unwrap_err().to_string();
+        let refusal = |message: &[u8; 52]| from_message(message).unwrap_err().to_string();
         assert!(refusal(b"0000:00004b:abcdef:00000000000000000000000000000000\0").contains("RoCE"));
         assert!(refusal(b"c001:00004b:abcdef:00000000000000000000000000000000\0").contains("LID 0xc001"));
         assert!(refusal(b"0001:000001:abcdef:00000000000000000000000000000000\0").contains("queue pair 0x1"));
         assert!(refusal(b"0001:ffffff:abcdef:00000000000000000000000000000000\0").contains("queue pair 0xffffff"));
         assert!(refusal(b"0001:00004b:abcdef:ff120000000000000000000000000001\0").contains("multicast"));
+    }
+
+    /// As `ibv_rc_pingpong -g` sends it from a RoCE port with 192.0.2.7 (`gid_to_wire_gid`: four words, the bytes in order).
+    #[test]
+    fn an_ethernet_port_has_a_gid_and_no_lid() {
+        let ethernet = |message: &[u8; 52]| Address::from_message(message, LinkLayer::Ethernet);
+        let message = b"0000:00004b:abcdef:00000000000000000000ffffc0000207\0";
+        let address = ethernet(message).unwrap();
+        assert_eq!((address.gid.ip().to_string().as_str(), address.is_global()), ("192.0.2.7", true));
+        assert_eq!(&address.to_message(), message);
+        let refusal = |message: &[u8; 52]| ethernet(message).unwrap_err().to_string();
+        assert!(refusal(PLAIN).contains("LID 0x1: its port is an InfiniBand port"), "{}", refusal(PLAIN));
+        assert!(refusal(b"0000:00004b:abcdef:00000000000000000000000000000000\0").contains("start it with -g INDEX"));
+        assert!(refusal(b"0000:00004b:abcdef:00000000000000000000ffffe0000001\0").contains("multicast"));
+        assert!(from_message(message).unwrap_err().to_string().contains("LID 0"));
     }
 }

@@ -4,6 +4,7 @@ use bareverbs::Mtu;
 use clap::{Args, ValueEnum};
 
 use crate::args::{TraceArgs, mtu};
+use crate::device::ethernet::EthernetArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 
@@ -61,8 +62,9 @@ pub struct PingpongArgs {
     /// Waits for completion events instead of polling
     #[arg(long, short)]
     pub events: bool,
-    /// Index of the local GID. Packets then carry a GRH; both ends must give an index
-    #[arg(long, short, value_name = "INDEX")]
+    /// Index of the local GID. Packets then carry a GRH; both ends must give an index. An Ethernet port needs one, which is set
+    /// with --address; without, index 0 is the port's link-local address
+    #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index")]
     pub gid_idx: Option<u8>,
     /// Verifies each message, which simulated devices always do. A client compares all bytes that it receives with those
     /// that it sent. A server checks the first byte of each 4096, which a client with this option sets to 0
@@ -74,6 +76,9 @@ pub struct PingpongArgs {
     /// Prints one JSON document instead of text
     #[arg(long)]
     pub json: bool,
+    /// What an Ethernet port needs besides.
+    #[command(flatten)]
+    pub ethernet: EthernetArgs,
     /// What simulated devices are like.
     #[command(flatten)]
     pub simulation: SimulationArgs,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, DmaBuffer as _, Gid, GlobalRoute, Mtu, Psn, QpAttr, QpCap, QpType, SendWr, WcStatus,
-    ack_timeout,
+    Access, AddressVector, Completion, DmaBuffer as _, GlobalRoute, LinkLayer, Mac, Mtu, Psn, QpAttr, QpCap, QpType, SendWr,
+    WcStatus, ack_timeout,
 };
 
 use super::address::Address;
 use crate::data_pattern::Pattern;
-use crate::device::port::check_infiniband;
+use crate::device::ethernet::{self, EntryArgs};
 use crate::device::{Device, Endpoint, Host, Role};
 
 /// `wr_id`s of the tools, each a bit of [`PingpongEnd::pending`].
@@ -48,6 +48,8 @@ pub struct Plan {
     pub sl: u8,
     /// Index of the local GID, if packets carry a GRH.
     pub gid_idx: Option<u8>,
+    /// What is set there on an Ethernet port.
+    pub entry: EntryArgs,
     /// Whether messages are verified.
     pub chk: bool,
     /// Seed of the first PSN and of the data.
@@ -60,6 +62,8 @@ pub struct PingpongEnd<H: Host> {
     pub role: Role,
     /// Address of this end.
     pub local: Address,
+    /// MAC address of this end's port, if it is an Ethernet port.
+    pub mac: Option<Mac>,
     /// Number of messages sent and, with RC, acknowledged.
     pub sent: u32,
     /// Number of messages received.
@@ -84,9 +88,7 @@ impl<H: Host> PingpongEnd<H> {
     /// # Errors
     /// The device does not support the plan, or refuses an object.
     pub fn new(role: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
-        let verbs = &mut device.verbs;
-        let port = verbs.query_port(plan.port).context("query_port")?;
-        check_infiniband(plan.port, &port)?;
+        let port = device.verbs.query_port(plan.port).context("query_port")?;
         if plan.mtu > port.active_mtu {
             bail!(
                 "a path MTU of {} is more than the {} of port {}; give both ends -m {}",
@@ -96,20 +98,12 @@ impl<H: Host> PingpongEnd<H> {
                 port.active_mtu.bytes()
             );
         }
-        let most = *verbs.query_device();
+        let most = *device.verbs.query_device();
         if u64::from(plan.size) > most.max_msg_size {
             bail!("messages of {} bytes are longer than the device's longest, {}", plan.size, most.max_msg_size);
         }
-        let gid = match plan.gid_idx {
-            None if port.grh_required => {
-                bail!("port {} requires a global route (GRH) on every path: give both ends a GID (-g 0)", plan.port)
-            }
-            None => Gid::default(),
-            Some(index) if u16::from(index) >= port.gid_tbl_len => {
-                bail!("there is no GID {index}: port {} has {} GIDs; see `bareverbs info`", plan.port, port.gid_tbl_len)
-            }
-            Some(index) => verbs.query_gid(plan.port, index.into()).context("query_gid")?,
-        };
+        let gid = device.local_gid(plan.port, &port, plan.gid_idx, plan.entry)?;
+        let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
         // A client has separate buffers to send and to receive. A server sends from the buffer into which it receives.
         let len = (plan.size as usize).next_multiple_of(PAGE) * if role == Role::Client { 2 } else { 1 };
         let mut endpoint = Endpoint::new(device, len, Access::LOCAL_WRITE)?;
@@ -130,6 +124,7 @@ impl<H: Host> PingpongEnd<H> {
         Ok(Self {
             role,
             local,
+            mac,
             sent: 0,
             received: 0,
             name: name.into(),
@@ -143,22 +138,37 @@ impl<H: Host> PingpongEnd<H> {
         })
     }
 
-    /// Connects to the peer and posts the receives. The peer may send from then on.
+    /// Returns what the port of this end is.
+    pub const fn link_layer(&self) -> LinkLayer {
+        if self.mac.is_some() { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
+    }
+
+    /// Returns the path to the peer. `peer_mac` is its MAC address on Ethernet, if somebody has said it.
+    fn path_to(&self, remote: &Address, peer_mac: Option<Mac>) -> Result<AddressVector> {
+        let Plan { sl, gid_idx, .. } = self.plan;
+        let path = match (self.mac, gid_idx, remote.is_global()) {
+            (Some(_), Some(index), _) => ethernet::path(self.local.gid, index, remote.gid, peer_mac)?,
+            (None, ..) if peer_mac.is_some() => bail!("--peer-mac: an InfiniBand port has no MAC addresses; leave it out"),
+            (_, _, false) => AddressVector { dlid: remote.lid, ..AddressVector::default() },
+            (_, Some(sgid_index), true) => {
+                let grh = GlobalRoute { dgid: remote.gid, sgid_index, hop_limit: 1, ..GlobalRoute::default() };
+                AddressVector { dlid: remote.lid, grh: Some(grh), ..AddressVector::default() }
+            }
+            (_, None, true) => bail!("the peer uses a GID (-g): give an index here too"),
+        };
+        Ok(AddressVector { sl, ..path })
+    }
+
+    /// Connects to the peer and posts the receives. The peer may send from then on. `peer_mac` is the peer's MAC address on Ethernet,
+    /// if somebody has said it.
     ///
     /// # Errors
-    /// The peer requires a GRH and this end has no GID, or the device refuses.
-    pub fn connect(&mut self, device: &mut Device<H>, remote: &Address) -> Result<()> {
-        let Plan { port, sl, mtu, gid_idx, .. } = self.plan;
-        let grh = match (remote.is_global(), gid_idx) {
-            (false, _) => None,
-            (true, Some(sgid_index)) => {
-                Some(GlobalRoute { dgid: remote.gid, sgid_index, hop_limit: 1, ..GlobalRoute::default() })
-            }
-            (true, None) => bail!("the peer uses a GID (-g): give an index here too"),
-        };
+    /// There is no path to the peer, which has a GID if this end has none, or the device refuses.
+    pub fn connect(&mut self, device: &mut Device<H>, remote: &Address, peer_mac: Option<Mac>) -> Result<()> {
+        let Plan { port, mtu, .. } = self.plan;
         let attr = QpAttr {
             port_num: port,
-            av: AddressVector { dlid: remote.lid, sl, grh, ..AddressVector::default() },
+            av: self.path_to(remote, peer_mac)?,
             path_mtu: mtu,
             dest_qpn: remote.qpn,
             rq_psn: remote.psn,
@@ -228,7 +238,7 @@ impl<H: Host> PingpongEnd<H> {
 
     fn complete(&mut self, completion: &Completion) -> Result<()> {
         if completion.status != WcStatus::Success {
-            bail!("{}: {}", self.progress(), failure(completion));
+            bail!("{}: {}", self.progress(), failure(completion, self.link_layer()));
         }
         if completion.wr_id == SEND {
             self.sent += 1;
@@ -315,12 +325,16 @@ impl<H: Host> PingpongEnd<H> {
 }
 
 /// Returns the cause of a failed request, and the remedy.
-fn failure(completion: &Completion) -> String {
+fn failure(completion: &Completion, link_layer: LinkLayer) -> String {
     if let Some(loss) = completion.loss() {
         return format!("the device is lost: {loss}");
     }
     let what = if completion.wr_id == SEND { "a send" } else { "a receive" };
     let help = match completion.status {
+        WcStatus::RetryExcErr if link_layer == LinkLayer::Ethernet => {
+            "the peer does not answer: it ended, has another MTU or VLAN, its GID is one of RoCE v1, --peer-mac is not its MAC address, \
+             or its kernel does not find this end's (`ip neighbor replace`)"
+        }
         WcStatus::RetryExcErr => "the peer does not answer: it ended, has another MTU, or its LID is not reachable",
         WcStatus::RemInvReqErr | WcStatus::LocLenErr => "the messages differ in length; give both ends the same -s",
         WcStatus::RemOpErr => "the peer failed; see its error",
@@ -350,6 +364,7 @@ mod tests {
         iters: 3,
         sl: 0,
         gid_idx: None,
+        entry: EntryArgs { address: None, vlan: None },
         chk: true,
         seed: 0x1234_5678_9abc_def0,
     };
@@ -358,8 +373,8 @@ mod tests {
 
     fn ends(plan_a: Plan, plan_b: Plan) -> Ends {
         let (mut devices, mut a, mut b) = unconnected(plan_a, plan_b);
-        a.connect(devices.of(Role::Client), &b.local).unwrap();
-        b.connect(devices.of(Role::Server), &a.local).unwrap();
+        a.connect(devices.of(Role::Client), &b.local, None).unwrap();
+        b.connect(devices.of(Role::Server), &a.local, None).unwrap();
         (devices, a, b)
     }
 
@@ -439,7 +454,7 @@ mod tests {
     fn a_gid_at_one_end_only_is_refused() {
         let (mut devices, mut a, b) = unconnected(PLAN, Plan { gid_idx: Some(0), ..PLAN });
         assert!(b.local.is_global());
-        let error = a.connect(devices.of(Role::Client), &b.local).unwrap_err();
+        let error = a.connect(devices.of(Role::Client), &b.local, None).unwrap_err();
         assert!(error.to_string().contains("-g"), "{error}");
     }
 
@@ -453,7 +468,7 @@ mod tests {
         let host = World::new(WorldConfig::default()).add(ethernet).unwrap();
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let refusal = PingpongEnd::new(Role::Client, "a", &mut device, PLAN).err().unwrap();
-        assert!(refusal.to_string().contains("port 1 is an Ethernet port"), "{refusal}");
+        assert!(refusal.to_string().contains("port 1 is an Ethernet port, where every path needs a GID"), "{refusal}");
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
         let host = World::new(WorldConfig::default()).add(small).unwrap();
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();

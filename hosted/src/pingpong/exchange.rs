@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use bareverbs::LinkLayer;
 
 use super::address::{Address, AddressError, MESSAGE_LEN};
 use crate::peer_connection::{POLL_INTERVAL, Wait, is_transient};
@@ -74,6 +75,8 @@ impl std::error::Error for ExchangeError {}
 struct Connection {
     stream: TcpStream,
     timeout: Duration,
+    /// What the port of this end is: addresses differ.
+    link_layer: LinkLayer,
 }
 
 impl Connection {
@@ -102,7 +105,7 @@ impl Connection {
 
     fn read_address(&mut self, wait: &mut Wait<'_>) -> Result<Address> {
         let message = self.read::<MESSAGE_LEN>("its address", wait)?;
-        Ok(Address::from_message(&message).map_err(ExchangeError::Address)?)
+        Ok(Address::from_message(&message, self.link_layer).map_err(ExchangeError::Address)?)
     }
 
     /// Writes a message. It is a few bytes for an empty socket buffer, which accepts them at once and in one piece.
@@ -116,12 +119,18 @@ impl Connection {
 pub struct ServerExchange(Connection);
 
 impl ServerExchange {
-    /// Receives the client's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]).
+    /// Receives the client's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]), `link_layer` that
+    /// of this end's port.
     ///
     /// # Errors
     /// The client sent no address in time, or an invalid one.
-    pub fn receive(stream: TcpStream, timeout: Duration, wait: &mut Wait<'_>) -> Result<(Self, Address)> {
-        let mut connection = Connection { stream, timeout };
+    pub fn receive(
+        stream: TcpStream,
+        timeout: Duration,
+        link_layer: LinkLayer,
+        wait: &mut Wait<'_>,
+    ) -> Result<(Self, Address)> {
+        let mut connection = Connection { stream, timeout, link_layer };
         let address = connection.read_address(wait)?;
         Ok((Self(connection), address))
     }
@@ -153,12 +162,13 @@ impl ServerExchange {
 pub struct ClientExchange(Connection);
 
 impl ClientExchange {
-    /// Sends this end's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]).
+    /// Sends this end's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]), `link_layer` that of
+    /// this end's port.
     ///
     /// # Errors
     /// The connection failed.
-    pub fn send(stream: TcpStream, timeout: Duration, local: Address) -> Result<Self, ExchangeError> {
-        let mut connection = Connection { stream, timeout };
+    pub fn send(stream: TcpStream, timeout: Duration, link_layer: LinkLayer, local: Address) -> Result<Self, ExchangeError> {
+        let mut connection = Connection { stream, timeout, link_layer };
         connection.write(&local.to_message(), "the address for the server")?;
         Ok(Self(connection))
     }

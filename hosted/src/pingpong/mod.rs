@@ -12,15 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::QpType;
+use bareverbs::{Mac, QpType};
 use bareverbs_sim::in_process::{World, WorldConfig};
 
 use self::address::Address;
 use self::args::{PingpongArgs, Transport};
 use self::end::{LINGER, PingpongEnd, Plan};
 use self::exchange::{ClientExchange, MESSAGE_TIMEOUT, ServerExchange};
-use self::report::{Report, Timing};
+use self::report::{AddressReport, Report, Timing};
 use crate::args::UsageError;
+use crate::device::ethernet::EntryArgs;
 use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
@@ -55,7 +56,10 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     if args.host.is_some() && args.port == Some(0) {
         return Err(UsageError::new("-p 0: a client needs the port that its server listens on, from 1").into());
     }
-    match DeviceSelection::new(&args.device).map_err(UsageError::new)? {
+    let selection = DeviceSelection::new(&args.device).map_err(UsageError::new)?;
+    let ends = if matches!(selection, DeviceSelection::Pci { given: 1, .. }) { 1 } else { 2 };
+    args.ethernet.check(ends)?;
+    match selection {
         DeviceSelection::Simulated(_) => {
             if let Some(host) = &args.host {
                 return Err(UsageError::new(format!(
@@ -131,6 +135,7 @@ impl<'a> Job<'a> {
             iters: args.iters,
             sl: args.sl,
             gid_idx: args.gid_idx,
+            entry: EntryArgs::default(),
             chk: checked,
             seed: RandomState::new().build_hasher().finish(),
         };
@@ -224,7 +229,8 @@ impl<'a> Job<'a> {
         device.active_port(self.args.ib_port, self.has_progress(), &self.stop)?;
         // The ends have different first PSNs.
         let seed = self.plan.seed.rotate_left(if role == Role::Client { 0 } else { 24 });
-        PingpongEnd::new(role, &name, device, Plan { seed, ..self.plan }).context(name)
+        let entry = self.args.ethernet.of_end(usize::from(self.report.role == "both" && role == Role::Server));
+        PingpongEnd::new(role, &name, device, Plan { seed, entry, ..self.plan }).context(name)
     }
 
     /// Exchanges the addresses of two ends in this process over a TCP connection to localhost.
@@ -235,33 +241,35 @@ impl<'a> Job<'a> {
         let mut idle = || Ok(());
         let mut wait = Wait::new(&stop, &mut idle);
         let listener = Listener::bind(&format!("127.0.0.1:{}", self.args.port.unwrap_or(0)))?;
-        self.print(format_args!("  local address:  {}", client.local))?;
+        self.print_local(client)?;
         let stream = peer_connection::connect(&listener.local_addr()?.to_string(), Duration::ZERO, &mut wait)?;
-        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, client.local)?;
+        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, client.link_layer(), client.local)?;
         let stream = listener.accept(Some(COMPLETION_TIMEOUT), &mut wait)?;
-        let (mut server_side, client_address) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait)?;
-        server.connect(devices.of(Role::Server), &client_address)?;
+        let (mut server_side, client_address) =
+            ServerExchange::receive(stream, MESSAGE_TIMEOUT, server.link_layer(), &mut wait)?;
+        server.connect(devices.of(Role::Server), &client_address, client.mac)?;
         server_side.answer(server.local)?;
         let server_address = client_side.finish(&mut wait)?;
         server_side.confirm(&mut wait)?;
-        client.connect(devices.of(Role::Client), &server_address)?;
-        self.connected(&client.local, &server_address)
+        client.connect(devices.of(Role::Client), &server_address, server.mac)?;
+        self.connected(client, &server_address, server.mac)
     }
 
     /// Exchanges addresses with a tool or another process.
     fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut PingpongEnd<H>) -> Result<()> {
         let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.local);
+        let (link_layer, peer_mac) = (end.link_layer(), self.args.ethernet.peer_mac);
         let device = devices.of(end.role);
-        self.report.local = Some((&local).into());
+        self.report.local = Some(AddressReport::new(&local, end.mac));
         let remote = if let Some(host) = &self.args.host {
-            self.print(format_args!("  local address:  {local}"))?;
+            self.print_local(end)?;
             // While it waits, the device's page requests are answered and its health is checked.
             let mut idle = || device.check();
             let mut wait = Wait::new(&stop, &mut idle);
             let server = host_and_port(host, "", port).map_err(UsageError::new)?;
             let stream = peer_connection::connect(&server, CONNECT_RETRY_TIME, &mut wait)?;
-            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, local)?.finish(&mut wait)?;
-            end.connect(device, &remote)?;
+            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, link_layer, local)?.finish(&mut wait)?;
+            end.connect(device, &remote, peer_mac)?;
             remote
         } else {
             // A server listens before it prints its address, after which a client may connect.
@@ -273,23 +281,29 @@ impl<'a> Job<'a> {
                 // The client needs the port long before the JSON document is printed.
                 if self.args.json { output::note(line) } else { self.print(line)? }
             }
-            self.print(format_args!("  local address:  {local}"))?;
+            self.print_local(end)?;
             let timeout = Duration::from_secs(self.args.wait.into());
             let mut idle = || device.check();
             let mut wait = Wait::new(&stop, &mut idle);
             let stream = listener.accept(Some(timeout), &mut wait)?;
-            let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, &mut wait)?;
-            end.connect(device, &remote)?;
+            let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, link_layer, &mut wait)?;
+            end.connect(device, &remote, peer_mac)?;
             exchange.answer(local)?;
             exchange.confirm(&mut Wait::new(&stop, &mut || device.check()))?;
             remote
         };
-        self.connected(&local, &remote)
+        self.connected(end, &remote, peer_mac)
     }
 
-    fn connected(&mut self, local: &Address, remote: &Address) -> Result<()> {
-        self.report.local = Some(local.into());
-        self.report.remote = Some(remote.into());
+    /// Prints the address of an end. A peer of Linux needs the MAC address too, before it connects: nobody answers its kernel's question.
+    fn print_local<H: Host>(&self, end: &PingpongEnd<H>) -> Result<()> {
+        self.print(format_args!("  local address:  {}", end.local))?;
+        end.mac.map_or(Ok(()), |mac| self.print(format_args!("  local MAC:      {mac}")))
+    }
+
+    fn connected<H: Host>(&mut self, end: &PingpongEnd<H>, remote: &Address, peer_mac: Option<Mac>) -> Result<()> {
+        self.report.local = Some(AddressReport::new(&end.local, end.mac));
+        self.report.remote = Some(AddressReport::new(remote, peer_mac));
         self.print(format_args!("  remote address: {remote}"))
     }
 

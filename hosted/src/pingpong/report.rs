@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use bareverbs::Mac;
 use serde::Serialize;
 
 use super::address::Address;
@@ -58,15 +59,20 @@ pub struct AddressReport {
     pub psn: u32,
     /// GID, as an IPv6 address.
     pub gid: String,
+    /// MAC address of an Ethernet port, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
 }
 
-impl From<&Address> for AddressReport {
-    fn from(address: &Address) -> Self {
+impl AddressReport {
+    /// Reports an address, on Ethernet with a MAC address.
+    pub fn new(address: &Address, mac: Option<Mac>) -> Self {
         Self {
             lid: address.lid.get(),
             qpn: address.qpn.get(),
             psn: address.psn.get(),
             gid: Ipv6Addr::from(address.gid.0).to_string(),
+            mac: mac.map(|mac| mac.to_string()),
         }
     }
 }

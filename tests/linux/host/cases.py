@@ -564,6 +564,16 @@ CASES = [
         typical_seconds=40,
     ),
     Case(
+        "vfio-ethernet",
+        "the same on Ethernet ports: RoCEv2 with rdma-core's tools on the kernel's card, both ways",
+        devices=2,
+        iommu=True,
+        program=True,
+        serve=("--ethernet", "--no-umr"),
+        typical_seconds=60,
+        timeout=900,
+    ),
+    Case(
         "bind",
         "bareverbs devices, bind and unbind: a card goes from mlx5_core to vfio-pci and back",
         devices=2,

@@ -1,0 +1,55 @@
+# `bareverbs pingpong` and `perf` on a card with an Ethernet port behind VFIO, with the tools of rdma-core on the kernel's card: each is
+# once the server and once the client. Our driver answers no ARP, so the kernel has our MAC address as a static neighbour.
+load mlx5_core && load mlx5_ib && load ib_uverbs && load vfio_pci && load vfio_iommu_type1 || return
+card=0000:01:00.0
+theirs_at=0000:02:00.0
+echo vfio-pci >/sys/bus/pci/devices/$card/driver_override
+echo $card >/sys/bus/pci/devices/$card/driver/unbind
+echo $card >/sys/bus/pci/drivers_probe
+if wait_for 60 test -e /sys/bus/pci/drivers/vfio-pci/$card; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
+has_interface() { [ "$(ls /sys/bus/pci/devices/$theirs_at/net 2>/dev/null)" ]; }
+wait_for 20 has_interface || {
+	fail "no network interface"
+	return
+}
+nic=$(ls /sys/bus/pci/devices/$theirs_at/net)
+theirs=$(ls /sys/bus/pci/devices/$theirs_at/infiniband)
+their_mac=$(cat "/sys/class/net/$nic/address")
+step "up" ip link set "$nic" up
+ip addr add 192.0.2.2/24 dev "$nic"
+roce_port=/sys/class/infiniband/$theirs/ports/1
+if wait_for 20 grep -q ACTIVE "$roce_port/state"; then pass "the port is active"; else fail "the port: $(cat "$roce_port/state")"; fi
+# The index of their GID of RoCE v2 with an address.
+gid_index() {
+	for gid in "$roce_port"/gids/*; do
+		index=$(basename "$gid")
+		grep -q "$1" "$gid" && grep -q v2 "$roce_port/gid_attrs/types/$index" && echo "$index" && return
+	done
+}
+has_gid() { [ "$(gid_index ffff:c000:0202)" ]; }
+wait_for 20 has_gid || {
+	fail "no GID of the address"
+	return
+}
+index=$(gid_index ffff:c000:0202)
+
+step "info" bareverbs info --device $card
+expect "an Ethernet port" "link_layer: +Ethernet$"
+our_mac=$(sed -n 's/^.*mac: *//p' /tmp/step)
+step "their kernel knows our MAC address" arp -i "$nic" -s 192.0.2.1 "$our_mac"
+
+ours_here="-g 5 --address 192.0.2.1 --peer-mac $their_mac"
+for transport in rc uc; do
+	for more in "-s 1" "-s 4096 -e" "-s 65536 -m 512"; do
+		size=$(echo "$more" | cut -d ' ' -f 2)
+		tool="ibv_${transport}_pingpong -d $theirs -g $index -c -n 100 $more"
+		ours="bareverbs pingpong --transport $transport --device $card $ours_here -c -n 100 $more"
+		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
+		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+	done
+done
+expect "our MAC address is printed" "^  local MAC: +$our_mac$"
+# Both ends on our card, through the link-local address.
+step "both ends on one card" bareverbs pingpong --device $card --device $card -g 0 -c -n 100
+refused "no GID index" 1 "port 1 is an Ethernet port.*give -g 0" bareverbs pingpong --device $card --device $card
+refused "an empty entry" 1 "GID 3 of port 1 has no entry" bareverbs pingpong --device $card -g 3
