@@ -45,7 +45,7 @@ const SPEAKERS: &[(&[&str], i32)] = &[
     (&["perf", "--device", NO_CARD], 1),
     (&["perf", "--listen"], 2),
     (&["pingpong", "-d", NO_CARD], 1),
-    (&["pingpong", "--transport", "ud"], 2),
+    (&["pingpong", "--address", "192.0.2.1"], 2),
     (&["devices", NO_CARD], 1),
     (&["bind", NO_CARD], 1),
     (&["sim", "serve", "--socket", "/no/such/folder/a"], 2),
@@ -146,7 +146,7 @@ fn every_failure_after_the_command_line_is_a_json_document() {
         failed(&[job, &["--device", NO_CARD, "--trace"]].concat(), 2);
     }
     failed(&["--device", NO_CARD, "--loss", "1"], 2);
-    failed(&["pingpong", "--transport", "ud"], 2);
+    failed(&["pingpong", "--address", "192.0.2.1"], 2);
     failed(&["pingpong", "host"], 2);
     failed(&["perf", "--listen"], 2);
     failed(&["perf", "--svg", "/no/such/folder/plot.svg"], 2);

@@ -29,7 +29,7 @@ use bareverbs_cli::device::simulated::Simulated;
 use bareverbs_cli::peer_connection::{self, Listener, Wait};
 use bareverbs_cli::pingpong::address::Address;
 use bareverbs_cli::pingpong::args::PingpongArgs;
-use bareverbs_cli::pingpong::exchange::{ClientExchange, ServerExchange};
+use bareverbs_cli::pingpong::exchange::{ClientExchange, Format, ServerExchange};
 use bareverbs_cli::pingpong::{report::Report, run_both, run_one};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Profile};
@@ -109,6 +109,113 @@ fn every_transport_and_address_works_over_simulated_ethernet_ports() {
 }
 
 #[test]
+fn datagrams_carry_every_size_that_is_one_packet() {
+    for (size, more) in [
+        ("1", &[][..]),
+        ("64", &["-e"]),
+        ("65", &["-r", "1"]),
+        ("4096", &["-g", "0"]),
+        ("1024", &["--ethernet", "-g", "0", "-e"]),
+        ("1000", &["--ethernet", "-g", "2", "--address", "192.0.2.1", "--address", "192.0.2.2", "--vlan", "7"]),
+    ] {
+        let report = json(&[&["--transport", "ud", "-s", size, "-n", "50"], more].concat());
+        assert_eq!(
+            (&report["ok"], &report["checked"], &report["transport"]),
+            (&true.into(), &true.into(), &"UD".into()),
+            "{more:?}"
+        );
+        assert_eq!(report["result"]["bytes"], 100 * size.parse::<u64>().unwrap());
+    }
+    assert_eq!(json(&["--transport", "ud", "-n", "5"])["size"], 1024);
+    for (more, most) in [(&["-s", "4097"][..], "4096"), (&["-s", "1025", "--ethernet", "-g", "0"], "1024")] {
+        let output = bareverbs(&[&["--transport", "ud"], more].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(&format!("give both ends -s {most}")), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn datagrams_have_the_key_of_the_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.txt");
+    json(&["--transport", "ud", "-n", "3", "--trace-file", file.to_str().unwrap()]);
+    let trace = std::fs::read_to_string(&file).unwrap();
+    let sent: Vec<_> = trace.lines().filter(|line| line.contains(" sent ") && line.contains("SEND")).collect();
+    assert_eq!(sent.len(), 6, "one packet for each message: {sent:?}");
+    assert!(sent.iter().all(|line| line.contains("OpCode=UD SEND Only") && line.contains("Q_Key=0x11111111")), "{sent:?}");
+}
+
+#[test]
+fn queue_pairs_with_a_shared_receive_queue_take_every_message() {
+    for (queue_pairs, more) in [
+        ("16", &["-s", "4096"][..]),
+        ("1", &["-s", "1", "-r", "1"]),
+        ("5", &["-s", "9000", "-e", "-r", "5"]),
+        ("3", &["-s", "100000", "--ethernet", "-g", "0", "-m", "512"]),
+    ] {
+        let report = json(&[&["--transport", "srq", "-q", queue_pairs, "-n", "200"], more].concat());
+        assert_eq!(
+            (&report["ok"], &report["checked"], &report["transport"]),
+            (&true.into(), &true.into(), &"SRQ".into()),
+            "{more:?}"
+        );
+        assert_eq!((report["queue_pairs"].to_string().as_str(), &report["result"]["iters"]), (queue_pairs, &200.into()));
+    }
+    let output = bareverbs(&["--transport", "srq", "-q", "3", "-n", "20"]);
+    let got = text(&output.stdout);
+    for line in ["  local address: ", "  remote address: "] {
+        let mut addresses: Vec<_> = got.lines().filter(|got| got.starts_with(line)).collect();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 3, "{got}");
+    }
+}
+
+/// 256 addresses, whatever number of queue pairs there is (`MAX_QP` of srq_pingpong.c); those that are not used are zero.
+#[test]
+fn the_shared_receive_queues_of_the_tools_exchange_256_addresses() {
+    const UNUSED: &[u8; 52] = b"0000:000000:000000:00000000000000000000000000000000\0";
+    for (theirs, refused) in [(2, None), (1, Some("the peer has 1 queue pairs and this end 2")), (3, Some("has 3 queue pairs"))]
+    {
+        let listener = Listener::bind_any(0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = thread::spawn(move || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            for index in 0..256 {
+                let address = format!("0021:{:06x}:{index:06x}:00000000000000000000000000000000\0", 0x4b + index);
+                stream.write_all(if index < theirs { address.as_bytes() } else { UNUSED }).unwrap();
+            }
+            let mut answer = vec![0; 256 * 52];
+            if refused.is_none() {
+                stream.read_exact(&mut answer).unwrap();
+                stream.write_all(b"done\0").unwrap();
+            }
+            answer
+        });
+        let stop = AtomicBool::new(false);
+        let mut idle = || Ok(());
+        let mut wait = Wait::new(&stop, &mut idle);
+        let stream = listener.accept(Some(Duration::from_secs(20)), &mut wait).unwrap();
+        let format = Format::shared(LinkLayer::InfiniBand, 2);
+        let received = ServerExchange::receive(stream, Duration::from_secs(20), format, &mut wait);
+        if let Some(reason) = refused {
+            let error = received.unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("the same -q"), "{error}");
+            client.join().unwrap();
+            continue;
+        }
+        let (mut exchange, remotes) = received.unwrap();
+        let numbers: Vec<_> = remotes.iter().map(|remote| (remote.qpn.get(), remote.psn.get())).collect();
+        assert_eq!(numbers, [(0x4b, 0), (0x4c, 1)]);
+        exchange.answer(&[server_address(), client_address()]).unwrap();
+        exchange.confirm(&mut wait).unwrap();
+        let answer = client.join().unwrap();
+        let answer: Vec<_> = answer.chunks(52).collect();
+        assert_eq!((answer[0], answer[1]), (SERVER.as_slice(), CLIENT.as_slice()));
+        assert!(answer[2..].iter().all(|address| *address == UNUSED));
+    }
+}
+
+#[test]
 fn packets_on_ethernet_have_the_addresses_and_the_vlan_of_the_command_line() {
     let ends = ["--address", "192.0.2.1", "--address", "198.51.100.2"];
     let sent = sends(&[&["--ethernet", "--gid-index", "7", "-l", "5", "--vlan", "100"], &ends[..]].concat());
@@ -140,8 +247,8 @@ fn packets_carry_a_grh_and_a_service_level_if_asked_to() {
 #[test]
 fn unsupported_options_are_refused_with_the_reason() {
     for (args, reason) in [
-        (&["--transport", "ud"][..], "requests carry no address handle"),
-        (&["--transport", "srq"], "shared receive queues"),
+        (&["--transport", "srq", "-r", "15"][..], "16 queue pairs need a receive each, 16 at least"),
+        (&["--transport", "srq", "-q", "33"], "33"),
         (&["localhost"], "no wire to another process"),
         (&["localhost", "--device", "9f:1f.7", "--device", "9f:1f.6"], "runs both ends here"),
         (&["--device", "9f:1f.7", "--trace"], "only simulated devices report"),
@@ -230,13 +337,12 @@ fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let mut idle = || Ok(());
     let mut wait = Wait::new(&stop, &mut idle);
     let stream = listener.accept(Some(Duration::from_secs(20)), &mut wait).unwrap();
-    let result = ServerExchange::receive(stream, MESSAGE_TIMEOUT, LinkLayer::InfiniBand, &mut wait).and_then(
-        |(mut exchange, remote)| {
-            exchange.answer(server_address())?;
-            exchange.confirm(&mut wait)?;
-            Ok(remote)
-        },
-    );
+    let format = Format::single(LinkLayer::InfiniBand);
+    let result = ServerExchange::receive(stream, MESSAGE_TIMEOUT, format, &mut wait).and_then(|(mut exchange, remote)| {
+        exchange.answer(&[server_address()])?;
+        exchange.confirm(&mut wait)?;
+        Ok(remote[0])
+    });
     peer.join().unwrap();
     result
 }
@@ -250,8 +356,11 @@ fn call(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let mut idle = || Ok(());
     let mut wait = Wait::new(&stop, &mut idle);
     let stream = peer_connection::connect(&server, Duration::ZERO, &mut wait).unwrap();
-    let result =
-        ClientExchange::send(stream, MESSAGE_TIMEOUT, LinkLayer::InfiniBand, client_address()).unwrap().finish(&mut wait);
+    let format = Format::single(LinkLayer::InfiniBand);
+    let result = ClientExchange::send(stream, MESSAGE_TIMEOUT, format, &[client_address()])
+        .unwrap()
+        .finish(&mut wait)
+        .map(|remote| remote[0]);
     peer.join().unwrap();
     result
 }
@@ -439,9 +548,9 @@ fn a_client_that_is_silent_after_the_exchange_is_an_error_of_the_server() {
 
 #[test]
 fn both_ends_on_one_device_are_looped_back() {
-    for transport in ["rc", "uc"] {
+    for (transport, size) in [("rc", "9000"), ("uc", "9000"), ("ud", "4000"), ("srq", "9000")] {
         let world = World::new(WorldConfig::default());
-        let args = args(&["--transport", transport, "-n", "30", "-s", "9000", "-e"]);
+        let args = args(&["--transport", transport, "-n", "30", "-s", size, "-e"]);
         let report = run_both(&args, device(&world, 5), None, Arc::default());
         assert!(report.ok, "{:?}", report.failure);
         let (local, remote) = (report.local.unwrap(), report.remote.unwrap());
@@ -452,7 +561,7 @@ fn both_ends_on_one_device_are_looped_back() {
 
 #[test]
 fn with_events_each_message_wakes_the_end_that_awaits_it() {
-    for transport in ["rc", "uc"] {
+    for transport in ["rc", "uc", "ud"] {
         let world = World::new(WorldConfig::default());
         let args = args(&["--transport", transport, "-n", "50", "-e"]);
         let device = |lid| {
@@ -472,13 +581,13 @@ fn packet_loss_delays_rc_and_fails_uc() {
         loss: bareverbs_sim::wire::Probability::per_mille(100),
         ..bareverbs_sim::wire::WireFaults::all(0)
     };
-    for (transport, survives) in [("rc", true), ("uc", false)] {
+    for (transport, survives) in [("rc", true), ("srq", true), ("uc", false), ("ud", false)] {
         let world = World::new(WorldConfig { faults, ..WorldConfig::default() });
         let args = args(&["--transport", transport, "-n", "50"]);
         let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
         assert_eq!(report.ok, survives, "{:?}", report.failure);
         if !survives {
-            assert!(report.failure.unwrap().contains("UC does not retransmit lost messages"));
+            assert!(report.failure.unwrap().contains("does not retransmit lost messages"));
         }
     }
 }

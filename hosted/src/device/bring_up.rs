@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Event, Machine, Platform, QpRings, Storage};
+use bareverbs::{Event, Machine, Platform, QpRings, SrqEntries, Storage};
 use bareverbs_mlx5::{CmdName, Error, Mlx5, Progress, TeardownReport};
 
 use super::card_error::CardError;
@@ -42,6 +42,11 @@ pub const SEND_BLOCKS: usize = 2048;
 /// Receives of a queue pair.
 pub const RECEIVES: usize = 512;
 
+/// Shared receive queues of a device.
+const SHARED_RECEIVE_QUEUES: usize = 2;
+/// Places of a shared receive queue, for the receives of all queue pairs.
+const SHARED_RECEIVES: usize = 16_384;
+
 /// Protection domains of a device.
 pub const DOMAINS: usize = 2;
 /// Memory regions of a device.
@@ -51,7 +56,7 @@ pub const WINDOWS: usize = 4;
 /// Completion queues of a device.
 pub const COMPLETION_QUEUES: usize = 8;
 
-type Tables<P> = Storage<'static, Backend<P>, DOMAINS, REGIONS, WINDOWS, COMPLETION_QUEUES, QUEUE_PAIRS>;
+type Tables<P> = Storage<'static, Backend<P>, DOMAINS, REGIONS, WINDOWS, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES>;
 
 /// Allocates the storage for the verbs on one device. It is leaked, so that the verbs may borrow it for the life of the process: a
 /// process brings each of its devices up once.
@@ -60,7 +65,12 @@ fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
         let rings: &'static QpRings<SEND_BLOCKS, RECEIVES> = Box::leak(Box::default());
         rings.view()
     });
-    Box::leak(Box::new(Storage::new(rings)))
+    let shared = std::array::from_fn(|_| {
+        // Built on the heap: it is larger than the stack of a thread may be.
+        let entries: &'static SrqEntries<SHARED_RECEIVES> = Box::leak(Box::default());
+        entries.view()
+    });
+    Box::leak(Box::new(Storage::with_srqs(rings, shared)))
 }
 
 /// Returns what helps against the failure of a bring-up. The other causes say it themselves, or nothing is known.

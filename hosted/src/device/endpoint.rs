@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpType,
-    RecvWr, Region, Sge,
+    Access, AddressHandle, AddressVector, Completion, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, Platform, QpAttr, QpCap,
+    QpHandle, QpInit, QpType, RecvWr, Region, SendQueue, Sge, SharedReceives, SrqCap, SrqInit,
 };
 
 use super::bring_up::{Backend, Device};
@@ -14,10 +14,39 @@ use crate::data_pattern::Pattern;
 /// Retransmissions after a timeout. After an RNR NAK the same value means without limit (ibv_modify_qp(3)).
 const RETRIES: u8 = 7;
 
-/// A queue pair of a device on platform `P`.
-pub(crate) type QueuePair<P> = bareverbs::QueuePair<'static, Backend<Stoppable<P>>>;
+/// The driver of a device on platform `P`.
+type Driver<P> = Backend<Stoppable<P>>;
+/// A shared receive queue of it.
+type SharedReceiveQueue<P> = bareverbs::SharedReceiveQueue<'static, Driver<P>>;
 /// A completion queue of it.
-pub(crate) type CompletionQueue<P> = bareverbs::CompletionQueue<'static, Backend<Stoppable<P>>>;
+pub(crate) type CompletionQueue<P> = bareverbs::CompletionQueue<'static, Driver<P>>;
+
+/// A queue pair of it.
+pub(crate) enum QueuePair<P: Platform + 'static> {
+    /// It has a receive queue of its own.
+    Own(bareverbs::QueuePair<'static, Driver<P>>),
+    /// It takes its receives from the shared receive queue of its end.
+    Shared(bareverbs::QueuePair<'static, Driver<P>, SharedReceives>),
+}
+
+impl<P: Platform + 'static> QueuePair<P> {
+    /// Returns what posts sends.
+    #[inline(always)]
+    pub(crate) const fn send(&mut self) -> &mut SendQueue<'static, Driver<P>> {
+        match self {
+            Self::Own(qp) => &mut qp.send,
+            Self::Shared(qp) => &mut qp.send,
+        }
+    }
+
+    /// Names it.
+    pub(crate) const fn handle(&self) -> QpHandle {
+        match self {
+            Self::Own(qp) => qp.handle(),
+            Self::Shared(qp) => qp.handle(),
+        }
+    }
+}
 
 /// The verbs objects of one end. Queues are named by their place in the order of creation.
 pub(crate) struct Endpoint<H: Host> {
@@ -25,6 +54,7 @@ pub(crate) struct Endpoint<H: Host> {
     pub(crate) region: Region<'static, H::Buffer>,
     pd: PdHandle,
     cqs: Vec<CompletionQueue<H::Platform>>,
+    srq: Option<SharedReceiveQueue<H::Platform>>,
     qps: Vec<QueuePair<H::Platform>>,
     /// Bytes on their way into the memory or out of it.
     scratch: Vec<u8>,
@@ -39,7 +69,7 @@ impl<H: Host> Endpoint<H> {
         let pd = device.verbs.alloc_pd().context("alloc_pd")?;
         let buffer = device.host.buffer(len).with_context(|| format!("{len} bytes for messages"))?;
         let region = device.verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
-        Ok(Self { region, pd, cqs: Vec::new(), qps: Vec::new(), scratch: Vec::new() })
+        Ok(Self { region, pd, cqs: Vec::new(), srq: None, qps: Vec::new(), scratch: Vec::new() })
     }
 
     /// Creates a completion queue.
@@ -51,6 +81,17 @@ impl<H: Host> Endpoint<H> {
         let handle = cq.handle();
         self.cqs.push(cq);
         Ok(handle)
+    }
+
+    /// Creates the shared receive queue, from which queue pairs that are created after it take their receives.
+    ///
+    /// # Errors
+    /// The device has none, or no room for `requests` receives.
+    pub(crate) fn create_srq(&mut self, device: &mut Device<H>, requests: u32) -> Result<()> {
+        let cap = SrqCap { max_wr: requests, max_sge: 1 };
+        let srq = device.verbs.create_srq(&SrqInit { pd: self.pd, cap });
+        self.srq = Some(srq.with_context(|| format!("create_srq of {requests} receives"))?);
+        Ok(())
     }
 
     /// Creates a queue pair that completes to `send_cq` and `recv_cq`.
@@ -65,7 +106,11 @@ impl<H: Host> Endpoint<H> {
         cap: QpCap,
     ) -> Result<QpHandle> {
         let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
-        let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {}", self.qps.len()))?;
+        let qp = match &self.srq {
+            Some(srq) => device.verbs.create_qp_with_srq(&init, srq.handle()).map(QueuePair::Shared),
+            None => device.verbs.create_qp(&init).map(QueuePair::Own),
+        };
+        let qp = qp.with_context(|| format!("create_qp of queue pair {}", self.qps.len()))?;
         let handle = qp.handle();
         self.qps.push(qp);
         Ok(handle)
@@ -83,13 +128,26 @@ impl<H: Host> Endpoint<H> {
         device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))
     }
 
+    /// Makes the address of a port, for datagrams.
+    ///
+    /// # Errors
+    /// The device has no such address.
+    pub(crate) fn create_ah(&self, device: &mut Device<H>, port: u8, av: &AddressVector) -> Result<AddressHandle> {
+        let av = AddressVector { port_num: port, ..*av };
+        device.verbs.create_ah(self.pd, &av).context("create_ah")
+    }
+
     /// Takes a queue pair to RESET, and drops the completions that are there of it. Those of others are lost.
     ///
     /// # Errors
     /// There is no such queue pair, the device refuses the transition, or a completion queue is broken.
     pub(crate) fn reset(&mut self, device: &mut Device<H>, queue_pair: usize) -> Result<()> {
         let qp = self.qps.get_mut(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?;
-        device.verbs.reset_qp(qp).context("reset_qp")?;
+        match qp {
+            QueuePair::Own(qp) => device.verbs.reset_qp(qp),
+            QueuePair::Shared(qp) => device.verbs.reset_qp(qp),
+        }
+        .context("reset_qp")?;
         // The queue pair leaves RESET after its completion queues were found empty.
         for cq in &mut self.cqs {
             while cq.poll(&mut [Completion::EMPTY; 16]).context("poll_cq")? != 0 {}
@@ -138,13 +196,19 @@ impl<H: Host> Endpoint<H> {
         self.region.sge(at as u64, len as u32)
     }
 
-    /// Posts a receive into the memory from `at`.
+    /// Posts a receive into the memory from `at`: to the queue pair, or to the shared receive queue that it takes from.
     ///
     /// # Errors
     /// There is no such queue pair, or the queue is full.
     pub(crate) fn post_receive(&mut self, queue_pair: usize, wr_id: u64, at: usize, len: usize) -> Result<()> {
         let sges = [self.sge(at, len)];
-        self.qp(queue_pair)?.recv.post(&RecvWr { wr_id, sges: &sges }).context("post of a receive")
+        let wr = RecvWr { wr_id, sges: &sges };
+        match (self.qps.get_mut(queue_pair).context("no such queue pair")?, &mut self.srq) {
+            (QueuePair::Own(qp), _) => qp.recv.post(&wr),
+            (QueuePair::Shared(_), Some(srq)) => srq.post(&wr),
+            (QueuePair::Shared(_), None) => bail!("the shared receive queue is gone"),
+        }
+        .context("post of a receive")
     }
 
     /// Writes `len` bytes of a pattern from `at`.
@@ -212,7 +276,14 @@ impl<H: Host> Endpoint<H> {
     /// The device does not destroy one.
     pub(crate) fn destroy_queues(&mut self, device: &mut Device<H>) -> Result<()> {
         for qp in self.qps.drain(..) {
-            device.verbs.destroy_qp(qp).map_err(|refused| refused.error).context("destroy_qp")?;
+            match qp {
+                QueuePair::Own(qp) => device.verbs.destroy_qp(qp).map_err(|refused| refused.error),
+                QueuePair::Shared(qp) => device.verbs.destroy_qp(qp).map_err(|refused| refused.error),
+            }
+            .context("destroy_qp")?;
+        }
+        if let Some(srq) = self.srq.take() {
+            device.verbs.destroy_srq(srq).map_err(|refused| refused.error).context("destroy_srq")?;
         }
         for cq in self.cqs.drain(..) {
             device.verbs.destroy_cq(cq).map_err(|refused| refused.error).context("destroy_cq")?;

@@ -395,7 +395,7 @@ impl Bandwidth {
                     break;
                 }
                 progressed = true;
-                let mut batch = qp.send.batch();
+                let mut batch = qp.send().batch();
                 for _ in 0..count {
                     let next = queue_pair.next(index, &template);
                     let bytes = inline.get(next.at..next.at.wrapping_add(size)).unwrap_or_default();
@@ -494,7 +494,7 @@ impl Bandwidth {
         queue_pair.credit_in_flight = true;
         let (wr_id, imm) = (CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, (queue_pair.received as u32).to_be_bytes());
         let credit = SendWr::send_with_imm(&[] as &[Sge], imm).id(wr_id).signaled();
-        end.endpoint.qp(index)?.send.post(&credit).context("post of a credit")
+        end.endpoint.qp(index)?.send().post(&credit).context("post of a credit")
     }
 
     /// Returns whether all messages that the peer sent have arrived.

@@ -301,7 +301,7 @@ impl Latency {
                 SendOp::CompareSwap { sge, remote, compare: number, swap: number.wrapping_add(1) }
             }
         };
-        end.endpoint.qp(self.queue_pair)?.send.post(&SendWr { wr_id: self.sent, flags, op }).context("post of a request")?;
+        end.endpoint.qp(self.queue_pair)?.send().post(&SendWr { wr_id: self.sent, flags, op }).context("post of a request")?;
         // The message is posted: the code below does not add to the measured time.
         if self.is_client() {
             let now = Instant::now();

@@ -1,15 +1,18 @@
 //! The command line of `pingpong`: options as `ibv_rc_pingpong(1)` names them.
 
-use bareverbs::Mtu;
+use bareverbs::{Mtu, QpType};
 use clap::{Args, ValueEnum};
 
 use crate::args::{TraceArgs, mtu};
+use crate::device::QUEUE_PAIRS;
 use crate::device::ethernet::EthernetArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 
 /// Maximum number of receives in a receive queue.
 const MAX_RECEIVES: i64 = 512;
+/// Maximum number of queue pairs of a device.
+const MAX_QUEUE_PAIRS: i64 = QUEUE_PAIRS as i64;
 
 /// Transport service of the queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -19,10 +22,36 @@ pub enum Transport {
     Rc,
     /// Unreliable connection, as `ibv_uc_pingpong`
     Uc,
-    /// Unreliable datagram, as `ibv_ud_pingpong`: unsupported, because the driver sends no datagrams yet
+    /// Unreliable datagram, as `ibv_ud_pingpong`: a message is one packet
     Ud,
-    /// Reliable connection with a shared receive queue, as `ibv_srq_pingpong`: unsupported, because the driver creates none yet
+    /// Reliable connections with one shared receive queue, as `ibv_srq_pingpong`
     Srq,
+}
+
+impl Transport {
+    /// Returns the kind of the queue pairs.
+    pub const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc | Self::Srq => QpType::Rc,
+            Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+
+    /// Returns the name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Srq => "SRQ",
+        }
+    }
+
+    /// Returns the bytes of a message without `--size`: those of the tool.
+    pub const fn default_size(self) -> u32 {
+        if matches!(self, Self::Ud) { 1024 } else { 4096 }
+    }
 }
 
 /// Options of `pingpong`.
@@ -44,16 +73,19 @@ pub struct PingpongArgs {
     /// Port of the device
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     pub ib_port: u8,
-    /// Bytes of a message
-    #[arg(long, short, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
-    pub size: u32,
-    /// Path MTU in bytes
+    /// Bytes of a message [default: 4096, or 1024 for ud]
+    #[arg(long, short, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub size: Option<u32>,
+    /// Path MTU in bytes; of ud it is that of the port
     #[arg(long, short, default_value = "1024", value_parser = mtu)]
     pub mtu: Mtu,
-    /// Number of receives posted at a time
+    /// Queue pairs of each end, for srq
+    #[arg(long = "num-qp", short = 'q', default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=MAX_QUEUE_PAIRS))]
+    pub queue_pairs: u16,
+    /// Number of receives posted at a time. For srq two for each queue pair suffice, and no more are posted
     #[arg(long, short, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MAX_RECEIVES))]
     pub rx_depth: u32,
-    /// Messages in each direction
+    /// Messages in each direction, of all queue pairs together
     #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub iters: u32,
     /// Service level

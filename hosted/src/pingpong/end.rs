@@ -4,18 +4,23 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, DmaBuffer as _, GlobalRoute, LinkLayer, Mac, Mtu, Psn, QpAttr, QpCap, QpType, SendWr,
-    WcStatus, ack_timeout,
+    Access, AddressVector, Completion, Destination, DmaBuffer as _, GlobalRoute, LinkLayer, Mac, Mtu, Payload, Psn, Qkey,
+    QpAttr, QpCap, QpHandle, SendWr, WcStatus, ack_timeout,
 };
 
 use super::address::Address;
+use super::args::Transport;
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::{self, EntryArgs};
 use crate::device::{Device, Endpoint, Host, Role};
 
-/// `wr_id`s of the tools, each a bit of [`PingpongEnd::pending`].
+/// `wr_id`s of the tools, each a bit of [`Peer::pending`].
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
+/// First bit of the receive buffer's index in the `wr_id` of a receive.
+const BUFFER_SHIFT: u32 = 8;
+/// Q_Key of the tools.
+const QKEY: Qkey = Qkey::new(0x1111_1111);
 /// Local ACK timeout of the tools: 4.096 µs · 2^14 = 67 ms.
 const ACK_TIMEOUT: u8 = 14;
 /// Distance in bytes between the bytes of a message that the tools check, on machines with the smallest pages.
@@ -32,8 +37,10 @@ pub const LINGER: Duration = match ack_timeout(ACK_TIMEOUT) {
 /// Parameters of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// RC or UC.
-    pub qp_type: QpType,
+    /// Transport service.
+    pub transport: Transport,
+    /// Queue pairs of each end.
+    pub queue_pairs: usize,
     /// Port of the device.
     pub port: u8,
     /// Bytes of a message.
@@ -56,12 +63,72 @@ pub struct Plan {
     pub seed: u64,
 }
 
+/// Where the messages of an end lie in its memory: first those to be sent, one for each queue pair, then those received.
+#[derive(Clone, Copy, Debug)]
+struct Buffers {
+    /// Bytes from one to the next.
+    stride: usize,
+    /// Bytes before a message: the route of a datagram.
+    area: usize,
+    /// Index of the first that is received into. A server with one queue pair sends from the buffer into which it receives.
+    first_receive: usize,
+    /// Number of those that are received into. Each is that of one receive at a time, or the only one is that of all.
+    receives: usize,
+}
+
+impl Buffers {
+    fn new(role: Role, plan: &Plan) -> Self {
+        let area = if plan.transport == Transport::Ud { GlobalRoute::AREA } else { 0 };
+        let stride = (area + plan.size as usize).next_multiple_of(PAGE);
+        let (first_receive, receives) = match (plan.transport, role) {
+            (Transport::Srq, _) => (plan.queue_pairs, plan.receives()),
+            (_, Role::Client) => (1, 1),
+            (_, Role::Server) => (0, 1),
+        };
+        Self { stride, area, first_receive, receives }
+    }
+
+    /// Returns the offset of the message that a queue pair sends.
+    const fn send(self, queue_pair: usize) -> usize {
+        queue_pair * self.stride + self.area
+    }
+
+    /// Returns the offset of a received message.
+    const fn received(self, buffer: usize) -> usize {
+        (self.first_receive + buffer) * self.stride + self.area
+    }
+
+    const fn total(self) -> usize {
+        (self.first_receive + self.receives) * self.stride
+    }
+}
+
+impl Plan {
+    /// Returns the number of receives posted at a time. A peer has one message on the way to each queue pair. With a shared receive
+    /// queue each has a buffer of its own, so that no more are posted than there can be in use.
+    fn receives(&self) -> usize {
+        let depth = self.rx_depth as usize;
+        if self.transport == Transport::Srq { depth.min(2 * self.queue_pairs) } else { depth }
+    }
+}
+
+/// The other end of a queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// The queue pair here.
+    qp: QpHandle,
+    /// Where its datagrams go.
+    to: Option<Destination>,
+    /// Requests to complete before its next message is sent: bits [`SEND`] and [`RECEIVE`].
+    pending: u64,
+}
+
 /// One end.
 pub struct PingpongEnd<H: Host> {
     /// Client or server.
     pub role: Role,
-    /// Address of this end.
-    pub local: Address,
+    /// Address of each queue pair of this end.
+    pub locals: Vec<Address>,
     /// MAC address of this end's port, if it is an Ethernet port.
     pub mac: Option<Mac>,
     /// Number of messages sent and, with RC, acknowledged.
@@ -71,11 +138,11 @@ pub struct PingpongEnd<H: Host> {
     name: String,
     plan: Plan,
     inline: bool,
+    buffers: Buffers,
     endpoint: Endpoint<H>,
+    peers: Vec<Peer>,
     /// Number of receives posted.
     posted: u32,
-    /// Requests to complete before the next message is sent: bits [`SEND`] and [`RECEIVE`].
-    pending: u64,
     /// Number of sends posted so far.
     posted_sends: u32,
     /// The message to send.
@@ -89,7 +156,10 @@ impl<H: Host> PingpongEnd<H> {
     /// The device does not support the plan, or refuses an object.
     pub fn new(role: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
         let port = device.verbs.query_port(plan.port).context("query_port")?;
-        if plan.mtu > port.active_mtu {
+        let most = *device.verbs.query_device();
+        if plan.transport == Transport::Ud {
+            check_datagram(&plan, port.active_mtu)?;
+        } else if plan.mtu > port.active_mtu {
             bail!(
                 "a path MTU of {} is more than the {} of port {}; give both ends -m {}",
                 plan.mtu.bytes(),
@@ -98,41 +168,48 @@ impl<H: Host> PingpongEnd<H> {
                 port.active_mtu.bytes()
             );
         }
-        let most = *device.verbs.query_device();
         if u64::from(plan.size) > most.max_msg_size {
             bail!("messages of {} bytes are longer than the device's longest, {}", plan.size, most.max_msg_size);
         }
         let gid = device.local_gid(plan.port, &port, plan.gid_idx, plan.entry)?;
         let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
-        // A client has separate buffers to send and to receive. A server sends from the buffer into which it receives.
-        let len = (plan.size as usize).next_multiple_of(PAGE) * if role == Role::Client { 2 } else { 1 };
-        let mut endpoint = Endpoint::new(device, len, Access::LOCAL_WRITE)?;
+        let buffers = Buffers::new(role, &plan);
+        let mut endpoint = Endpoint::new(device, buffers.total(), Access::LOCAL_WRITE)?;
         let message = vec![0x7b; plan.size as usize];
-        endpoint.region.write(0, &message)?;
-        let cq = endpoint.create_cq(device, plan.rx_depth + 1)?;
+        let (receives, queue_pairs) = (plan.receives() as u32, plan.queue_pairs as u32);
+        let cq = endpoint.create_cq(device, receives + queue_pairs)?;
+        if plan.transport == Transport::Srq {
+            endpoint.create_srq(device, receives)?;
+        }
         let inline = plan.size <= INLINE.min(most.max_inline_data);
         let cap = QpCap {
             max_send_wr: 1,
-            max_recv_wr: plan.rx_depth,
+            max_recv_wr: receives,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: if inline { plan.size } else { 0 },
         };
-        let qp = endpoint.create_qp(device, plan.qp_type, (cq, cq), cap)?;
-        let psn = Psn::new((plan.seed >> 40) as u32 & 0xff_ffff);
-        let local = Address { lid: port.lid, qpn: device.verbs.qp(qp)?.qpn, psn, gid };
+        let (mut locals, mut peers) = (Vec::new(), Vec::new());
+        for queue_pair in 0..plan.queue_pairs {
+            endpoint.region.write(buffers.send(queue_pair), &message)?;
+            let qp = endpoint.create_qp(device, plan.transport.qp_type(), (cq, cq), cap)?;
+            let psn = Psn::new(((plan.seed >> 40) as u32).wrapping_add((queue_pair as u32) << 12) & 0xff_ffff);
+            locals.push(Address { lid: port.lid, qpn: device.verbs.qp(qp)?.qpn, psn, gid });
+            peers.push(Peer { qp, to: None, pending: RECEIVE });
+        }
         Ok(Self {
             role,
-            local,
+            locals,
             mac,
             sent: 0,
             received: 0,
             name: name.into(),
             plan,
             inline,
+            buffers,
             endpoint,
+            peers,
             posted: 0,
-            pending: RECEIVE,
             posted_sends: 0,
             message,
         })
@@ -144,14 +221,16 @@ impl<H: Host> PingpongEnd<H> {
     }
 
     /// Returns the path to the peer. `peer_mac` is its MAC address on Ethernet, if somebody has said it.
-    fn path_to(&self, remote: &Address, peer_mac: Option<Mac>) -> Result<AddressVector> {
-        let Plan { sl, gid_idx, .. } = self.plan;
+    fn path_to(&self, local: &Address, remote: &Address, peer_mac: Option<Mac>) -> Result<AddressVector> {
+        let Plan { sl, gid_idx, transport, .. } = self.plan;
         let path = match (self.mac, gid_idx, remote.is_global()) {
-            (Some(_), Some(index), _) => ethernet::path(self.local.gid, index, remote.gid, peer_mac)?,
+            (Some(_), Some(index), _) => ethernet::path(local.gid, index, remote.gid, peer_mac)?,
             (None, ..) if peer_mac.is_some() => bail!("--peer-mac: an InfiniBand port has no MAC addresses; leave it out"),
             (_, _, false) => AddressVector { dlid: remote.lid, ..AddressVector::default() },
             (_, Some(sgid_index), true) => {
-                let grh = GlobalRoute { dgid: remote.gid, sgid_index, hop_limit: 1, ..GlobalRoute::default() };
+                // Those of the tools.
+                let hop_limit = if transport == Transport::Ud { 64 } else { 1 };
+                let grh = GlobalRoute { dgid: remote.gid, sgid_index, hop_limit, ..GlobalRoute::default() };
                 AddressVector { dlid: remote.lid, grh: Some(grh), ..AddressVector::default() }
             }
             (_, None, true) => bail!("the peer uses a GID (-g): give an index here too"),
@@ -159,36 +238,52 @@ impl<H: Host> PingpongEnd<H> {
         Ok(AddressVector { sl, ..path })
     }
 
-    /// Connects to the peer and posts the receives. The peer may send from then on. `peer_mac` is the peer's MAC address on Ethernet,
-    /// if somebody has said it.
+    /// Connects each queue pair to that of the peer, or readies it for datagrams, and posts the receives. The peer may send from then
+    /// on. `peer_mac` is the peer's MAC address on Ethernet, if somebody has said it.
     ///
     /// # Errors
     /// There is no path to the peer, which has a GID if this end has none, or the device refuses.
-    pub fn connect(&mut self, device: &mut Device<H>, remote: &Address, peer_mac: Option<Mac>) -> Result<()> {
-        let Plan { port, mtu, .. } = self.plan;
-        let attr = QpAttr {
-            port_num: port,
-            av: self.path_to(remote, peer_mac)?,
-            path_mtu: mtu,
-            dest_qpn: remote.qpn,
-            rq_psn: remote.psn,
-            sq_psn: self.local.psn,
-            max_rd_atomic: 1,
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: 12,
-            timeout: ACK_TIMEOUT,
-            ..QpAttr::default()
-        };
-        self.endpoint.connect(device, 0, &attr).with_context(|| format!("{}: connect to {remote}", self.name))?;
-        self.post_receives()
+    pub fn connect(&mut self, device: &mut Device<H>, remotes: &[Address], peer_mac: Option<Mac>) -> Result<()> {
+        let Plan { port, mtu, transport, .. } = self.plan;
+        for (queue_pair, (local, remote)) in self.locals.iter().zip(remotes).enumerate() {
+            let av = self.path_to(local, remote, peer_mac)?;
+            if transport == Transport::Ud {
+                let ah = self.endpoint.create_ah(device, port, &av)?;
+                let to = Destination { ah, remote_qpn: remote.qpn, remote_qkey: QKEY };
+                if let Some(peer) = self.peers.get_mut(queue_pair) {
+                    peer.to = Some(to);
+                }
+            }
+            let attr = QpAttr {
+                port_num: port,
+                qkey: QKEY,
+                av,
+                path_mtu: mtu,
+                dest_qpn: remote.qpn,
+                rq_psn: remote.psn,
+                sq_psn: local.psn,
+                max_rd_atomic: 1,
+                max_dest_rd_atomic: 1,
+                min_rnr_timer: 12,
+                timeout: ACK_TIMEOUT,
+                ..QpAttr::default()
+            };
+            let connected = self.endpoint.connect(device, queue_pair, &attr);
+            connected.with_context(|| format!("{}: connect to {remote}", self.name))?;
+        }
+        for buffer in (0..self.buffers.receives).cycle().take(self.plan.receives()) {
+            self.post_receive(buffer)?;
+        }
+        Ok(())
     }
 
-    /// Starts the ping-pong: a client sends the first message.
+    /// Starts the ping-pong: a client sends the first message of each queue pair.
     ///
     /// # Errors
     /// The message cannot be posted.
     pub fn start(&mut self) -> Result<()> {
-        if self.role == Role::Client { self.post_send() } else { Ok(()) }
+        let first = if self.role == Role::Client { self.peers.len() } else { 0 };
+        (0..first).try_for_each(|queue_pair| self.post_send(queue_pair))
     }
 
     /// Polls the completion queue and answers messages. Returns whether there were completions.
@@ -240,88 +335,132 @@ impl<H: Host> PingpongEnd<H> {
         if completion.status != WcStatus::Success {
             bail!("{}: {}", self.progress(), failure(completion, self.link_layer()));
         }
-        if completion.wr_id == SEND {
+        let queue_pair = self.peers.iter().position(|peer| peer.qp == completion.qp);
+        let queue_pair = queue_pair.with_context(|| format!("a completion of queue pair {}, of another", completion.qpn))?;
+        let done = if completion.wr_id == SEND {
             self.sent += 1;
+            SEND
         } else {
-            if completion.byte_len != self.plan.size {
-                bail!(
-                    "{}: a message of {} bytes arrived instead of {}; give both ends the same -s",
-                    self.name,
-                    completion.byte_len,
-                    self.plan.size
-                );
+            self.receive(completion, queue_pair)?;
+            RECEIVE
+        };
+        let may_send = self.sent < self.plan.iters;
+        let Some(peer) = self.peers.get_mut(queue_pair) else { return Ok(()) };
+        peer.pending &= !done;
+        if peer.pending == 0 && may_send {
+            self.post_send(queue_pair)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a message that a queue pair received.
+    fn receive(&mut self, completion: &Completion, queue_pair: usize) -> Result<()> {
+        let buffer = (completion.wr_id >> BUFFER_SHIFT) as usize;
+        let length = completion.byte_len as usize;
+        if length != self.message.len() + self.buffers.area {
+            bail!(
+                "{}: a message of {} bytes arrived instead of {}; give both ends the same -s",
+                self.name,
+                length.saturating_sub(self.buffers.area),
+                self.plan.size
+            );
+        }
+        let at = self.buffers.received(buffer);
+        if self.plan.chk {
+            self.check(self.received, at).with_context(|| format!("message {} at {}", self.received, self.name))?;
+        }
+        self.received += 1;
+        self.posted -= 1;
+        if self.plan.transport == Transport::Srq {
+            // The buffer may have the next message before this one has left.
+            if self.role == Role::Server {
+                self.endpoint.region.read(at, &mut self.message)?;
+                self.endpoint.region.write(self.buffers.send(queue_pair), &self.message)?;
             }
             if self.plan.chk {
-                self.check(self.received).with_context(|| format!("message {} at {}", self.received, self.name))?;
+                // All messages are equal: one that does not come must not be found here.
+                self.endpoint.clear(at, self.message.len())?;
             }
-            self.received += 1;
-            self.posted -= 1;
-            if self.posted <= 1 {
-                self.post_receives()?;
+            self.post_receive(buffer)?;
+        } else if self.posted <= 1 {
+            while self.posted < self.plan.rx_depth {
+                self.post_receive(buffer)?;
             }
-        }
-        self.pending &= !completion.wr_id;
-        if self.pending == 0 && self.sent < self.plan.iters {
-            self.post_send()?;
         }
         Ok(())
     }
 
-    /// Returns the offset of the receive buffer.
-    fn receive_offset(&self) -> usize {
-        if self.role == Role::Client { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
-    }
-
-    fn post_receives(&mut self) -> Result<()> {
-        while self.posted < self.plan.rx_depth {
-            self.endpoint.post_receive(0, RECEIVE, self.receive_offset(), self.message.len())?;
-            self.posted += 1;
-        }
+    fn post_receive(&mut self, buffer: usize) -> Result<()> {
+        let Buffers { area, .. } = self.buffers;
+        let (at, wr_id) = (self.buffers.received(buffer) - area, RECEIVE | (buffer as u64) << BUFFER_SHIFT);
+        self.endpoint.post_receive(0, wr_id, at, area + self.message.len())?;
+        self.posted += 1;
         Ok(())
     }
 
-    fn post_send(&mut self) -> Result<()> {
+    fn post_send(&mut self, queue_pair: usize) -> Result<()> {
+        let at = self.buffers.send(queue_pair);
         if self.plan.chk && self.role == Role::Client {
             self.fill(self.posted_sends);
-            self.endpoint.region.write(0, &self.message)?;
+            self.endpoint.region.write(at, &self.message)?;
         } else if self.inline {
-            self.endpoint.region.read(0, &mut self.message)?;
+            self.endpoint.region.read(at, &mut self.message)?;
         }
-        let sges = [self.endpoint.sge(0, self.message.len())];
-        let wr = if self.inline { SendWr::send(self.message.as_slice()) } else { SendWr::send(&sges) };
-        self.endpoint.qp(0)?.send.post(&wr.id(SEND).signaled()).context("post of a send")?;
-        self.pending = SEND | RECEIVE;
+        let peer = self.peers.get_mut(queue_pair).context("no such queue pair")?;
+        let sges = [self.endpoint.sge(at, self.message.len())];
+        let payload = if self.inline { Payload::Inline(&self.message) } else { Payload::Sges(&sges) };
+        let wr = match &peer.to {
+            Some(to) => SendWr::send_to(to, payload),
+            None => SendWr::send(payload),
+        };
+        self.endpoint.qp(queue_pair)?.send().post(&wr.id(SEND).signaled()).context("post of a send")?;
+        peer.pending = SEND | RECEIVE;
         self.posted_sends += 1;
         Ok(())
     }
 
-    /// Generates message `index` of a client. Messages differ, and the first byte of each page is 0, as the tools require.
+    /// Generates message `index` of a client. Messages differ, and the first byte of each page is 0, as the tools require. Those of
+    /// several queue pairs are equal: `ibv_srq_pingpong` receives all into one buffer, and answers from there.
     fn fill(&mut self, index: u32) {
+        let index = if self.plan.transport == Transport::Srq { 0 } else { index };
         Pattern::new(self.plan.seed, 0, index.into()).fill(&mut self.message);
         self.message.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
     }
 
-    /// Verifies message `index` in the receive buffer.
-    fn check(&mut self, index: u32) -> Result<()> {
+    /// Verifies message `index` at an offset of the memory.
+    fn check(&mut self, index: u32, at: usize) -> Result<()> {
         if self.role == Role::Client {
             self.fill(index);
-            let received = self.endpoint.read(self.receive_offset(), self.message.len())?;
+            let received = self.endpoint.read(at, self.message.len())?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;
-            if let Some((at, (have, want))) = received.iter().zip(&self.message).enumerate().find(is_wrong) {
-                bail!("byte {at} was returned as {have:#04x} instead of {want:#04x}");
+            if let Some((byte, (have, want))) = received.iter().zip(&self.message).enumerate().find(is_wrong) {
+                bail!("byte {byte} was returned as {have:#04x} instead of {want:#04x}");
             }
             return Ok(());
         }
-        for at in (0..self.message.len()).step_by(PAGE) {
+        for offset in (0..self.message.len()).step_by(PAGE) {
             let mut byte = [0];
-            self.endpoint.region.read(at, &mut byte)?;
+            self.endpoint.region.read(at + offset, &mut byte)?;
             let [byte] = byte;
             if byte != 0 {
-                bail!("byte {at} is {byte:#04x} instead of 0; did the client get -c too?");
+                bail!("byte {offset} is {byte:#04x} instead of 0; did the client get -c too?");
             }
         }
         Ok(())
     }
+}
+
+/// Checks that a message is one packet of a port with this MTU.
+fn check_datagram(plan: &Plan, active_mtu: Mtu) -> Result<()> {
+    let most = active_mtu.bytes();
+    if plan.size > most {
+        bail!(
+            "a message of {} bytes is no datagram of port {}, whose MTU is {most}; give both ends -s {most}",
+            plan.size,
+            plan.port
+        );
+    }
+    Ok(())
 }
 
 /// Returns the cause of a failed request, and the remedy.
@@ -356,7 +495,8 @@ mod tests {
     use crate::device::simulated::Simulated;
 
     const PLAN: Plan = Plan {
-        qp_type: QpType::Rc,
+        transport: Transport::Rc,
+        queue_pairs: 1,
         port: 1,
         size: 9000,
         mtu: Mtu::Mtu1024,
@@ -373,8 +513,8 @@ mod tests {
 
     fn ends(plan_a: Plan, plan_b: Plan) -> Ends {
         let (mut devices, mut a, mut b) = unconnected(plan_a, plan_b);
-        a.connect(devices.of(Role::Client), &b.local, None).unwrap();
-        b.connect(devices.of(Role::Server), &a.local, None).unwrap();
+        a.connect(devices.of(Role::Client), &b.locals, None).unwrap();
+        b.connect(devices.of(Role::Server), &a.locals, None).unwrap();
         (devices, a, b)
     }
 
@@ -453,8 +593,8 @@ mod tests {
     #[test]
     fn a_gid_at_one_end_only_is_refused() {
         let (mut devices, mut a, b) = unconnected(PLAN, Plan { gid_idx: Some(0), ..PLAN });
-        assert!(b.local.is_global());
-        let error = a.connect(devices.of(Role::Client), &b.local, None).unwrap_err();
+        assert!(b.locals[0].is_global());
+        let error = a.connect(devices.of(Role::Client), &b.locals, None).unwrap_err();
         assert!(error.to_string().contains("-g"), "{error}");
     }
 

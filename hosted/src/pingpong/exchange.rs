@@ -21,6 +21,50 @@ pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client's last message, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
 
+/// Addresses that an end of `ibv_srq_pingpong` sends, whatever number of queue pairs it has (`MAX_QP`).
+const SHARED_ADDRESSES: usize = 256;
+
+/// What the two ends send each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// What the ports are: addresses differ.
+    link_layer: LinkLayer,
+    /// Queue pairs of each end.
+    queue_pairs: usize,
+    /// Addresses in a message.
+    addresses: usize,
+}
+
+impl Format {
+    /// One address, as all tools but `ibv_srq_pingpong` send it.
+    pub const fn single(link_layer: LinkLayer) -> Self {
+        Self { link_layer, queue_pairs: 1, addresses: 1 }
+    }
+
+    /// The addresses of `queue_pairs` queue pairs with a shared receive queue, as `ibv_srq_pingpong` sends them.
+    pub const fn shared(link_layer: LinkLayer, queue_pairs: usize) -> Self {
+        Self { link_layer, queue_pairs, addresses: SHARED_ADDRESSES }
+    }
+
+    /// Returns the message with the addresses of an end.
+    fn encode(self, local: &[Address]) -> Vec<u8> {
+        let unused = Address::default();
+        let addresses = local.iter().chain(std::iter::repeat(&unused)).take(self.addresses);
+        addresses.flat_map(|address| address.to_message()).collect()
+    }
+
+    /// Returns the addresses in the message of the peer.
+    fn decode(self, message: &[[u8; MESSAGE_LEN]]) -> Result<Vec<Address>, ExchangeError> {
+        let is_used = |message: &&[u8; MESSAGE_LEN]| message.as_slice() != Address::default().to_message();
+        let used = message.iter().take_while(is_used).count();
+        if self.addresses > 1 && used != self.queue_pairs {
+            return Err(ExchangeError::QueuePairs { theirs: used, ours: self.queue_pairs });
+        }
+        let address = |message| Address::from_message(message, self.link_layer).map_err(ExchangeError::Address);
+        message.iter().take(self.queue_pairs).map(address).collect()
+    }
+}
+
 /// Error of the exchange.
 #[derive(Debug)]
 pub enum ExchangeError {
@@ -48,6 +92,13 @@ pub enum ExchangeError {
     NotDone(String),
     /// The peer's address is invalid.
     Address(AddressError),
+    /// The peer has another number of queue pairs.
+    QueuePairs {
+        /// That of the peer.
+        theirs: usize,
+        /// That of this end.
+        ours: usize,
+    },
     /// Reading or writing a message failed.
     Io(&'static str, io::Error),
 }
@@ -63,6 +114,9 @@ impl fmt::Display for ExchangeError {
             }
             Self::NotDone(text) => write!(f, "the client sent \"{text}\" instead of \"done\""),
             Self::Address(error) => error.fmt(f),
+            Self::QueuePairs { theirs, ours } => {
+                write!(f, "the peer has {theirs} queue pairs and this end {ours}: give both ends the same -q")
+            }
             Self::Io(message, error) => write!(f, "{message}: {error}"),
         }
     }
@@ -75,8 +129,7 @@ impl std::error::Error for ExchangeError {}
 struct Connection {
     stream: TcpStream,
     timeout: Duration,
-    /// What the port of this end is: addresses differ.
-    link_layer: LinkLayer,
+    format: Format,
 }
 
 impl Connection {
@@ -103,9 +156,12 @@ impl Connection {
         Ok(bytes)
     }
 
-    fn read_address(&mut self, wait: &mut Wait<'_>) -> Result<Address> {
-        let message = self.read::<MESSAGE_LEN>("its address", wait)?;
-        Ok(Address::from_message(&message, self.link_layer).map_err(ExchangeError::Address)?)
+    fn read_addresses(&mut self, wait: &mut Wait<'_>) -> Result<Vec<Address>> {
+        let mut message = Vec::new();
+        for _ in 0..self.format.addresses {
+            message.push(self.read::<MESSAGE_LEN>("its address", wait)?);
+        }
+        Ok(self.format.decode(&message)?)
     }
 
     /// Writes a message. It is a few bytes for an empty socket buffer, which accepts them at once and in one piece.
@@ -114,33 +170,28 @@ impl Connection {
     }
 }
 
-/// The exchange at a server that has its client's address.
+/// The exchange at a server that has its client's addresses.
 #[derive(Debug)]
 pub struct ServerExchange(Connection);
 
 impl ServerExchange {
-    /// Receives the client's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]), `link_layer` that
-    /// of this end's port.
+    /// Receives the client's addresses over a new connection. `timeout` is that of each address ([`MESSAGE_TIMEOUT`]).
     ///
     /// # Errors
-    /// The client sent no address in time, or an invalid one.
-    pub fn receive(
-        stream: TcpStream,
-        timeout: Duration,
-        link_layer: LinkLayer,
-        wait: &mut Wait<'_>,
-    ) -> Result<(Self, Address)> {
-        let mut connection = Connection { stream, timeout, link_layer };
-        let address = connection.read_address(wait)?;
-        Ok((Self(connection), address))
+    /// The client did not send them in time, or sent invalid ones.
+    pub fn receive(stream: TcpStream, timeout: Duration, format: Format, wait: &mut Wait<'_>) -> Result<(Self, Vec<Address>)> {
+        let mut connection = Connection { stream, timeout, format };
+        let addresses = connection.read_addresses(wait)?;
+        Ok((Self(connection), addresses))
     }
 
-    /// Sends this end's address. Its queue pair must be ready, since the client may send at once.
+    /// Sends this end's addresses. Its queue pairs must be ready, since the client may send at once.
     ///
     /// # Errors
     /// The connection failed.
-    pub fn answer(&mut self, local: Address) -> Result<(), ExchangeError> {
-        self.0.write(&local.to_message(), "the answer to the client")
+    pub fn answer(&mut self, local: &[Address]) -> Result<(), ExchangeError> {
+        let message = self.0.format.encode(local);
+        self.0.write(&message, "the answer to the client")
     }
 
     /// Waits for the client's confirmation.
@@ -157,29 +208,28 @@ impl ServerExchange {
     }
 }
 
-/// The exchange at a client that has sent its address.
+/// The exchange at a client that has sent its addresses.
 #[derive(Debug)]
 pub struct ClientExchange(Connection);
 
 impl ClientExchange {
-    /// Sends this end's address over a new connection. `timeout` is that of each message ([`MESSAGE_TIMEOUT`]), `link_layer` that of
-    /// this end's port.
+    /// Sends this end's addresses over a new connection. `timeout` is that of each address ([`MESSAGE_TIMEOUT`]).
     ///
     /// # Errors
     /// The connection failed.
-    pub fn send(stream: TcpStream, timeout: Duration, link_layer: LinkLayer, local: Address) -> Result<Self, ExchangeError> {
-        let mut connection = Connection { stream, timeout, link_layer };
-        connection.write(&local.to_message(), "the address for the server")?;
+    pub fn send(stream: TcpStream, timeout: Duration, format: Format, local: &[Address]) -> Result<Self, ExchangeError> {
+        let mut connection = Connection { stream, timeout, format };
+        connection.write(&format.encode(local), "the address for the server")?;
         Ok(Self(connection))
     }
 
-    /// Waits for the server's address, and confirms it.
+    /// Waits for the server's addresses, and confirms them.
     ///
     /// # Errors
-    /// The server sent no address in time, or an invalid one.
-    pub fn finish(mut self, wait: &mut Wait<'_>) -> Result<Address> {
-        let address = self.0.read_address(wait)?;
+    /// The server did not send them in time, or sent invalid ones.
+    pub fn finish(mut self, wait: &mut Wait<'_>) -> Result<Vec<Address>> {
+        let addresses = self.0.read_addresses(wait)?;
         self.0.write(DONE, "the confirmation for the server")?;
-        Ok(address)
+        Ok(addresses)
     }
 }

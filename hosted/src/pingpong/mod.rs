@@ -1,4 +1,5 @@
-//! `bareverbs pingpong`: either end of `ibv_rc_pingpong` and `ibv_uc_pingpong` of rdma-core, or both.
+//! `bareverbs pingpong`: either end of `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong` and `ibv_srq_pingpong` of rdma-core, or
+//! both.
 
 pub mod address;
 pub mod args;
@@ -18,7 +19,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use self::address::Address;
 use self::args::{PingpongArgs, Transport};
 use self::end::{LINGER, PingpongEnd, Plan};
-use self::exchange::{ClientExchange, MESSAGE_TIMEOUT, ServerExchange};
+use self::exchange::{ClientExchange, Format, MESSAGE_TIMEOUT, ServerExchange};
 use self::report::{AddressReport, Report, Timing};
 use crate::args::UsageError;
 use crate::device::ethernet::EntryArgs;
@@ -45,13 +46,12 @@ const POLLS_PER_CHECK: u32 = 64;
 /// # Errors
 /// The command line has a mistake ([`UsageError`]), or a device or the trace cannot be opened.
 pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
-    let reason = match args.transport {
-        Transport::Rc | Transport::Uc => None,
-        Transport::Ud => Some("ud: unsupported: the driver sends no datagrams yet: requests carry no address handle"),
-        Transport::Srq => Some("srq: unsupported: the driver creates no shared receive queues yet"),
-    };
-    if let Some(reason) = reason {
-        return Err(UsageError::new(format!("--transport {reason}; rc and uc are supported")).into());
+    if args.transport == Transport::Srq && args.rx_depth < args.queue_pairs.into() {
+        let (receives, queue_pairs) = (args.rx_depth, args.queue_pairs);
+        return Err(UsageError::new(format!(
+            "-r {receives}: {queue_pairs} queue pairs need a receive each, {queue_pairs} at least"
+        ))
+        .into());
     }
     if args.host.is_some() && args.port == Some(0) {
         return Err(UsageError::new("-p 0: a client needs the port that its server listens on, from 1").into());
@@ -124,12 +124,14 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new<H: Host>(args: &'a PingpongArgs, stop: Arc<AtomicBool>, role: &'static str, host: &H) -> Self {
         let simulated = host.simulated().is_some();
-        let (qp_type, transport) = if args.transport == Transport::Uc { (QpType::Uc, "UC") } else { (QpType::Rc, "RC") };
+        let size = args.size.unwrap_or(args.transport.default_size());
+        let queue_pairs = if args.transport == Transport::Srq { args.queue_pairs.into() } else { 1 };
         let checked = args.chk || simulated;
         let plan = Plan {
-            qp_type,
+            transport: args.transport,
+            queue_pairs,
             port: args.ib_port,
-            size: args.size,
+            size,
             mtu: args.mtu,
             rx_depth: args.rx_depth,
             iters: args.iters,
@@ -140,10 +142,11 @@ impl<'a> Job<'a> {
             seed: RandomState::new().build_hasher().finish(),
         };
         let report = Report {
-            transport,
+            transport: args.transport.name(),
             role,
             simulated,
-            size: args.size,
+            queue_pairs,
+            size,
             iters: args.iters,
             mtu: args.mtu.bytes(),
             checked,
@@ -212,11 +215,11 @@ impl<'a> Job<'a> {
             }
         }
         let seconds = self.run_messages(devices, ends)?;
-        let timing = Timing::new(self.args.size, self.args.iters, seconds);
+        let timing = Timing::new(self.plan.size, self.args.iters, seconds);
         let printed = self.print(timing);
         self.report.result = Some(timing);
         // The peer may need answers to retransmissions even if the result cannot be printed here.
-        if !both && self.plan.qp_type == QpType::Rc {
+        if !both && self.plan.transport.qp_type() == QpType::Rc {
             self.linger(devices)?;
         }
         printed
@@ -243,12 +246,12 @@ impl<'a> Job<'a> {
         let listener = Listener::bind(&format!("127.0.0.1:{}", self.args.port.unwrap_or(0)))?;
         self.print_local(client)?;
         let stream = peer_connection::connect(&listener.local_addr()?.to_string(), Duration::ZERO, &mut wait)?;
-        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, client.link_layer(), client.local)?;
+        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, self.format(client), &client.locals)?;
         let stream = listener.accept(Some(COMPLETION_TIMEOUT), &mut wait)?;
         let (mut server_side, client_address) =
-            ServerExchange::receive(stream, MESSAGE_TIMEOUT, server.link_layer(), &mut wait)?;
+            ServerExchange::receive(stream, MESSAGE_TIMEOUT, self.format(server), &mut wait)?;
         server.connect(devices.of(Role::Server), &client_address, client.mac)?;
-        server_side.answer(server.local)?;
+        server_side.answer(&server.locals)?;
         let server_address = client_side.finish(&mut wait)?;
         server_side.confirm(&mut wait)?;
         client.connect(devices.of(Role::Client), &server_address, server.mac)?;
@@ -257,10 +260,10 @@ impl<'a> Job<'a> {
 
     /// Exchanges addresses with a tool or another process.
     fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut PingpongEnd<H>) -> Result<()> {
-        let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.local);
-        let (link_layer, peer_mac) = (end.link_layer(), self.args.ethernet.peer_mac);
+        let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.locals.clone());
+        let (format, peer_mac) = (self.format(end), self.args.ethernet.peer_mac);
         let device = devices.of(end.role);
-        self.report.local = Some(AddressReport::new(&local, end.mac));
+        self.report.local = local.first().map(|local| AddressReport::new(local, end.mac));
         let remote = if let Some(host) = &self.args.host {
             self.print_local(end)?;
             // While it waits, the device's page requests are answered and its health is checked.
@@ -268,7 +271,7 @@ impl<'a> Job<'a> {
             let mut wait = Wait::new(&stop, &mut idle);
             let server = host_and_port(host, "", port).map_err(UsageError::new)?;
             let stream = peer_connection::connect(&server, CONNECT_RETRY_TIME, &mut wait)?;
-            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, link_layer, local)?.finish(&mut wait)?;
+            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, format, &local)?.finish(&mut wait)?;
             end.connect(device, &remote, peer_mac)?;
             remote
         } else {
@@ -286,25 +289,33 @@ impl<'a> Job<'a> {
             let mut idle = || device.check();
             let mut wait = Wait::new(&stop, &mut idle);
             let stream = listener.accept(Some(timeout), &mut wait)?;
-            let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, link_layer, &mut wait)?;
+            let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, format, &mut wait)?;
             end.connect(device, &remote, peer_mac)?;
-            exchange.answer(local)?;
+            exchange.answer(&local)?;
             exchange.confirm(&mut Wait::new(&stop, &mut || device.check()))?;
             remote
         };
         self.connected(end, &remote, peer_mac)
     }
 
-    /// Prints the address of an end. A peer of Linux needs the MAC address too, before it connects: nobody answers its kernel's question.
+    /// Returns what an end sends its peer.
+    const fn format<H: Host>(&self, end: &PingpongEnd<H>) -> Format {
+        match self.plan.transport {
+            Transport::Srq => Format::shared(end.link_layer(), self.plan.queue_pairs),
+            Transport::Rc | Transport::Uc | Transport::Ud => Format::single(end.link_layer()),
+        }
+    }
+
+    /// Prints the addresses of an end. A peer of Linux needs the MAC address too, before it connects: nobody answers its kernel's question.
     fn print_local<H: Host>(&self, end: &PingpongEnd<H>) -> Result<()> {
-        self.print(format_args!("  local address:  {}", end.local))?;
+        end.locals.iter().try_for_each(|local| self.print(format_args!("  local address:  {local}")))?;
         end.mac.map_or(Ok(()), |mac| self.print(format_args!("  local MAC:      {mac}")))
     }
 
-    fn connected<H: Host>(&mut self, end: &PingpongEnd<H>, remote: &Address, peer_mac: Option<Mac>) -> Result<()> {
-        self.report.local = Some(AddressReport::new(&end.local, end.mac));
-        self.report.remote = Some(AddressReport::new(remote, peer_mac));
-        self.print(format_args!("  remote address: {remote}"))
+    fn connected<H: Host>(&mut self, end: &PingpongEnd<H>, remotes: &[Address], peer_mac: Option<Mac>) -> Result<()> {
+        self.report.local = end.locals.first().map(|local| AddressReport::new(local, end.mac));
+        self.report.remote = remotes.first().map(|remote| AddressReport::new(remote, peer_mac));
+        remotes.iter().try_for_each(|remote| self.print(format_args!("  remote address: {remote}")))
     }
 
     /// Returns whether a terminal shows the progress.
@@ -367,9 +378,12 @@ impl<'a> Job<'a> {
     }
 
     fn completion_timeout<H: Host>(&self, ends: &[PingpongEnd<H>]) -> String {
-        let cause = match self.plan.qp_type {
-            QpType::Uc => "UC does not retransmit lost messages; or the peer has ended, or has other options",
-            _ => "the peer may have ended, or have another -n",
+        let cause = match self.plan.transport {
+            Transport::Uc => "UC does not retransmit lost messages; or the peer has ended, or has other options",
+            Transport::Ud => {
+                "UD does not retransmit lost messages; or the peer has ended, has other options, or is not reached"
+            }
+            Transport::Rc | Transport::Srq => "the peer may have ended, or have another -n",
         };
         format!("no completion for {} s of the devices' time: {cause} ({})", COMPLETION_TIMEOUT.as_secs(), counts(ends))
     }

@@ -26,6 +26,8 @@ pub struct Report {
     pub devices: Vec<String>,
     /// Whether the devices are simulated.
     pub simulated: bool,
+    /// Queue pairs of each end.
+    pub queue_pairs: usize,
     /// Bytes of a message.
     pub size: u32,
     /// Messages in each direction.
@@ -37,10 +39,10 @@ pub struct Report {
     /// TCP port on which a server listens for its client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_port: Option<u16>,
-    /// Address of this end, or of the client if both ends are in this process.
+    /// Address of this end's first queue pair, or of the client's if both ends are in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<AddressReport>,
-    /// Address of the peer.
+    /// Address of the peer's first queue pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<AddressReport>,
     /// Measured rates.

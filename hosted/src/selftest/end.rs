@@ -233,7 +233,7 @@ impl<H: Host> SelftestEnd<H> {
             length: if unbind { 0 } else { self.layout.window() as u64 },
             access: self.connection.access(),
         };
-        self.endpoint.qp(0)?.send.bind_mw(window, &bind).with_context(|| format!("bind_mw of {}", self.name))
+        self.endpoint.qp(0)?.send().bind_mw(window, &bind).with_context(|| format!("bind_mw of {}", self.name))
     }
 
     /// Destroys all verbs objects. The window is deallocated before the region to which it was bound.

@@ -123,7 +123,7 @@ impl<H: Host> Harness<H> {
         self.a.endpoint.fill(out, size, Pattern::new(self.seed, REFUSED, 0))?;
         let (sges, remote) = ([self.a.endpoint.sge(out, size)], self.b.remote(at, old));
         let wr = SendWr::write(remote, &sges).id(FORBIDDEN).signaled();
-        self.a.endpoint.qp(0)?.send.post(&wr).context("a write with the old rkey")?;
+        self.a.endpoint.qp(0)?.send().post(&wr).context("a write with the old rkey")?;
         let completion = self.next(Role::Client)?;
         self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
         Ok(completion)

@@ -48,7 +48,7 @@ impl<H: Host> Harness<H> {
     /// signaled.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let mut batch = self.a.endpoint.qp(0)?.send.batch();
+        let mut batch = self.a.endpoint.qp(0)?.send().batch();
         for (at, request) in requests.iter().enumerate() {
             let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
             batch.post(&wr).with_context(|| format!("post of request {at} of a batch"))?;
@@ -77,7 +77,7 @@ impl<H: Host> Harness<H> {
         let (at, size) = (end.layout.tx(index as usize), end.layout.size);
         end.endpoint.fill(at, size, pattern)?;
         let sges = [end.endpoint.sge(at, size)];
-        end.endpoint.qp(0)?.send.post(&SendWr::send(&sges).id(index).signaled()).context("post of a send")?;
+        end.endpoint.qp(0)?.send().post(&SendWr::send(&sges).id(index).signaled()).context("post of a send")?;
         let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
         let (peer, _) = self.end(to);
         peer.verify(peer.layout.rx(slot), size, pattern).with_context(|| format!("message {index}"))?;

@@ -48,6 +48,15 @@ for transport in rc uc; do
 		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
 	done
 done
+for transport in ud srq; do
+	for more in "-s 1" "-s 1024 -e"; do
+		size=$(echo "$more" | cut -d ' ' -f 2)
+		tool="ibv_${transport}_pingpong -d $theirs -g $index -c -n 100 $more"
+		ours="bareverbs pingpong --transport $transport --device $card $ours_here -c -n 100 $more"
+		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
+		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+	done
+done
 expect "our MAC address is printed" "^  local MAC: +$our_mac$"
 # Both ends on our card, through the link-local address.
 step "both ends on one card" bareverbs pingpong --device $card --device $card -g 0 -c -n 100

@@ -20,3 +20,14 @@ for transport in rc uc; do
 	step "$transport: both ends on one card" bareverbs pingpong --transport $transport --device $card --device $card -c -n 100
 	step "$transport: with events" bareverbs pingpong --transport $transport --device $card --device $card -e -c -n 100
 done
+# Datagrams, and queue pairs with a shared receive queue, whose default number is 16 at both ends.
+for transport in ud srq; do
+	for more in "-s 1" "-s 1024 -e" "-s 4096 -g 0"; do
+		size=$(echo "$more" | cut -d ' ' -f 2)
+		tool="ibv_${transport}_pingpong -d $theirs -c -n 100 $more"
+		ours="bareverbs pingpong --transport $transport --device $card -c -n 100 $more"
+		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
+		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+	done
+	step "$transport: both ends on one card" bareverbs pingpong --transport $transport --device $card --device $card -c -n 100
+done
