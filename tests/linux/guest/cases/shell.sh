@@ -68,12 +68,20 @@ cd "$folder" || return
 
 if [ -f /user/command ]; then
 	load virtio_console || return
-	for port in /sys/class/virtio-ports/*; do
-		case $(cat "$port/name") in
-		stdout) out=/dev/$(basename "$port") ;;
-		stderr) err=/dev/$(basename "$port") ;;
-		esac
-	done
+	# They and their names come some time after the driver.
+	output_ports() {
+		for port in /sys/class/virtio-ports/*; do
+			case $(cat "$port/name" 2>/dev/null) in
+			stdout) out=/dev/$(basename "$port") ;;
+			stderr) err=/dev/$(basename "$port") ;;
+			esac
+		done
+		[ -c "$out" ] && [ -c "$err" ]
+	}
+	if ! wait_for 60 output_ports; then
+		fail "no ports for the output of the command"
+		return
+	fi
 	# Not the ports themselves: only one program at a time can open them, and many open /dev/stderr.
 	mkfifo /run/stdout /run/stderr
 	cat /run/stdout >"$out" &
