@@ -53,6 +53,10 @@ class Output:
 
     def _copy(self):
         connection, _ = self._listener.accept()
+        with connection:
+            self._copy_from(connection)
+
+    def _copy_from(self, connection):
         line = b""
         while data := connection.recv(65536):
             if self.prefix:

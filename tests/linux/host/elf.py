@@ -35,7 +35,7 @@ def parse(data):
     """Returns the Elf of a file's bytes; raises ValueError if they are no complete ELF file."""
     try:
         return _parse(data)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise ValueError(f"it is damaged or cut short: {error}") from error
 
 

@@ -1,0 +1,109 @@
+"""A command's exit status and what is said of its end, from what guests say; and the choice of KVM."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+import tempfile
+import unittest
+
+from harness.case_run import Stop
+from harness.errors import Interrupted, SetUpError
+from host import command
+
+SHELL = pathlib.Path(__file__).resolve().parents[1] / "shell"
+
+
+class Guest:
+    """One that says these lines and is off."""
+
+    def __init__(self, lines, errors=()):
+        self.lines, self.said, self.sent = list(lines), list(errors), []
+        self.console = pathlib.Path("/nowhere")
+
+    def start(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def poll(self, asked):
+        if "#> host start" in self.lines:
+            asked("start")
+        return True
+
+    def errors(self):
+        return self.said
+
+    def failures(self):
+        return [line.removeprefix("#> ") for line in self.lines if line.startswith("#> fail")]
+
+    def printed(self, text):
+        return text in self.lines
+
+    def send(self, line):
+        self.sent.append(line)
+
+
+class Command(unittest.TestCase):
+    def jobs(self, *guests):
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        jobs = [command.Job(number, len(guests), pathlib.Path(held.name), lambda _, guest=guest: guest) for number, guest in enumerate(guests)]
+        for job in jobs:
+            self.addCleanup(job.stop)
+        return jobs
+
+    def run_jobs(self, *guests):
+        jobs = self.jobs(*guests)
+        return command.run(jobs, 3, Stop()), [line for job in jobs for line in job.outcome(3)]
+
+    def test_the_status_is_that_of_the_command(self):
+        self.assertEqual(self.run_jobs(Guest(["#> host start", "#> status 0"])), (0, []))
+        self.assertEqual(self.run_jobs(Guest(["#> host start", "#> status 7"])), (7, ["the guest: exit status 7"]))
+        status, said = self.run_jobs(Guest(["#> host start", "#> status 139"]))
+        self.assertEqual((status, said), (139, ["the guest: exit status 139 (128 + 11: SIGSEGV)"]))
+
+    def test_the_end_of_its_time_is_said(self):
+        status, said = self.run_jobs(Guest(["#> host start", "#> timed out"]))
+        self.assertEqual((status, said), (124, ["the guest: the command was ended after 3 s (--timeout)"]))
+
+    def test_a_guest_that_ends_first_is_an_error(self):
+        status, said = self.run_jobs(Guest(["#> fail insmod mlx5_core"]))
+        self.assertEqual((status, said), (125, ["the guest ended before the command did; insmod mlx5_core"]))
+
+    def test_of_two_guests_the_first_failure_counts(self):
+        status, said = self.run_jobs(Guest(["#> host start", "#> status 0"]), Guest(["#> host start", "#> status 5"]))
+        self.assertEqual((status, said), (5, ["guest 1: exit status 5"]))
+
+    def test_kernel_messages_of_programs_are_shown(self):
+        lines = ["#> host start", "#> status 0", "#! <6>[    1.5] x[7]: segfault at 0 ip 0", "#! <4>[    1.6] of no interest"]
+        self.assertEqual(self.run_jobs(Guest(lines))[1], ["kernel of the guest: x[7]: segfault at 0 ip 0"])
+
+    def test_an_interrupt_ends_it(self):
+        stop = Stop()
+        stop.event.set()
+        with self.assertRaises(Interrupted):
+            command.run(self.jobs(Guest([])), 3, stop)
+
+
+class Accelerator(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        loader = importlib.machinery.SourceFileLoader("shell", str(SHELL))
+        cls.shell = importlib.util.module_from_spec(importlib.util.spec_from_loader("shell", loader))
+        loader.exec_module(cls.shell)
+
+    def test_kvm_is_taken_where_it_can_be_used(self):
+        self.assertEqual(self.shell.accelerator(None, lambda: None), "kvm")
+        self.assertEqual(self.shell.accelerator(None, lambda: "nothing there"), "tcg")
+        self.assertEqual(self.shell.accelerator("tcg", lambda: None), "tcg")
+        with self.assertRaisesRegex(SetUpError, "nothing there; or use --accel tcg"):
+            self.shell.accelerator("kvm", lambda: "nothing there")
+
+    def test_a_device_that_is_no_kvm_is_an_obstacle(self):
+        self.assertIn("load kvm_intel or kvm_amd", self.shell.kvm_obstacle(device="/dev/no-such-device"))
+        self.assertIn("cannot run virtual machines", self.shell.kvm_obstacle(device="/dev/null"))
+
+
+if __name__ == "__main__":
+    unittest.main()
