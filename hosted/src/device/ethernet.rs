@@ -149,7 +149,7 @@ pub fn path(local: Gid, sgid_index: u8, peer: Gid, peer_mac: Option<Mac>) -> Res
     if local.is_ipv4() != peer.is_ipv4() {
         bail!("the peer has the address {theirs} and this end {ours}: give both ends a GID of IPv4, or both one of IPv6");
     }
-    let dmac = peer_mac.or_else(|| mac_in(peer)).ok_or_else(|| {
+    let dmac = peer_mac.or_else(|| peer.link_local_mac()).ok_or_else(|| {
         anyhow!(
             "the peer's address {theirs} does not tell its MAC address, and this command asks nobody for it (ARP): give --peer-mac, of \
              the peer or of the router to it"
@@ -157,13 +157,6 @@ pub fn path(local: Gid, sgid_index: u8, peer: Gid, peer_mac: Option<Mac>) -> Res
     })?;
     let grh = GlobalRoute { dgid: peer, sgid_index, hop_limit: HOP_LIMIT, ..GlobalRoute::default() };
     Ok(AddressVector { grh: Some(grh), dmac: Some(dmac), ..AddressVector::default() })
-}
-
-/// Returns the MAC address that a link-local address was made of (RFC 4291, appendix A).
-fn mac_in(gid: Gid) -> Option<Mac> {
-    let [.., a, b, c, _, _, d, e, f] = gid.0;
-    let mac = Mac([a ^ 2, b, c, d, e, f]);
-    (Gid::link_local(mac) == gid).then_some(mac)
 }
 
 #[cfg(test)]
@@ -193,11 +186,12 @@ mod tests {
 
     #[test]
     fn a_link_local_address_tells_the_mac_address_and_others_do_not() {
-        assert_eq!(mac_in(Gid::link_local(MAC)), Some(MAC));
+        let to = path(Gid::link_local(MAC), 0, Gid::link_local(MAC), None).unwrap();
+        assert_eq!(to.dmac, Some(MAC));
         // The example of RFC 4291, appendix A.
-        assert_eq!(mac_in(gid("fe80::3656:78ff:fe9a:bcde")), Some(Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde])));
+        let to = path(Gid::link_local(MAC), 0, gid("fe80::3656:78ff:fe9a:bcde"), None).unwrap();
+        assert_eq!(to.dmac, Some(Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde])));
         for other in ["fe80::1", "2001:db8::3656:78ff:fe9a:bcde", "192.0.2.1"] {
-            assert_eq!(mac_in(gid(other)), None, "{other}");
             let error = path(gid(other), 0, gid(other), None).unwrap_err().to_string();
             assert!(error.contains(other) && error.contains("--peer-mac"), "{error}");
         }
