@@ -15,6 +15,7 @@ use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
+use crate::rping::args::RpingArgs;
 use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
@@ -53,6 +54,8 @@ pub enum Command {
     Perf(Box<PerfArgs>),
     /// Exchanges messages with ibv_rc_pingpong, ibv_uc_pingpong or itself on another machine, or between two ends here
     Pingpong(Box<PingpongArgs>),
+    /// Connects to rping of rdma-core by communication management (rdma_cm), and moves data by RDMA reads and writes
+    Rping(Box<RpingArgs>),
     /// Simulated devices for virtual machines
     #[command(subcommand)]
     Sim(SimCommand),

@@ -17,6 +17,7 @@ pub mod peer_connection;
 pub mod perf;
 pub mod pingpong;
 pub mod progress;
+pub mod rping;
 pub mod run;
 pub mod selftest;
 pub mod serve;

@@ -15,7 +15,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, doctor, export, info, output, pingpong, selftest, stop};
+use crate::{bind, devices, doctor, export, info, output, pingpong, rping, selftest, stop};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -36,6 +36,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Unbind(args)) => return job(args.change.json, || bind::unbind(&args), bind::Changes::to_string),
         Some(Command::Perf(args)) => return run_perf(&args),
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
+        Some(Command::Rping(args)) => {
+            return job(args.json, || rping::run(&args, &stop::on_ctrl_c()?), rping::Report::to_string);
+        }
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
         Some(Command::Man { into }) => write_manual(into.as_deref()),
@@ -80,7 +83,7 @@ macro_rules! reports {
     )+};
 }
 
-reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, pingpong::report::Report);
+reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, pingpong::report::Report, rping::Report);
 
 // These either succeed or have no report.
 impl Report for devices::Listing {}

@@ -18,6 +18,8 @@ const RETRIES: u8 = 7;
 type Driver<P> = Backend<Stoppable<P>>;
 /// A shared receive queue of it.
 type SharedReceiveQueue<P> = bareverbs::SharedReceiveQueue<'static, Driver<P>>;
+/// QP1 of a device of a host.
+pub(crate) type Carrier<H> = bareverbs_cm::Carrier<'static, Driver<<H as Host>::Platform>, <H as Host>::Buffer>;
 /// A completion queue of it.
 pub(crate) type CompletionQueue<P> = bareverbs::CompletionQueue<'static, Driver<P>>;
 

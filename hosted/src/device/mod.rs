@@ -17,6 +17,6 @@ pub use bring_up::{
     COMPLETION_QUEUES, DOMAINS, Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, REGIONS, SEND_BLOCKS, Verbs, WINDOWS,
 };
 pub use card_error::CardError;
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{Carrier, Endpoint};
 pub use host::Host;
 pub use selection::{DevicePair, Role};

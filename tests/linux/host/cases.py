@@ -563,6 +563,13 @@ CASES = [
         serve=("--no-ib-virt",),
         typical_seconds=40,
     ),
+    own_driver(
+        "vfio-rping",
+        "bareverbs rping on a card behind VFIO with rping of rdma-core on the kernel's: RoCEv2, rejections, ends that are killed",
+        serve=("--ethernet", "--no-umr"),
+        typical_seconds=90,
+        timeout=900,
+    ),
     Case(
         "vfio-ethernet",
         "the same on Ethernet ports: RoCEv2 with rdma-core's tools on the kernel's card, both ways",

@@ -1,0 +1,45 @@
+//! The command line of `rping`: options as `rping(1)` names them.
+
+use std::net::IpAddr;
+
+use clap::Args;
+
+use crate::device::ethernet::EthernetArgs;
+use crate::device::selection::DeviceChoice;
+
+/// Options of `rping`.
+#[derive(Clone, Debug, Args)]
+pub struct RpingArgs {
+    /// IP address of the server; without it, this end is the server
+    pub server: Option<IpAddr>,
+    /// Card behind VFIO with an Ethernet port: its PCI address. Default: both ends in this process on simulated devices
+    #[arg(long, short, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
+    /// Index of the local GID: its address is the one of this end
+    #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index", default_value_t = 0)]
+    pub gid_idx: u8,
+    /// Port of the connection, in the port space of TCP
+    #[arg(long, short, default_value_t = 7174)]
+    pub port: u16,
+    /// Rounds of a client: each moves the data to the server by an RDMA read and back by an RDMA write
+    #[arg(long, short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: u32,
+    /// Bytes of a round; of a server, the most that it takes
+    #[arg(long, short = 'S', default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub size: u32,
+    /// Text that a client sends with its request (up to 56 bytes), and a server with its answer (up to 196, or 148 with --reject)
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub private_data: String,
+    /// A server rejects the request of its client
+    #[arg(long, conflicts_with = "server")]
+    pub reject: bool,
+    /// Maximum time in seconds that a server waits for its client
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub wait: u32,
+    /// Prints one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// The address of this end and of its peer.
+    #[command(flatten)]
+    pub ethernet: EthernetArgs,
+}
