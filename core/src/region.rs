@@ -43,10 +43,10 @@ pub(crate) struct Mr<P: Provider> {
 }
 
 /// Why a region was not registered.
-struct Unregistered<E> {
-    error: RegMrError<E>,
+pub(crate) struct Unregistered<E> {
+    pub(crate) error: RegMrError<E>,
     /// Whether the device may use its memory.
-    in_use: bool,
+    pub(crate) in_use: bool,
 }
 
 impl<E> From<RegMrError<E>> for Unregistered<E> {
@@ -174,24 +174,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
             return Err(RegMrError::Full.into());
         }
-        // Its error would say that it may use the memory, which it was never told of.
-        if let Some((_, error)) = self.provider.lost() {
-            return Err(RegMrError::Device(self.failed(error)).into());
-        }
-        let domain = self.pds.get(pd).ok_or(RegMrError::StalePd)?;
-        let request = MrRequest { addr, length, access, map };
-        let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
-        let (mut inner, lkey, rkey) = match created {
-            Ok(created) => created,
-            Err(error) => {
-                let in_use = error.may_use_memory();
-                return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use });
-            }
-        };
-        if self.has_key(lkey.index()) {
-            // Not destroyed: by its index that would be the other.
-            return Err(Unregistered { error: RegMrError::ForeignKey { lkey }, in_use: true });
-        }
+        let (mut inner, lkey, rkey) = self.create_key(pd, &MrRequest { addr, length, access, map })?;
         // The slot where a search for the key begins, or the first vacant one after it that has generations left.
         let vacant = self
             .shared
@@ -214,6 +197,31 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.publish(handle, Some(&info));
         log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
         Ok((handle, info, slot))
+    }
+
+    /// Creates a key over memory that was checked ([`Self::check_region`]).
+    pub(crate) fn create_key(
+        &mut self,
+        pd: PdHandle,
+        request: &MrRequest<'_>,
+    ) -> Result<(P::Mr, Lkey, Rkey), Unregistered<P::Error>> {
+        // Its error would say that it may use the memory, which it has never seen.
+        if let Some((_, error)) = self.provider.lost() {
+            return Err(RegMrError::Device(self.failed(error)).into());
+        }
+        let domain = self.pds.get(pd).ok_or(RegMrError::StalePd)?;
+        let (inner, lkey, rkey) = match self.provider.create_mr(CoreToken::NEW, &domain.inner, request) {
+            Ok(created) => created,
+            Err(error) => {
+                let in_use = error.may_use_memory();
+                return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use });
+            }
+        };
+        if self.has_key(lkey.index()) {
+            // Not destroyed: by its index that would be the other.
+            return Err(Unregistered { error: RegMrError::ForeignKey { lkey }, in_use: true });
+        }
+        Ok((inner, lkey, rkey))
     }
 
     /// Returns whether a region or a window has a key with this index.

@@ -3,10 +3,11 @@
 use core::mem::ManuallyDrop;
 
 use crate::log::log_event;
+use crate::region::Unregistered;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressMap, CoreToken, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle, MrInfo, MrRequest, PdHandle, Provider,
-    Refused, RegMrError, Region, ReregMrError,
+    Access, AddressMap, CoreToken, DeregMrError, DmaBuffer, Lkey, MrHandle, MrInfo, MrRequest, PdHandle, Provider, Refused,
+    RegMrError, Region, ReregMrError,
 };
 
 /// What changes of a region, beside its keys (`IBV_REREG_MR_CHANGE_PD`, `IBV_REREG_MR_CHANGE_ACCESS`); what is `None` stays.
@@ -120,24 +121,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ) -> Result<MrInfo, Unchanged<P::Error>> {
         let (pd, access) = (change.pd.unwrap_or(old.pd), change.access.unwrap_or(old.access));
         self.check_region(pd, addr, length, access)?;
-        // Its error would say that it may use the memory, which it was never told of.
-        if let Some((_, error)) = self.provider.lost() {
-            return Err(RegMrError::Device(self.failed(error)).into());
-        }
-        let domain = self.pds.get(pd).ok_or(RegMrError::StalePd)?;
-        let request = MrRequest { addr, length, access, map };
-        let (inner, lkey, rkey) = match self.provider.create_mr(CoreToken::NEW, &domain.inner, &request) {
-            Ok(created) => created,
-            Err(error) => {
-                let open = error.may_use_memory();
-                return Err(Unchanged { error: RegMrError::Device(self.failed(error)).into(), open });
-            }
-        };
-        let mut others = self.shared.regions.slots().iter().filter_map(|slot| slot.facts());
-        if others.any(|facts| facts.lkey.index() == lkey.index()) {
-            // Not destroyed: by its index that would be the other.
-            return Err(Unchanged { error: RegMrError::ForeignKey { lkey }.into(), open: true });
-        }
+        let (inner, lkey, rkey) = self
+            .create_key(pd, &MrRequest { addr, length, access, map })
+            .map_err(|Unregistered { error, in_use }| Unchanged { error: error.into(), open: in_use })?;
         match self.exchange(handle, old, inner, lkey) {
             Ok(()) => {}
             Err((error, mut inner)) => {

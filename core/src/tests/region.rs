@@ -9,7 +9,7 @@ use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, Harness, post, register, verbs_on};
 use crate::shared::check_sge;
 use crate::{
-    Access, AddressMap, DeregMrError, DmaBuffer, Errno, Extent, KeyTag, Lkey, MrChange, MrHandle, OutOfRange, PdHandle,
+    Access, AddressMap, DeregMrError, DmaBuffer, Errno, Extent, KeyTag, Lkey, MrChange, MrHandle, MwType, OutOfRange, PdHandle,
     PostSendError, QpRings, RegMrError, Sge, SgeFault, Storage, Verbs,
 };
 
@@ -105,13 +105,16 @@ fn a_refused_registration_gives_the_buffer_back_unless_the_device_may_use_it() {
     assert_eq!(Arc::strong_count(&alive), 2, "memory that the device may write is never freed");
 }
 
-/// A key by whose index the device would destroy another region: neither is destroyed, and the buffer is never freed.
+/// A key by whose index the device would destroy the region itself, another one, or a window: none is destroyed, and the buffer is never
+/// freed.
 #[test]
-fn a_change_that_gives_the_key_of_another_region_destroys_neither() {
-    for of_itself in [false, true] {
+fn a_change_that_gives_a_key_that_is_taken_destroys_nothing() {
+    for owner in 0..3 {
         let (mut harness, alive) = (Harness::new(), Arc::new(()));
         let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
-        let taken = if of_itself { region.lkey() } else { harness.lkey() };
+        let mw = harness.window(MwType::Type1);
+        let window = Lkey::new(harness.verbs.mw(mw).unwrap().rkey.get());
+        let taken = [region.lkey(), harness.lkey(), window][owner];
         let key = KeyTag(taken.get() as u8 ^ 1).key(taken.index());
         harness.device().keys.push_back(key);
         let count = harness.device().alive[1];
