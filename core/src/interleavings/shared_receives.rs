@@ -47,23 +47,30 @@ impl Harness {
     }
 }
 
+/// Takes completions in another thread, twice, and gives the queue back with the numbers of the requests.
+fn poll_twice(
+    mut cq: CompletionQueue<'static, Device>,
+    between: &Arc<Between>,
+    take: fn(&mut CompletionQueue<'static, Device>) -> Vec<u64>,
+) -> thread::JoinHandle<(CompletionQueue<'static, Device>, Vec<u64>)> {
+    let between = Arc::clone(between);
+    thread::spawn(move || {
+        let mut given = Vec::new();
+        for _ in 0..2 {
+            between.others_run();
+            given.extend(take(&mut cq));
+        }
+        (cq, given)
+    })
+}
+
 /// Posts until the queue is full, and then as often as a poller has freed a place: each request is given once, with its own number.
 #[test]
 fn each_receive_is_given_once_and_its_place_is_used_again() {
     check(|| {
-        let Harness { verbs, mut srq, mut cq, _qp } = Harness::new();
+        let Harness { verbs, mut srq, cq, _qp } = Harness::new();
         let between = Arc::new(Between::default());
-        let poller = {
-            let between = Arc::clone(&between);
-            thread::spawn(move || {
-                let mut given = Vec::new();
-                for _ in 0..2 {
-                    between.others_run();
-                    given.extend(cq.completions().map(|done| done.unwrap().wr_id));
-                }
-                (cq, given)
-            })
-        };
+        let poller = poll_twice(cq, &between, |cq| cq.completions().map(|done| done.unwrap().wr_id).collect());
         let mut posted = 0;
         for _ in 0..ROOM + 2 {
             between.others_run();
@@ -84,20 +91,10 @@ fn each_receive_is_given_once_and_its_place_is_used_again() {
 #[test]
 fn after_a_loss_each_receive_is_given_once() {
     check(|| {
-        let Harness { mut verbs, mut srq, mut cq, _qp } = Harness::new();
+        let Harness { mut verbs, mut srq, cq, _qp } = Harness::new();
         srq.post(&RecvWr { wr_id: 100, sges: &[] }).unwrap();
         let between = Arc::new(Between::default());
-        let poller = {
-            let between = Arc::clone(&between);
-            thread::spawn(move || {
-                let mut given = Vec::new();
-                for _ in 0..2 {
-                    between.others_run();
-                    given.extend(cq.completions().map_while(Result::ok).map(|done| done.wr_id));
-                }
-                (cq, given)
-            })
-        };
+        let poller = poll_twice(cq, &between, |cq| cq.completions().map_while(Result::ok).map(|done| done.wr_id).collect());
         between.others_run();
         verbs.provider().lose();
         assert!(verbs.maintain().is_err());
