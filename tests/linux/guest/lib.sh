@@ -140,6 +140,16 @@ with_tool() {
 	if grep -q "invalid data" /tmp/server; then fail "$1: invalid data"; fi
 }
 
+# both_ways TRANSPORT OPTIONS [OURS [THEIRS]]: `bareverbs pingpong` on $card with the tool of rdma-core on $theirs, each once the server.
+# OPTIONS, which begin with the size, are of both; OURS and THEIRS of one.
+both_ways() {
+	size=$(echo "$2" | cut -d ' ' -f 2)
+	ours="bareverbs pingpong --transport $1 --device $card ${3-} -c -n 100 $2"
+	tool="ibv_${1}_pingpong -d $theirs ${4-} -c -n 100 $2"
+	with_tool "$1 $2: our server, their client" "$ours" "$tool localhost"
+	with_tool "$1 $2: their server, our client" "$tool" "$ours localhost"
+}
+
 # expect NAME PATTERN: the output of the last step has a line like this (extended regular expression).
 expect() {
 	if grep -qE "$2" /tmp/step; then pass "$1"; else fail "$1: no line like '$2'"; fi
@@ -283,6 +293,24 @@ run_job() {
 # ended PROCESS: whether it has, waited for or not.
 ended() { ! kill -0 "$1" 2>/dev/null || grep -q "State:.Z" "/proc/$1/status"; }
 
+# to_vfio CARD: hands a card to vfio-pci, also from Linux's driver.
+to_vfio() {
+	echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"
+	if [ -e "/sys/bus/pci/devices/$1/driver" ]; then echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"; fi
+	echo "$1" >/sys/bus/pci/drivers_probe
+	if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$1"; then pass "$1 bound to vfio-pci"; else fail "$1 not bound"; fi
+}
+
+# interface_of CARD: waits for its network interface, whose name is $nic then.
+has_interface() { [ "$(ls "/sys/bus/pci/devices/$1/net" 2>/dev/null)" ]; }
+interface_of() {
+	wait_for 60 has_interface "$1" || {
+		fail "no network interface"
+		return 1
+	}
+	nic=$(ls "/sys/bus/pci/devices/$1/net")
+}
+
 # Hands every card to vfio-pci; their addresses are $card0, $card1 and so on.
 vfio_cards() {
 	load vfio_pci && load vfio_iommu_type1 || return 1
@@ -290,13 +318,7 @@ vfio_cards() {
 	for vendor in /sys/bus/pci/devices/*/vendor; do
 		grep -qx 0x15b3 "$vendor" || continue
 		vfio_card=$(basename "$(dirname "$vendor")")
-		echo vfio-pci >"/sys/bus/pci/devices/$vfio_card/driver_override"
-		echo "$vfio_card" >/sys/bus/pci/drivers_probe
-		if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$vfio_card"; then
-			pass "$vfio_card bound to vfio-pci"
-		else
-			fail "$vfio_card not bound"
-		fi
+		to_vfio "$vfio_card"
 		eval "card$cards=$vfio_card"
 		cards=$((cards + 1))
 	done

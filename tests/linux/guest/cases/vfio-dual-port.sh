@@ -5,13 +5,6 @@ first=0000:01:00.0
 second=0000:01:00.1
 group_of() { basename "$(readlink "/sys/bus/pci/devices/$1/iommu_group")"; }
 if [ "$(group_of $first)" != "$(group_of $second)" ]; then pass "two groups"; else fail "one group: $(group_of $first)"; fi
-# to_vfio FUNCTION: from Linux's driver.
-to_vfio() {
-	echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"
-	echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
-	echo "$1" >/sys/bus/pci/drivers_probe
-	if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$1"; then pass "$1 bound to vfio-pci"; else fail "$1 not bound"; fi
-}
 
 to_vfio $second
 theirs=$(ls /sys/bus/pci/devices/$first/infiniband)

@@ -1,18 +1,10 @@
-# `bareverbs pingpong` and `perf` on a card with an Ethernet port behind VFIO, with the tools of rdma-core on the kernel's card: each is
+# `bareverbs pingpong` on a card with an Ethernet port behind VFIO, with the tools of rdma-core on the kernel's card: each is
 # once the server and once the client. Our driver answers no ARP, so the kernel has our MAC address as a static neighbour.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load vfio_pci && load vfio_iommu_type1 || return
 card=0000:01:00.0
 theirs_at=0000:02:00.0
-echo vfio-pci >/sys/bus/pci/devices/$card/driver_override
-echo $card >/sys/bus/pci/devices/$card/driver/unbind
-echo $card >/sys/bus/pci/drivers_probe
-if wait_for 60 test -e /sys/bus/pci/drivers/vfio-pci/$card; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
-has_interface() { [ "$(ls /sys/bus/pci/devices/$theirs_at/net 2>/dev/null)" ]; }
-wait_for 20 has_interface || {
-	fail "no network interface"
-	return
-}
-nic=$(ls /sys/bus/pci/devices/$theirs_at/net)
+to_vfio $card
+interface_of $theirs_at || return
 theirs=$(ls /sys/bus/pci/devices/$theirs_at/infiniband)
 their_mac=$(cat "/sys/class/net/$nic/address")
 step "up" ip link set "$nic" up
@@ -41,20 +33,12 @@ step "their kernel knows our MAC address" arp -i "$nic" -s 192.0.2.1 "$our_mac"
 ours_here="-g 5 --address 192.0.2.1 --peer-mac $their_mac"
 for transport in rc uc; do
 	for more in "-s 1" "-s 4096 -e" "-s 65536 -m 512"; do
-		size=$(echo "$more" | cut -d ' ' -f 2)
-		tool="ibv_${transport}_pingpong -d $theirs -g $index -c -n 100 $more"
-		ours="bareverbs pingpong --transport $transport --device $card $ours_here -c -n 100 $more"
-		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
-		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+		both_ways $transport "$more" "$ours_here" "-g $index"
 	done
 done
 for transport in ud srq; do
 	for more in "-s 1" "-s 1024 -e"; do
-		size=$(echo "$more" | cut -d ' ' -f 2)
-		tool="ibv_${transport}_pingpong -d $theirs -g $index -c -n 100 $more"
-		ours="bareverbs pingpong --transport $transport --device $card $ours_here -c -n 100 $more"
-		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
-		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+		both_ways $transport "$more" "$ours_here" "-g $index"
 	done
 done
 expect "our MAC address is printed" "^  local MAC: +$our_mac$"

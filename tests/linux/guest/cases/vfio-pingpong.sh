@@ -2,20 +2,13 @@
 # once the client. Then both ends are ours, on one card.
 load_mlx5 && load vfio_pci && load vfio_iommu_type1 || return
 card=0000:01:00.0
-echo vfio-pci >/sys/bus/pci/devices/$card/driver_override
-echo $card >/sys/bus/pci/devices/$card/driver/unbind
-echo $card >/sys/bus/pci/drivers_probe
-if wait_for 60 test -e /sys/bus/pci/drivers/vfio-pci/$card; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
+to_vfio $card
 # The card that is left, by the place that it has.
 theirs=$(ls /sys/bus/pci/devices/0000:02:00.0/infiniband)
 
 for transport in rc uc; do
 	for more in "-s 1" "-s 4096 -e" "-s 65536 -g 0 -m 4096"; do
-		size=$(echo "$more" | cut -d ' ' -f 2)
-		tool="ibv_${transport}_pingpong -d $theirs -c -n 100 $more"
-		ours="bareverbs pingpong --transport $transport --device $card -c -n 100 $more"
-		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
-		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+		both_ways $transport "$more"
 	done
 	step "$transport: both ends on one card" bareverbs pingpong --transport $transport --device $card --device $card -c -n 100
 	step "$transport: with events" bareverbs pingpong --transport $transport --device $card --device $card -e -c -n 100
@@ -23,11 +16,7 @@ done
 # Datagrams, and queue pairs with a shared receive queue, whose default number is 16 at both ends.
 for transport in ud srq; do
 	for more in "-s 1" "-s 1024 -e" "-s 4096 -g 0"; do
-		size=$(echo "$more" | cut -d ' ' -f 2)
-		tool="ibv_${transport}_pingpong -d $theirs -c -n 100 $more"
-		ours="bareverbs pingpong --transport $transport --device $card -c -n 100 $more"
-		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
-		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+		both_ways $transport "$more"
 	done
 	step "$transport: both ends on one card" bareverbs pingpong --transport $transport --device $card --device $card -c -n 100
 done
