@@ -220,7 +220,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let (ring, mut drained) = (side.counters(slot), Drained::default());
         // Of the first look too: the device may be gone, and say nothing.
         let mut health_due = self.provider.now();
-        // After a RESET the counters are of before it.
+        // After a RESET the counters are stale.
         while !slot.is_draining() && ring.in_flight() != 0 {
             post_marker();
             let mut taken = false;

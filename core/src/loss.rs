@@ -14,7 +14,7 @@ pub enum DeviceLoss {
     Reset,
     /// Its firmware stopped.
     Fatal,
-    /// Its [`Verbs`](crate::Verbs) were dropped, while somebody had a queue. It may go on with what it was told before.
+    /// Its [`Verbs`](crate::Verbs) were dropped, while somebody had a queue. It may go on with the requests that it has.
     Abandoned,
 }
 

@@ -68,7 +68,7 @@ type Driver = Mlx5<SimPlatform, 256>;
 type Tables<'s> = Storage<'s, Driver, 1, 4, 1, 4, 4>;
 type Rings = QpRings<64, 32>;
 /// How long a message may take in simulated time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host with a queue pair that is connected to the other host.
 struct Station<'s> {
@@ -98,7 +98,7 @@ impl<'s> Station<'s> {
         let start = clock.now();
         let mut done = [Completion::EMPTY];
         while self.cq.poll(&mut done).expect("its own") == 0 {
-            assert!(clock.now().since(start) < PATIENCE, "no completion in round {round}");
+            assert!(clock.now().since(start) < TIMEOUT, "no completion in round {round}");
             clock.relax(start);
         }
         assert_eq!((done[0].status, done[0].opcode), (WcStatus::Success, WcOpcode::RdmaWrite), "round {round}");

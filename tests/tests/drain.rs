@@ -341,7 +341,7 @@ fn a_marker_without_an_answer_ends_at_the_deadline() {
 // contract: drain-lost
 #[test]
 fn a_lost_device_gives_each_request_once() {
-    for told in [false, true] {
+    for is_known in [false, true] {
         let [mut a, mut b] = pair(Faults::none()).unwrap();
         let [End { .. }, End { .. }] = connect_with(&mut a, &mut b, &Connection::default()).unwrap();
         let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
@@ -350,7 +350,7 @@ fn a_lost_device_gives_each_request_once() {
             qp.recv.post(&RecvWr { wr_id: 10 + wr_id, sges: &[] }).unwrap();
         }
         a.remove();
-        if told {
+        if is_known {
             a.verbs.query_port(1).unwrap_err();
         }
         let (drained, mut given) = drain_sq(&mut a, &mut qp, &mut cq);

@@ -197,7 +197,7 @@ pub(super) struct Device {
     pub(super) loss: Option<DeviceLoss>,
     /// Objects alive: domains, regions, windows, completion queues, queue pairs, shared receive queues.
     pub(super) alive: [u32; 6],
-    /// Objects that it was told to destroy, in the same order.
+    /// Objects that it was asked to destroy, in the same order.
     pub(super) destroyed: [u32; 6],
     /// Whether the device completes the oldest request while its completion queue is armed, so that no event comes of it.
     pub(super) completes_when_armed: bool,

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fill(&mut srq, 0..8)?;
     b.verbs.modify_srq(handle, 4)?;
 
-    // Five messages on one connection, one on the other: whoever has more traffic takes more.
+    // Five messages on one connection, one on the other: the one with more traffic takes more.
     for number in 0..6 {
         let [first, second] = &mut ends;
         let (from, into) = if number < 5 { first } else { second };

@@ -24,7 +24,7 @@ use crate::device::{Device, Host, Role};
 use crate::output;
 
 /// Maximum time, by the clock of the devices, in which nothing happens. The peer's retries take less.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Looks at the queues for one check of everything else.
 const LOOKS_PER_CHECK: u32 = 64;
 
@@ -189,7 +189,7 @@ fn print(args: &RpingArgs, line: impl fmt::Display) -> Result<()> {
     if args.json { Ok(()) } else { output::write(&format!("{line}\n")) }
 }
 
-/// Releases the connections that are left after an error or Ctrl-C, and gives the peers a moment to hear of it. The error that led here
+/// Releases the connections that are left after an error or Ctrl-C, and gives the peers a moment to answer. The error that led here
 /// is the one to report.
 fn leave<H: Host>(devices: &mut [(Device<H>, Role)], ends: &mut [RpingEnd<H>]) {
     let mut open: Vec<_> = ends.iter_mut().zip(devices.iter_mut().map(|(device, _)| device)).collect();
@@ -222,7 +222,7 @@ fn run_rounds<H: Host>(
         }
         let Some(((device, _), end)) = devices.first_mut().zip(ends.first()) else { return Ok(()) };
         let now = device.host.now();
-        let patience = if end.waits_for_client() { Duration::from_secs(args.wait.into()) } else { PATIENCE };
+        let timeout = if end.waits_for_client() { Duration::from_secs(args.wait.into()) } else { IDLE_TIMEOUT };
         if ends.iter().all(RpingEnd::is_done) && now > done_at.get_or_insert(now).after(LINGER) {
             return Ok(());
         }
@@ -235,8 +235,8 @@ fn run_rounds<H: Host>(
                 bail!("stopped");
             }
             devices.iter_mut().try_for_each(|(device, _)| device.check())?;
-            if now > idle_since.get_or_insert(now).after(patience) {
-                bail!("nothing happened for {} s", patience.as_secs());
+            if now > idle_since.get_or_insert(now).after(timeout) {
+                bail!("nothing happened for {} s", timeout.as_secs());
             }
         }
         looks = looks.wrapping_add(1);
@@ -325,7 +325,7 @@ mod tests {
         let failure = report.failure.unwrap();
         assert!(failure.starts_with("the peer does not answer: ") && failure.contains("192.0.2.1"), "{failure}");
         let seconds = world.now().as_nanos() / 1_000_000_000;
-        assert!((4..PATIENCE.as_secs()).contains(&seconds), "{seconds}");
+        assert!((4..IDLE_TIMEOUT.as_secs()).contains(&seconds), "{seconds}");
     }
 
     /// Returns a server and a client on devices of their own, with these entries. The client has sent its request.
