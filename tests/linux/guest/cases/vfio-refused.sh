@@ -46,7 +46,7 @@ expect "the remedy" "$limit_file"
 echo 65535 >$limit_file
 step "with the limit as it was" bareverbs --device $card -n 20
 
-refused "a transport that the driver has not" 2 "ud" bareverbs pingpong --device $card --transport ud
+refused "a transport that the driver has not" 2 "dc" bareverbs pingpong --device $card --transport dc
 
 configuration >/tmp/after
 if diff /tmp/before /tmp/after >/tmp/step; then
