@@ -109,11 +109,11 @@ pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
-    AllocMwError, AllocPdError, AttachMcastError, BadWr, BindMwError, BindRefused, CreateAhError, CreateCqError, CreateQpError,
-    CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
-    DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault,
-    StaleHandle, TakeError, WaitActiveError,
+    AllocMwError, AllocPdError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError, CreateCqError,
+    CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
+    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError,
+    PostRecvError, PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError,
+    SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
@@ -128,7 +128,7 @@ pub use platform::{
     RingView, TooFewPages, WordRegister,
 };
 pub use provider::{
-    AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
+    AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
     CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError, MrRequest, MwType, Peek, Provider,
     RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
 };
@@ -141,5 +141,5 @@ pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
 pub use srq_slot::{SrqEntries, SrqEntriesView};
 pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
-pub use window::{Binding, MwBind, MwInfo};
-pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};
+pub use window::{Binding, MwInfo, Type1Bind};
+pub use work::{Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};

@@ -47,7 +47,7 @@ format_as!([] MrRequest<'_>, "MrRequest({} bytes at {:x}, {:?})", |this| this.le
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MwType {
-    /// Bound with `bind_mw`.
+    /// Bound with [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
     Type1,
     /// Bound with a BIND_MW work request; belongs to the queue pair that bound it.
     Type2,
@@ -637,7 +637,7 @@ pub enum CompletionEvent {
 /// A window binding for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Bind {
+pub struct BindOp {
     /// Type of the window.
     pub kind: MwType,
     /// Key that it has.
@@ -747,7 +747,7 @@ pub trait SendWriter {
     /// Returns the blocks of a request with `len` bytes inline.
     fn inline_blocks(opcode: DataOpcode, len: usize) -> u32;
     /// Returns the blocks of a bind.
-    fn bind_blocks(bind: &Bind) -> u32;
+    fn bind_blocks(bind: &BindOp) -> u32;
     /// Writes a request with SGEs, none of which is empty.
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags);
     /// Writes a request with bytes inline. Never an RDMA_READ.
@@ -761,7 +761,7 @@ pub trait SendWriter {
     /// Writes an atomic.
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.
-    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags);
+    fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags);
     /// Writes a LOCAL_INV.
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
     /// Notifies the device of every request before block `end`.

@@ -11,11 +11,11 @@ use crate::ring::place;
 use crate::shared::{CachedRegion, Owner, QpSlot, RegionFacts, Shared, check_sge, domain_word};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
-use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
+use crate::window::{BindRequest, Binding, CheckedBind, Type1Bind};
 use crate::{
-    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, KeyTag, MwHandle,
-    MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendRing,
-    SendWr, SendWriter, Sge, WcOpcode,
+    Access, AtomicOp, AtomicOpcode, BadWr, BindOp, BindRefused, BindType1Error, DataOp, DataOpcode, DeviceAttr, KeyTag,
+    MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp,
+    SendRing, SendWr, SendWriter, Sge, WcOpcode,
 };
 
 bitflags::bitflags! {
@@ -252,23 +252,25 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         SendBatch { open: PostCursor::new(self) }
     }
 
-    /// Binds a type 1 window to part of a region, or unbinds it (`length` 0), and rings the doorbell. The key that it gives is
-    /// the window's from now on: requests posted after it on the same queue pair may carry it. The bind itself completes later;
-    /// if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what
-    /// the device says.
+    /// Binds a type 1 window to part of a region, or unbinds it (`length` 0), and rings the doorbell (`ibv_bind_mw`). The key that
+    /// it gives is the window's from now on: requests posted after it on the same queue pair may carry it. The bind itself completes
+    /// later; if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is
+    /// what the device says.
+    ///
+    /// A type 2 window is bound by a work request, with a tag that the caller chooses: [`SendWr::bind_mw`].
     ///
     /// Binds of one window are in flight on one queue pair at a time, since no order is promised among several. One on another queue
     /// pair is refused until the completions of the first are polled.
     ///
     /// ```
-    /// # use bareverbs::{Access, MwBind, MwType, SendFlags};
+    /// # use bareverbs::{Access, Type1Bind, MwType, SendFlags};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
     /// let mw = a.verbs.alloc_mw(a.pd, MwType::Type1)?;
     /// let (mr, access, flags) = (region.handle(), Access::REMOTE_WRITE, SendFlags::empty());
-    /// let rkey = qa.qp.send.bind_mw(mw, &MwBind { wr_id: 1, flags, mr, addr: region.remote(0).addr, length: 64, access })?;
+    /// let rkey = qa.qp.send.bind_type1(mw, &Type1Bind { wr_id: 1, flags, mr, addr: region.remote(0).addr, length: 64, access })?;
     /// qa.wait()?.result()?;
     /// println!("the peer may write the first 64 bytes with {rkey}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -276,9 +278,10 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     ///
     /// # Errors
     /// The bind is refused; window and queue are as before.
-    pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+    #[doc(alias = "ibv_bind_mw")]
+    pub fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
         // The state comes after the arguments in the order of checks.
-        let bound = append_bind_mw(self, mw, bind);
+        let bound = append_bind_type1(self, mw, bind);
         PostCursor::new(self).ring();
         bound
     }
@@ -388,12 +391,12 @@ fn append_one<'a, P: Provider>(
     Ok(())
 }
 
-/// Runs [`SendBatch::bind_mw`] on the saved state.
+/// Runs [`SendBatch::bind_type1`] on the saved state.
 #[inline(never)]
-fn append_bind_mw<P: Provider>(queue: &SendQueue<'_, P>, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+fn append_bind_type1<P: Provider>(queue: &SendQueue<'_, P>, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
     let mut open = PostCursor::new(queue);
     open.end = free_end(queue.slot, queue.limits.blocks);
-    let key = open.put_bind_mw(mw, bind)?;
+    let key = open.put_bind_type1(mw, bind)?;
     queue.keep_bind(true);
     // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
     open.save();
@@ -448,12 +451,13 @@ impl<P: Provider> SendBatch<'_, P> {
         posted
     }
 
-    /// Posts a type 1 bind: [`SendQueue::bind_mw`] as part of a batch.
+    /// Posts a type 1 bind: [`SendQueue::bind_type1`] as part of a batch.
     ///
     /// # Errors
     /// As there.
-    pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        self.open.call(|queue| append_bind_mw(queue, mw, bind))
+    #[doc(alias = "ibv_bind_mw")]
+    pub fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
+        self.open.call(|queue| append_bind_type1(queue, mw, bind))
     }
 
     /// Notifies the device of every request posted so far, with one doorbell; none if there is nothing new.
@@ -803,44 +807,43 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         Ok(())
     }
 
-    fn put_bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+    fn put_bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
         let qp_type = self.queue.limits.qp_type;
         let binding = Binding { mr: bind.mr, addr: bind.addr, length: bind.length, access: bind.access };
         let request = self.bind_request(mw, MwType::Type1, &binding, None);
         let shared = &self.queue.shared;
         shared.windows.with(|windows| {
-            windows.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindMwError::Refused)?;
+            windows.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindType1Error::Refused)?;
             if !self.queue.limits.ops().contains(OpSet::WINDOW) {
-                return Err(BindMwError::Transport { qp_type });
+                return Err(BindType1Error::Transport { qp_type });
             }
-            let region = windows.check_arguments(shared, &request).map_err(BindMwError::Refused)?;
+            let region = windows.check_arguments(shared, &request).map_err(BindType1Error::Refused)?;
             let flags = bind.flags.difference(BASIC & self.queue.limits.flags());
             if !flags.is_empty() {
-                return Err(BindMwError::Flags { flags });
+                return Err(BindType1Error::Flags { flags });
             }
             let state = self.slot.state();
             if !can_send(state) {
                 return Err(match shared.loss_of(self.slot) {
-                    Some(loss) => BindMwError::DeviceLost { loss },
-                    None => BindMwError::NotReady { state },
+                    Some(loss) => BindType1Error::DeviceLost { loss },
+                    None => BindType1Error::NotReady { state },
                 });
             }
             self.put_bind(windows, bind.wr_id, bind.flags, &request, region.as_ref()).map_err(|fault| match fault {
-                BindFault::Refused(refused) => BindMwError::Refused(refused),
-                BindFault::QueueFull { needed, free } => BindMwError::QueueFull { needed, free },
-                BindFault::TooManyPendingBinds => BindMwError::TooManyPendingBinds,
+                BindFault::Refused(refused) => BindType1Error::Refused(refused),
+                BindFault::QueueFull { needed, free } => BindType1Error::QueueFull { needed, free },
+                BindFault::TooManyPendingBinds => BindType1Error::TooManyPendingBinds,
             })
         })
     }
 
     fn put_bind_type2(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let SendWr { wr_id, flags, .. } = *wr;
-        let SendOp::BindMw { mw, tag, ref info } = wr.op else { return Ok(()) };
+        let SendOp::BindMw { mw, tag, ref binding } = wr.op else { return Ok(()) };
         if let Some(error) = refusal(&self.queue.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0) {
             return Err(error);
         }
-        let binding = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
-        let request = self.bind_request(mw, MwType::Type2, &binding, Some(tag));
+        let request = self.bind_request(mw, MwType::Type2, binding, Some(tag));
         let shared = &self.queue.shared;
         shared.windows.with(|windows| {
             let region = windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
@@ -891,7 +894,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         let checked = windows.check(request, region).map_err(BindFault::Refused)?;
         let Binding { addr, length, access, .. } = *request.binding;
         let (kind, new) = (request.kind, checked.new);
-        let bind = Bind { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
+        let bind = BindOp { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
         let room = self.check_bind_room(windows, blocks)?;
         self.writer.put_bind(self.head, &bind, self.flags_after(flags));

@@ -12,10 +12,10 @@ use crate::{
     QpHandle, Rkey, SendFlags,
 };
 
-/// A type 1 bind (`ibv_mw_bind`).
+/// A bind of a type 1 window (`ibv_mw_bind`): [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct MwBind {
+pub struct Type1Bind {
     /// Returned in the completion.
     pub wr_id: u64,
     /// FENCE and SIGNALED.
@@ -30,17 +30,17 @@ pub struct MwBind {
     pub access: Access,
 }
 
-/// What a window is bound to.
+/// What a window is bound to, or what a BIND_MW of a type 2 window binds it to (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Binding {
-    /// Region.
+    /// Region; ignored when `length` is 0.
     pub mr: MrHandle,
-    /// First byte, in the address space of the region.
+    /// First byte, in the address space of the region; ignored when `length` is 0.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length in bytes; 0 in a request unbinds.
     pub length: u64,
-    /// Remote rights, and `ZERO_BASED`.
+    /// Remote rights, and `ZERO_BASED`; ignored when `length` is 0.
     pub access: Access,
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Access, Destination, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
+use crate::{Binding, Destination, DeviceLoss, KeyTag, Lkey, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`), laid out in memory as that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,20 +40,6 @@ pub struct Remote {
 impl Remote {
     /// Of an operation that has none.
     pub const NONE: Self = Self { addr: 0, rkey: Rkey::new(0) };
-}
-
-/// What a type 2 bind work request binds (`ibv_mw_bind_info`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct BindInfo {
-    /// Region to bind to; ignored when `length` is 0.
-    pub mr: MrHandle,
-    /// First byte of the window.
-    pub addr: u64,
-    /// Length in bytes; 0 unbinds.
-    pub length: u64,
-    /// Remote rights, and `ZERO_BASED`.
-    pub access: Access,
 }
 
 /// The operation of a send request, with what only it needs.
@@ -129,7 +115,7 @@ pub enum SendOp<'a> {
         /// Tag of its new key.
         tag: KeyTag,
         /// Where to.
-        info: BindInfo,
+        binding: Binding,
     },
     /// LOCAL_INV of a type 2 window.
     LocalInv {
@@ -261,10 +247,11 @@ impl<'a> SendWr<'a> {
         Self::new(SendOp::FetchAdd { sge, remote, add })
     }
 
-    /// Creates a BIND_MW of a type 2 window; `tag` is that of its new key.
+    /// Creates a BIND_MW of a type 2 window; `tag` is that of its new key. One of type 1 is bound by
+    /// [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
     #[inline(always)]
-    pub const fn bind_mw(mw: MwHandle, tag: KeyTag, info: BindInfo) -> Self {
-        Self::new(SendOp::BindMw { mw, tag, info })
+    pub const fn bind_mw(mw: MwHandle, tag: KeyTag, binding: Binding) -> Self {
+        Self::new(SendOp::BindMw { mw, tag, binding })
     }
 
     /// Creates a LOCAL_INV of a type 2 window.

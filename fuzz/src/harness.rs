@@ -4,8 +4,8 @@ use std::mem;
 
 use bareverbs::{
     AddressVector, Clock as _, Completion, CompletionQueue, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle,
-    MwBind, MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType,
-    Region, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
+    MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, Region,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Type1Bind, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
@@ -329,12 +329,13 @@ impl Run<'_> {
             return;
         };
         let Binding { start, length, access, .. } = *asked;
-        let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE + start as u64, length: length as u64, access };
+        let bind =
+            Type1Bind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE + start as u64, length: length as u64, access };
         let model = self.model.bind(qp, mw, asked);
         let bound = match way % 4 {
             1 | 2 => {
                 let mut batch = queues.send.batch();
-                let bound = batch.bind_mw(mw_handle, &bind);
+                let bound = batch.bind_type1(mw_handle, &bind);
                 if way % 4 == 2 {
                     mem::forget(batch);
                     // A bind of a forgotten batch waits for the next doorbell.
@@ -344,7 +345,7 @@ impl Run<'_> {
                 }
                 bound
             }
-            _ => queues.send.bind_mw(mw_handle, &bind),
+            _ => queues.send.bind_type1(mw_handle, &bind),
         };
         if let Some(rkey) = agree(bound, |e| e.errno(), model, step) {
             let completion = self.completion(qp, way / 4, step);

@@ -2,8 +2,8 @@
 
 use arbitrary::Arbitrary;
 use bareverbs::{
-    Access, BindInfo, BindMwError, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PdHandle, PostSendError, QpCap, Region,
-    Remote, Rkey, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge,
+    Access, BindType1Error, Binding, Errno, KeyTag, MwHandle, MwType, Payload, PdHandle, PostSendError, QpCap, Region, Remote,
+    Rkey, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge, Type1Bind,
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
@@ -230,13 +230,13 @@ impl Request {
         let [(first, first_key), (second, second_key)] = ground.windows;
         let (which, old, new) = match self.operation {
             Operation::Bind { second: false, .. } => {
-                let BindInfo { mr, addr, length, access } = self.bind_info(ground);
-                let bind = MwBind { wr_id: 7, flags: self.flags(), mr, addr, length, access };
-                (0, first_key, to.bind_mw(first, &bind).map_err(|error| error.errno())?.get())
+                let Binding { mr, addr, length, access } = self.bind_info(ground);
+                let bind = Type1Bind { wr_id: 7, flags: self.flags(), mr, addr, length, access };
+                (0, first_key, to.bind_type1(first, &bind).map_err(|error| error.errno())?.get())
             }
             Operation::Bind { key, .. } => {
                 let (tag, info) = (KeyTag(key), self.bind_info(ground));
-                let op = SendOp::BindMw { mw: second, tag, info };
+                let op = SendOp::BindMw { mw: second, tag, binding: info };
                 to.post(&self.request(op)).map_err(|error| error.errno())?;
                 (1, second_key, Rkey::new(second_key).with_tag(tag).get())
             }
@@ -251,10 +251,10 @@ impl Request {
     }
 
     /// Returns what a bind binds.
-    fn bind_info(&self, ground: &Ground) -> BindInfo {
+    fn bind_info(&self, ground: &Ground) -> Binding {
         let Operation::Bind { piece, access, .. } = self.operation else { panic!("no bind: {self:?}") };
         let (mr, sge) = (ground.region(piece.0).handle(), ground.sge(piece));
-        BindInfo { mr, addr: sge.addr, length: sge.length.into(), access: Access::from_bits_truncate(access) & WINDOW_ACCESS }
+        Binding { mr, addr: sge.addr, length: sge.length.into(), access: Access::from_bits_truncate(access) & WINDOW_ACCESS }
     }
 
     /// Returns the pieces of a message that is not inline.
@@ -358,7 +358,7 @@ impl Request {
         let mut mask = mkey_mask::FREE | mkey_mask::KEY;
         let bound = match self.operation {
             Operation::Bind { piece, .. } if self.bind_info(ground).length != 0 => {
-                let BindInfo { addr, length, access, .. } = self.bind_info(ground);
+                let Binding { addr, length, access, .. } = self.bind_info(ground);
                 let owner = if second { qpn } else { MKEY_ANY_QPN };
                 let rights = [Mkc::LW, Mkc::RR, Mkc::RW, Mkc::A].map(|right| context.is_set(right));
                 let asked = [Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
@@ -415,7 +415,7 @@ pub trait Post {
     ///
     /// # Errors
     /// It is refused.
-    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError>;
+    fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error>;
 }
 
 impl Post for SendBatch<'_, Driver> {
@@ -423,8 +423,8 @@ impl Post for SendBatch<'_, Driver> {
         Self::post(self, wr)
     }
 
-    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        Self::bind_mw(self, mw, bind)
+    fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
+        Self::bind_type1(self, mw, bind)
     }
 }
 
@@ -433,7 +433,7 @@ impl Post for SendQueue<'_, Driver> {
         Self::post(self, wr)
     }
 
-    fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        Self::bind_mw(self, mw, bind)
+    fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
+        Self::bind_type1(self, mw, bind)
     }
 }

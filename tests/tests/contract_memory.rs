@@ -1,9 +1,9 @@
 //! Regions and windows: every row of the verbs contract's tables, each refusal with its errno and its error.
 
 use bareverbs::{
-    Access, AllocMwError, AllocPdError, BindMwError, BindRefused, Binding, CreateQpError, DeallocMwError, DeallocPdError,
-    DeregMrError, Errno, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState,
-    QpType, RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Verbs, WcStatus,
+    Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, CreateQpError, DeallocMwError, DeallocPdError,
+    DeregMrError, Errno, MrHandle, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState, QpType,
+    RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Type1Bind, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -347,7 +347,7 @@ fn handles_of_another_device_name_nothing() {
     refused!(verbs.dealloc_pd(b.pd), Einval, DeallocPdError::Stale);
     assert_eq!(verbs.mr(other.mr), Err(StaleHandle));
     assert_eq!(verbs.mw(foreign_mw), Err(StaleHandle));
-    let bind = |mr| MwBind {
+    let bind = |mr| Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
         mr,
@@ -355,8 +355,8 @@ fn handles_of_another_device_name_nothing() {
         length: 64,
         access: Access::REMOTE_READ,
     };
-    refused!(verbs.bind_mw(a.qp, foreign_mw, &bind(mine.mr)), Einval, BindMwError::Refused(BindRefused::StaleWindow));
-    refused!(verbs.bind_mw(a.qp, mw, &bind(other.mr)), Einval, BindMwError::Refused(BindRefused::StaleRegion));
+    refused!(verbs.bind_type1(a.qp, foreign_mw, &bind(mine.mr)), Einval, BindType1Error::Refused(BindRefused::StaleWindow));
+    refused!(verbs.bind_type1(a.qp, mw, &bind(other.mr)), Einval, BindType1Error::Refused(BindRefused::StaleRegion));
     assert_eq!(pair.a.snapshot(), before);
 }
 
@@ -369,7 +369,7 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     let region = node.region(end.pd, 8192, ALL_ACCESS);
     let other = node.region(end.pd, 8192, ALL_ACCESS);
     let windows = [(); 2].map(|()| node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap());
-    let request = |region: &Region, length| MwBind {
+    let request = |region: &Region, length| Type1Bind {
         wr_id: 9,
         flags: SendFlags::empty(),
         mr: region.mr,
@@ -377,8 +377,8 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
         length,
         access: Access::REMOTE_READ,
     };
-    let bind = |node: &mut Node, mw, request: &MwBind| {
-        let rkey = node.verbs.bind_mw(end.qp, mw, request).unwrap();
+    let bind = |node: &mut Node, mw, request: &Type1Bind| {
+        let rkey = node.verbs.bind_type1(end.qp, mw, request).unwrap();
         assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
         rkey
     };
@@ -418,7 +418,7 @@ fn dealloc_of_a_bound_window_revokes_access_at_once() {
     let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
     let there = pair.b.region(b.pd, 4096, Access::LOCAL_WRITE | Access::MW_BIND);
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
-    let bind = MwBind {
+    let bind = Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
         mr: there.mr,
@@ -426,7 +426,7 @@ fn dealloc_of_a_bound_window_revokes_access_at_once() {
         length: 4096,
         access: Access::REMOTE_WRITE,
     };
-    let rkey = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
+    let rkey = pair.b.verbs.bind_type1(b.qp, mw, &bind).unwrap();
     assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
     let write = |pair: &mut Pair| {
         let remote = Remote { addr: there.buffer.addr, rkey };
@@ -483,8 +483,8 @@ const WRONGS: [Wrong; 15] = [
 ];
 
 /// Returns the errno of a row, and whether the error is the one of exactly this defect.
-fn expected(wrong: Wrong, error: &BindMwError) -> (Errno, bool) {
-    use BindMwError::*;
+fn expected(wrong: Wrong, error: &BindType1Error) -> (Errno, bool) {
+    use BindType1Error::*;
     match wrong {
         Window => (Errno::Einval, matches!(error, Refused(BindRefused::StaleWindow))),
         Region => (Errno::Einval, matches!(error, Refused(BindRefused::StaleRegion))),
@@ -497,8 +497,8 @@ fn expected(wrong: Wrong, error: &BindMwError) -> (Errno, bool) {
         NoLocalWrite => (Errno::Eacces, matches!(error, Refused(BindRefused::NoLocalWrite))),
         Wrong::Overflow => (Errno::Efault, matches!(error, Refused(BindRefused::Overflow))),
         Wrong::Range => (Errno::Erange, matches!(error, Refused(BindRefused::Range))),
-        QueueFull => (Errno::Enospc, matches!(error, BindMwError::QueueFull { free: 0..3, .. })),
-        Wrong::TooManyPendingBinds => (Errno::Enomem, matches!(error, BindMwError::TooManyPendingBinds)),
+        QueueFull => (Errno::Enospc, matches!(error, BindType1Error::QueueFull { free: 0..3, .. })),
+        Wrong::TooManyPendingBinds => (Errno::Enomem, matches!(error, BindType1Error::TooManyPendingBinds)),
     }
 }
 
@@ -557,7 +557,7 @@ impl Fixture {
     }
 
     /// Binds with exactly these defects.
-    fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindMwError> {
+    fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindType1Error> {
         let has = |wrong| wrongs.contains(&wrong);
         let qp = match () {
             () if has(State) => self.init,
@@ -580,7 +580,7 @@ impl Fixture {
         let mut flags = SendFlags::SIGNALED | SendFlags::FENCE;
         flags.set(SendFlags::SOLICITED, has(SendFlag));
         let mr = if has(Wrong::Region) { self.stale_mr } else { region.mr };
-        self.pair.a.verbs.bind_mw(qp, mw, &MwBind { wr_id: 3, flags, mr, addr, length, access })
+        self.pair.a.verbs.bind_type1(qp, mw, &Type1Bind { wr_id: 3, flags, mr, addr, length, access })
     }
 
     /// Checks that a bind with these defects gives the error of the earliest row among them.
@@ -621,9 +621,9 @@ fn bind_checks_come_in_the_order_of_the_contract() {
     for records_full in [false, true] {
         if records_full {
             let (mr, flags) = (fixture.regions[0][0].mr, SendFlags::SIGNALED);
-            let unbind = MwBind { wr_id: 3, flags, mr, addr: 0, length: 0, access: Access::empty() };
-            while fixture.pair.a.verbs.bind_mw(fixture.ready.qp, fixture.filler, &unbind).is_ok() {}
-            refused!(fixture.bind(&[]), Enomem, BindMwError::TooManyPendingBinds);
+            let unbind = Type1Bind { wr_id: 3, flags, mr, addr: 0, length: 0, access: Access::empty() };
+            while fixture.pair.a.verbs.bind_type1(fixture.ready.qp, fixture.filler, &unbind).is_ok() {}
+            refused!(fixture.bind(&[]), Enomem, BindType1Error::TooManyPendingBinds);
         }
         let extra: &[Wrong] = if records_full { &[Wrong::TooManyPendingBinds] } else { &[] };
         for (n, one) in WRONGS[..14].iter().enumerate() {
@@ -647,7 +647,7 @@ fn an_unbind_ignores_region_address_and_access() {
     let mw = fixture.windows[0][0];
     let first = fixture.bind(&[]).unwrap();
     // The region's handle is stale, the range is nonsense, the right is one that no region gives.
-    let unbind = MwBind {
+    let unbind = Type1Bind {
         wr_id: 4,
         flags: SendFlags::empty(),
         mr: fixture.stale_mr,
@@ -655,7 +655,7 @@ fn an_unbind_ignores_region_address_and_access() {
         length: 0,
         access: Access::REMOTE_ATOMIC,
     };
-    let second = fixture.pair.a.verbs.bind_mw(fixture.ready.qp, mw, &unbind).unwrap();
+    let second = fixture.pair.a.verbs.bind_type1(fixture.ready.qp, mw, &unbind).unwrap();
     assert_ne!(first, second);
     let info = fixture.pair.a.verbs.mw(mw).unwrap();
     assert_eq!((info.rkey, info.binding), (second, None));
@@ -664,12 +664,12 @@ fn an_unbind_ignores_region_address_and_access() {
     assert_eq!(fixture.pair.a.snapshot().device.engine.bound_windows, 0);
     // Checks before that row still count, and those that do not read the region.
     let handle = fixture.stale_mw;
-    let stale = fixture.pair.a.verbs.bind_mw(fixture.ready.qp, handle, &unbind);
-    refused!(stale, Einval, BindMwError::Refused(BindRefused::StaleWindow));
-    let early = fixture.pair.a.verbs.bind_mw(fixture.init, mw, &unbind);
-    refused!(early, Enotconn, BindMwError::NotReady { state: QpState::Init });
-    let full = fixture.pair.a.verbs.bind_mw(fixture.full, mw, &unbind);
-    refused!(full, Enospc, BindMwError::QueueFull { .. });
+    let stale = fixture.pair.a.verbs.bind_type1(fixture.ready.qp, handle, &unbind);
+    refused!(stale, Einval, BindType1Error::Refused(BindRefused::StaleWindow));
+    let early = fixture.pair.a.verbs.bind_type1(fixture.init, mw, &unbind);
+    refused!(early, Enotconn, BindType1Error::NotReady { state: QpState::Init });
+    let full = fixture.pair.a.verbs.bind_type1(fixture.full, mw, &unbind);
+    refused!(full, Enospc, BindType1Error::QueueFull { .. });
 }
 
 // contract: bind-invalid
@@ -680,8 +680,8 @@ fn binds_and_send_flags() {
     let end = fixture.ready;
     let mut bind = |qp, flags| {
         let access = Access::REMOTE_READ;
-        let request = MwBind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 1, access };
-        fixture.pair.a.verbs.bind_mw(qp, mw, &request)
+        let request = Type1Bind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 1, access };
+        fixture.pair.a.verbs.bind_type1(qp, mw, &request)
     };
     for flags in (0..16).map(SendFlags::from_bits_retain) {
         let wrong = flags - (SendFlags::FENCE | SendFlags::SIGNALED);
@@ -689,11 +689,11 @@ fn binds_and_send_flags() {
         if wrong.is_empty() {
             bound.unwrap_or_else(|error| panic!("{flags:?}: {error}"));
         } else {
-            let error = refused!(bound, Einval, BindMwError::Flags { .. });
-            assert_eq!(error, BindMwError::Flags { flags: wrong });
+            let error = refused!(bound, Einval, BindType1Error::Flags { .. });
+            assert_eq!(error, BindType1Error::Flags { flags: wrong });
         }
     }
-    refused!(bind(end.qp, SendFlags::from_bits_retain(1 << 9)), Einval, BindMwError::Flags { .. });
+    refused!(bind(end.qp, SendFlags::from_bits_retain(1 << 9)), Einval, BindType1Error::Flags { .. });
 }
 
 #[test]
@@ -703,13 +703,19 @@ fn binds_on_an_unreliable_connection() {
     let uc = end_in(&mut pair.a, a.pd, QpType::Uc, CAP, true);
     let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
-    let bind =
-        |flags| MwBind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 4096, access: Access::REMOTE_READ };
+    let bind = |flags| Type1Bind {
+        wr_id: 1,
+        flags,
+        mr: region.mr,
+        addr: region.buffer.addr,
+        length: 4096,
+        access: Access::REMOTE_READ,
+    };
     // Fences are for reliable transports; and UC has windows, so the state is what is wrong.
-    let fenced = pair.a.verbs.bind_mw(uc.qp, mw, &bind(SendFlags::FENCE));
-    refused!(fenced, Einval, BindMwError::Flags { flags: SendFlags::FENCE });
-    let early = pair.a.verbs.bind_mw(uc.qp, mw, &bind(SendFlags::SIGNALED));
-    refused!(early, Enotconn, BindMwError::NotReady { state: QpState::Reset });
+    let fenced = pair.a.verbs.bind_type1(uc.qp, mw, &bind(SendFlags::FENCE));
+    refused!(fenced, Einval, BindType1Error::Flags { flags: SendFlags::FENCE });
+    let early = pair.a.verbs.bind_type1(uc.qp, mw, &bind(SendFlags::SIGNALED));
+    refused!(early, Enotconn, BindType1Error::NotReady { state: QpState::Reset });
 }
 
 // contract: bind-transport
@@ -720,7 +726,7 @@ fn a_datagram_queue_pair_binds_no_windows() {
     let ud = end_in(&mut node, pd, QpType::Ud, CAP, true);
     let region = node.region(pd, 4096, ALL_ACCESS);
     let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
-    let bind = MwBind {
+    let bind = Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
         mr: region.mr,
@@ -729,9 +735,9 @@ fn a_datagram_queue_pair_binds_no_windows() {
         access: Access::REMOTE_READ,
     };
     // The transport is checked before the state.
-    refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });
+    refused!(node.verbs.bind_type1(ud.qp, mw, &bind), Einval, BindType1Error::Transport { qp_type: QpType::Ud });
     ud_to_rts(&mut node, ud.qp);
-    refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });
+    refused!(node.verbs.bind_type1(ud.qp, mw, &bind), Einval, BindType1Error::Transport { qp_type: QpType::Ud });
     node.assert_no_findings();
 }
 
@@ -754,7 +760,7 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
     loopback(&mut node, &end);
     let region = node.region(end.pd, 4096, ALL_ACCESS);
     let mw = node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap();
-    let request = MwBind {
+    let request = Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
         mr: region.mr,
@@ -764,7 +770,7 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
     };
     let mut key = node.verbs.mw(mw).unwrap().rkey;
     for n in 0..300 {
-        let next = node.verbs.bind_mw(end.qp, mw, &request).unwrap();
+        let next = node.verbs.bind_type1(end.qp, mw, &request).unwrap();
         assert_ne!(next, key, "bind {n}");
         assert_eq!(next.index(), key.index(), "the index stays");
         assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success, "bind {n}");
@@ -833,7 +839,7 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
     let fresh = pair.b.verbs.mw(mw).unwrap().rkey;
     let state = pair.b.verbs.direct().query_mkey(fresh.index()).unwrap();
     assert_eq!((state.tag, state.free), (fresh.tag(), true));
-    let bind = MwBind {
+    let bind = Type1Bind {
         wr_id: 1,
         flags: SendFlags::SIGNALED,
         mr: region.mr,
@@ -841,7 +847,7 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
         length: 100,
         access: Access::REMOTE_READ,
     };
-    let bound = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
+    let bound = pair.b.verbs.bind_type1(b.qp, mw, &bind).unwrap();
     assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
     let state = pair.b.verbs.direct().query_mkey(bound.index()).unwrap();
     assert_eq!((state.tag, state.free), (bound.tag(), false));

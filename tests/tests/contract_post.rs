@@ -1,7 +1,7 @@
 //! Posting: every row of the verbs contract's tables for sends and receives, each refusal with its errno and its error.
 
 use bareverbs::{
-    Access, BadWr, BindInfo, BindRefused, Completion, Errno, KeyTag, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
+    Access, BadWr, BindRefused, Binding, Completion, Errno, KeyTag, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
     PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
     WcOpcode, WcStatus,
 };
@@ -76,7 +76,7 @@ struct Parts<'a> {
     sges: &'a [Sge],
     remote: Remote,
     mw: MwHandle,
-    info: BindInfo,
+    info: Binding,
     /// The window that is invalidated: here, or there.
     rkey: Rkey,
 }
@@ -94,7 +94,7 @@ impl<'a> Parts<'a> {
             Op::Read => SendOp::Read { sges, remote },
             Op::CompareSwap => SendOp::CompareSwap { sge: sges[0], remote, compare: 0, swap: 1 },
             Op::FetchAdd => SendOp::FetchAdd { sge: sges[0], remote, add: 1 },
-            Op::BindMw => SendOp::BindMw { mw, tag: KeyTag(77), info },
+            Op::BindMw => SendOp::BindMw { mw, tag: KeyTag(77), binding: info },
             Op::LocalInv => SendOp::LocalInv { rkey },
         }
     }
@@ -130,9 +130,9 @@ impl Fixture {
         Self { pair, a, b, here, there, windows }
     }
 
-    fn info(&self) -> BindInfo {
+    fn info(&self) -> Binding {
         let region = &self.here;
-        BindInfo { mr: region.mr, addr: region.buffer.addr, length: 4096, access: Access::REMOTE_READ }
+        Binding { mr: region.mr, addr: region.buffer.addr, length: 4096, access: Access::REMOTE_READ }
     }
 
     fn parts<'a>(&self, sges: &'a [Sge]) -> Parts<'a> {
@@ -173,8 +173,8 @@ impl Fixture {
 fn every_opcode_of_a_reliable_connection_is_done() {
     let mut fixture = Fixture::new(QpType::Rc);
     // The peer's window that SEND_WITH_INV takes away.
-    let info = BindInfo { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
-    let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], tag: KeyTag(9), info });
+    let info = Binding { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], tag: KeyTag(9), binding: info });
     fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
     assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
     let far = fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().rkey;
@@ -542,7 +542,7 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     let mut fixture = Fixture::new(QpType::Rc);
     let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
     let (info, mw) = (fixture.info(), fixture.windows[0]);
-    let bind = SendOp::BindMw { mw, tag: KeyTag(1), info };
+    let bind = SendOp::BindMw { mw, tag: KeyTag(1), binding: info };
     let before = fixture.pair.a.verbs.mw(mw);
     let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp);
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
@@ -753,26 +753,26 @@ fn binds_and_invalidations_as_work_requests() {
     let no_write = fixture.pair.a.region(fixture.a.pd, 4096, Access::MW_BIND);
     let far = fixture.pair.a.region(other_pd, 4096, ALL_ACCESS);
     let info = fixture.info();
-    let of = |region: &Region| BindInfo { mr: region.mr, addr: region.buffer.addr, ..info };
+    let of = |region: &Region| Binding { mr: region.mr, addr: region.buffer.addr, ..info };
     use BindRefused::*;
     let cases = [
         (type1, info, Errno::Einval, WindowType { kind: MwType::Type1 }),
         (gone, info, Errno::Einval, StaleWindow),
         (foreign_window, info, Errno::Einval, StaleWindow),
-        (type2, BindInfo { mr: fixture.there.mr, ..info }, Errno::Einval, StaleRegion),
-        (type2, BindInfo { access: Access::MW_BIND, ..info }, Errno::Einval, AccessFlags { access: Access::MW_BIND }),
+        (type2, Binding { mr: fixture.there.mr, ..info }, Errno::Einval, StaleRegion),
+        (type2, Binding { access: Access::MW_BIND, ..info }, Errno::Einval, AccessFlags { access: Access::MW_BIND }),
         (elsewhere, info, Errno::Eperm, Domain),
         (type2, of(&far), Errno::Eperm, Domain),
         (type2, of(&no_bind), Errno::Eacces, NoBindRight),
-        (type2, BindInfo { access: Access::REMOTE_WRITE, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
-        (type2, BindInfo { access: Access::REMOTE_ATOMIC, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
-        (type2, BindInfo { addr: u64::MAX, length: 2, ..info }, Errno::Efault, Overflow),
-        (type2, BindInfo { length: 8193, ..info }, Errno::Erange, Range),
-        (type2, BindInfo { addr: info.addr - 1, ..info }, Errno::Erange, Range),
+        (type2, Binding { access: Access::REMOTE_WRITE, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
+        (type2, Binding { access: Access::REMOTE_ATOMIC, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
+        (type2, Binding { addr: u64::MAX, length: 2, ..info }, Errno::Efault, Overflow),
+        (type2, Binding { length: 8193, ..info }, Errno::Erange, Range),
+        (type2, Binding { addr: info.addr - 1, ..info }, Errno::Erange, Range),
     ];
     let before = fixture.free();
     for (mw, info, errno, refusal) in cases {
-        let error = fixture.post(SendFlags::empty(), SendOp::BindMw { mw, tag: KeyTag(1), info }).unwrap_err();
+        let error = fixture.post(SendFlags::empty(), SendOp::BindMw { mw, tag: KeyTag(1), binding: info }).unwrap_err();
         assert_eq!((error, error.errno()), (PostSendError::Bind(refusal), errno));
     }
     // A key that no type 2 window of the domain has.
@@ -784,10 +784,10 @@ fn binds_and_invalidations_as_work_requests() {
     assert_eq!(fixture.free(), before);
     // As many unfinished as there may be windows, and then no more.
     for tag in (0..8).map(KeyTag) {
-        fixture.send(u64::from(tag.0), SendFlags::empty(), SendOp::BindMw { mw: type2, tag, info }).unwrap();
+        fixture.send(u64::from(tag.0), SendFlags::empty(), SendOp::BindMw { mw: type2, tag, binding: info }).unwrap();
     }
     let full = fixture.free();
-    let bind = SendOp::BindMw { mw: type2, tag: KeyTag(8), info };
+    let bind = SendOp::BindMw { mw: type2, tag: KeyTag(8), binding: info };
     refused!(fixture.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
     let rkey = fixture.pair.a.verbs.mw(type2).unwrap().rkey;
     refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);

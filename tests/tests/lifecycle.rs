@@ -4,9 +4,9 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AllocPdError, Clock, CreateCqError, CreateQpError, DeviceError, Errno, Event, Machine, MwBind, MwType, Payload,
+    Access, AllocPdError, Clock, CreateCqError, CreateQpError, DeviceError, Errno, Event, Machine, MwType, Payload,
     PollEventError, PortState, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RegMrError, Remote, SendFlags, SendOp,
-    SendWr, WcStatus,
+    SendWr, Type1Bind, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Statistics, Step, TeardownReport};
 use bareverbs_mlx5_spec::CmdOpcode;
@@ -68,8 +68,8 @@ fn traffic(pair: &mut Pair, a: &End, b: &End) {
     assert_eq!(there.buffer.read(0, 8192), here.buffer.read(0, 8192));
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
     let (addr, access) = (there.buffer.addr, Access::REMOTE_WRITE);
-    let bind = MwBind { wr_id: 3, flags: SendFlags::SIGNALED, mr: there.mr, addr, length: 100, access };
-    let rkey = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
+    let bind = Type1Bind { wr_id: 3, flags: SendFlags::SIGNALED, mr: there.mr, addr, length: 100, access };
+    let rkey = pair.b.verbs.bind_type1(b.qp, mw, &bind).unwrap();
     assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
     let op = SendOp::Write { payload: Payload::Inline(b"through the window"), remote: Remote { addr, rkey } };
     pair.a.verbs.post_send(a.qp, &signaled(4, op)).unwrap();
@@ -199,8 +199,8 @@ fn a_teardown_under_load() {
     let there = pair.b.region(b.pd, 1 << 18, ALL_ACCESS);
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
     let (addr, access) = (there.buffer.addr, Access::REMOTE_READ);
-    let bind = MwBind { wr_id: 3, flags: SendFlags::empty(), mr: there.mr, addr, length: 100, access };
-    pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
+    let bind = Type1Bind { wr_id: 3, flags: SendFlags::empty(), mr: there.mr, addr, length: 100, access };
+    pair.b.verbs.bind_type1(b.qp, mw, &bind).unwrap();
     pair.b.verbs.req_notify_cq(b.cq, false).unwrap();
     for n in 0..64 {
         let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 1 << 18)]), remote: there.remote(0) };

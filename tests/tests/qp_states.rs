@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Completion, DestroyQpError, Event, Instant, Lid, ModifyQpError, Mtu, MwBind, MwHandle, MwType,
-    Payload, Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcOpcode,
+    Access, AddressVector, Completion, DestroyQpError, Event, Instant, Lid, ModifyQpError, Mtu, MwHandle, MwType, Payload, Psn,
+    QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind, WcOpcode,
     WcStatus,
 };
 use bareverbs_mlx5::Error;
@@ -467,14 +467,14 @@ fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHan
     let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
     let (wr_id, addr) = (sends.end, region.buffer.addr);
-    let bind = MwBind { wr_id, flags: SendFlags::empty(), mr: region.mr, addr, length: 64, access: Access::REMOTE_READ };
+    let bind = Type1Bind { wr_id, flags: SendFlags::empty(), mr: region.mr, addr, length: 64, access: Access::REMOTE_READ };
     let mut batch = pair.a.verbs.send_batch(a.qp);
     for n in sends {
         batch
             .post(&SendWr { wr_id: n, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } })
             .unwrap();
     }
-    batch.bind_mw(mw, &bind).unwrap();
+    batch.bind_type1(mw, &bind).unwrap();
     std::mem::forget(batch);
     mw
 }

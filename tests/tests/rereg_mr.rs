@@ -1,8 +1,8 @@
 //! Regions that change on simulated devices: which keys open what, before and after.
 
 use bareverbs::{
-    Access, DeregMrError, DmaBuffer, Errno, MrChange, MwBind, MwType, PostSendError, QpAttr, QpAttrMask, QpState, RegMrError,
-    Region, Remote, ReregMrError, SendFlags, SendWr, SgeFault, WcStatus,
+    Access, DeregMrError, DmaBuffer, Errno, MrChange, MwType, PostSendError, QpAttr, QpAttrMask, QpState, RegMrError, Region,
+    Remote, ReregMrError, SendFlags, SendWr, SgeFault, Type1Bind, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_sim::in_process::SimBuffer;
@@ -198,7 +198,7 @@ fn a_refused_change_leaves_the_region() {
     }
     // A window is bound to it.
     let mw = b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
-    let bind = |length| MwBind {
+    let bind = |length| Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
         mr: region.handle(),
@@ -207,13 +207,13 @@ fn a_refused_change_leaves_the_region() {
         access: Access::REMOTE_WRITE,
     };
     let bind_and_unbind = [bind(64), bind(0)];
-    binder.qp.send.bind_mw(mw, &bind_and_unbind[0]).unwrap();
+    binder.qp.send.bind_type1(mw, &bind_and_unbind[0]).unwrap();
     binder.wait().unwrap().result().unwrap();
     let refused = b.verbs.rereg_mr(region, &MrChange::default()).unwrap_err();
     assert_eq!((refused.error, refused.error.errno()), (DeregMrError::Busy { bindings: 1 }.into(), Errno::Ebusy));
     region = refused.returned.unwrap();
     check(&mut a, &mut b, &region);
-    binder.qp.send.bind_mw(mw, &bind_and_unbind[1]).unwrap();
+    binder.qp.send.bind_type1(mw, &bind_and_unbind[1]).unwrap();
     binder.wait().unwrap().result().unwrap();
     // What was refused has left no key behind: the device has as many as after one change.
     let region = b.verbs.rereg_mr(region, &MrChange::default()).unwrap();

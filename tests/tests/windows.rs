@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bareverbs::{
-    Access, BindMwError, BindRefused, DeallocMwError, DeregMrError, KeyTag, MwBind, MwHandle, MwType, Payload, PostSendError,
-    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Verbs, WcData,
-    WcOpcode, WcStatus,
+    Access, BindRefused, BindType1Error, DeallocMwError, DeregMrError, KeyTag, MwHandle, MwType, Payload, PostSendError,
+    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Type1Bind, Verbs,
+    WcData, WcOpcode, WcStatus,
 };
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -51,8 +51,8 @@ impl Fixture {
         Self { pair, a, b, here, there, mw }
     }
 
-    fn request(&self, at: usize, len: usize, access: Access) -> MwBind {
-        MwBind {
+    fn request(&self, at: usize, len: usize, access: Access) -> Type1Bind {
+        Type1Bind {
             wr_id: 5,
             flags: SendFlags::SIGNALED,
             mr: self.there.mr,
@@ -63,8 +63,8 @@ impl Fixture {
     }
 
     /// Binds and waits for the completion.
-    fn bind(&mut self, request: &MwBind) -> Rkey {
-        let rkey = self.pair.b.verbs.bind_mw(self.b.qp, self.mw, request).unwrap();
+    fn bind(&mut self, request: &Type1Bind) -> Rkey {
+        let rkey = self.pair.b.verbs.bind_type1(self.b.qp, self.mw, request).unwrap();
         let done = self.pair.b.completions(self.b.cq, 1)[0];
         assert_eq!((done.wr_id, done.opcode, done.status), (5, WcOpcode::BindMw, WcStatus::Success));
         assert_eq!(self.pair.b.verbs.mw(self.mw).unwrap().rkey, rkey);
@@ -129,7 +129,7 @@ fn an_unbound_window_opens_nothing() {
     fixture.refused(addr, unbound, 1);
     let bound = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
     assert_eq!(write(&mut fixture, addr, bound, 64), WcStatus::Success);
-    let after = fixture.bind(&MwBind { length: 0, ..fixture.request(0, 0, Access::empty()) });
+    let after = fixture.bind(&Type1Bind { length: 0, ..fixture.request(0, 0, Access::empty()) });
     assert_ne!(after, bound);
     assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().binding, None);
     fixture.refused(addr, bound, 1);
@@ -161,9 +161,9 @@ fn a_send_after_the_bind_may_carry_the_new_key() {
     let mut fixture = Fixture::new();
     let inbox = fixture.pair.a.region(fixture.a.pd, 64, ALL);
     fixture.pair.a.verbs.post_recv(fixture.a.qp, &bareverbs::RecvWr { wr_id: 1, sges: &[inbox.sge(0, 4)] }).unwrap();
-    let request = MwBind { flags: SendFlags::empty(), ..fixture.request(0, 4096, Access::REMOTE_WRITE) };
+    let request = Type1Bind { flags: SendFlags::empty(), ..fixture.request(0, 4096, Access::REMOTE_WRITE) };
     let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-    let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
+    let rkey = queue.bind_type1(fixture.mw, &request).unwrap();
     let bytes = rkey.get().to_be_bytes();
     queue.post(&signaled(2, SendOp::Send { payload: Payload::Inline(&bytes) })).unwrap();
     drop(queue);
@@ -210,11 +210,11 @@ fn a_failed_bind_leaves_the_window_as_it_was() {
     fixture.pair.b.verbs.modify_qp(fixture.b.qp, &sqd, QpAttrMask::STATE).unwrap();
     let requests = [
         fixture.request(100, 64, Access::REMOTE_WRITE),
-        MwBind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) },
-        MwBind { length: 0, ..fixture.request(0, 0, Access::empty()) },
+        Type1Bind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) },
+        Type1Bind { length: 0, ..fixture.request(0, 0, Access::empty()) },
     ];
     for request in &requests {
-        fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, request).unwrap();
+        fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, request).unwrap();
     }
     assert_ne!(fixture.pair.b.verbs.mw(fixture.mw).unwrap(), before);
     assert!(fixture.pair.b.verbs.dereg_mr_raw(other.mr).is_err(), "a bind in flight holds its region");
@@ -252,9 +252,9 @@ fn a_window_is_bound_on_one_queue_pair_at_a_time() {
     fixture.drain();
     let first = fixture.request(100, 64, Access::REMOTE_WRITE);
     let mw = fixture.mw;
-    let key = fixture.pair.b.verbs.bind_mw(fixture.b.qp, mw, &first).unwrap();
-    let second = MwBind { mr: other.mr, addr: other.buffer.addr, ..first };
-    let refused = fixture.pair.b.verbs.bind_mw(b2.qp, mw, &second);
+    let key = fixture.pair.b.verbs.bind_type1(fixture.b.qp, mw, &first).unwrap();
+    let second = Type1Bind { mr: other.mr, addr: other.buffer.addr, ..first };
+    let refused = fixture.pair.b.verbs.bind_type1(b2.qp, mw, &second);
     if refused.is_ok() {
         assert_eq!(fixture.pair.b.completions(b2.cq, 1)[0].status, WcStatus::Success);
     }
@@ -264,9 +264,9 @@ fn a_window_is_bound_on_one_queue_pair_at_a_time() {
     assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
     assert_eq!(write(&mut fixture, first.addr, key, 64), WcStatus::Success, "the device has done the first last");
     refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
-    refused!(refused, Ebusy, BindMwError::Refused(BindRefused::OtherQueuePair { .. }));
+    refused!(refused, Ebusy, BindType1Error::Refused(BindRefused::OtherQueuePair { .. }));
     // Now it may be bound there.
-    let key = fixture.pair.b.verbs.bind_mw(b2.qp, mw, &second).unwrap();
+    let key = fixture.pair.b.verbs.bind_type1(b2.qp, mw, &second).unwrap();
     assert_eq!(fixture.pair.b.completions(b2.cq, 1)[0].status, WcStatus::Success);
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
     assert_eq!(write(&mut fixture, second.addr, key, 64), WcStatus::Success);
@@ -296,8 +296,8 @@ fn an_invalidation_that_is_polled_late_frees_no_region() {
     };
     let mut keys = Vec::new();
     for tag in [0x42, 0x43, 0x42] {
-        let info = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
-        let bind = |tag| signaled(9, SendOp::BindMw { mw, tag, info });
+        let info = bareverbs::Binding { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+        let bind = |tag| signaled(9, SendOp::BindMw { mw, tag, binding: info });
         if let Some(rkey) = keys.last() {
             let same = fixture.pair.b.verbs.post_send(qp, &bind(Rkey::tag(*rkey)));
             refused!(same, Ebusy, PostSendError::Bind(BindRefused::KeyInUse { .. }));
@@ -327,7 +327,7 @@ fn a_window_is_busy_while_binds_of_it_are_in_flight() {
     let mut fixture = Fixture::new();
     fixture.drain();
     for _ in 0..2 {
-        fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+        fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
     }
     let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
     refused!(fixture.pair.b.verbs.dealloc_mw(fixture.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
@@ -346,7 +346,7 @@ fn a_window_is_busy_while_binds_of_it_are_in_flight() {
         let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type1).unwrap();
         let request = fixture.request(0, 64, Access::REMOTE_WRITE);
         let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-        let key = batch.bind_mw(mw, &request).unwrap();
+        let key = batch.bind_type1(mw, &request).unwrap();
         std::mem::forget(batch);
         refused!(fixture.pair.b.verbs.dealloc_mw(mw), Ebusy, DeallocMwError::Busy { binds: 1 });
         if reset {
@@ -370,9 +370,9 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     let bound = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
     let addr = fixture.there.buffer.addr;
     let nonsense = [
-        MwBind { access: Access::LOCAL_WRITE, ..fixture.request(0, 0, Access::empty()) },
-        MwBind { access: Access::from_bits_retain(u32::MAX), ..fixture.request(0, 0, Access::empty()) },
-        MwBind { addr: u64::MAX, mr: bareverbs::MrHandle::NONE, ..fixture.request(0, 0, Access::MW_BIND) },
+        Type1Bind { access: Access::LOCAL_WRITE, ..fixture.request(0, 0, Access::empty()) },
+        Type1Bind { access: Access::from_bits_retain(u32::MAX), ..fixture.request(0, 0, Access::empty()) },
+        Type1Bind { addr: u64::MAX, mr: bareverbs::MrHandle::NONE, ..fixture.request(0, 0, Access::MW_BIND) },
     ];
     for unbind in &nonsense {
         fixture.bind(unbind);
@@ -381,10 +381,10 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     fixture.refused(addr, bound, 1);
     // Of a type 2 window too.
     let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
-    let bind = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 64, access: Access::REMOTE_READ };
-    let unbind = bareverbs::BindInfo { mr: bareverbs::MrHandle::NONE, addr: 3, length: 0, access: Access::LOCAL_WRITE };
+    let bind = bareverbs::Binding { mr: fixture.there.mr, addr, length: 64, access: Access::REMOTE_READ };
+    let unbind = bareverbs::Binding { mr: bareverbs::MrHandle::NONE, addr: 3, length: 0, access: Access::LOCAL_WRITE };
     for (tag, info) in [(KeyTag(1), bind), (KeyTag(2), unbind)] {
-        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, info })).unwrap();
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, binding: info })).unwrap();
         assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
         assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
     }
@@ -411,8 +411,8 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
     let addr = fixture.there.buffer.addr;
     let bind = |fixture: &mut Fixture, tag: KeyTag| {
-        let info = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
-        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, info })).unwrap();
+        let info = bareverbs::Binding { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, binding: info })).unwrap();
         let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
         assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
         fixture.pair.b.verbs.mw(mw).unwrap().rkey
@@ -460,11 +460,11 @@ fn an_invalidation_costs_the_same_in_a_large_table() {
             node.verbs.alloc_mw(end.pd, MwType::Type2).unwrap()
         })
         .collect();
-    let info = bareverbs::BindInfo { mr: region.mr, addr: region.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let info = bareverbs::Binding { mr: region.mr, addr: region.buffer.addr, length: 64, access: Access::REMOTE_READ };
     let mut least = [Duration::MAX; 2];
     for tag in 1..100 {
         for (least, mw) in least.iter_mut().zip([windows[0], windows[WINDOWS - 1]]) {
-            node.verbs.post_send(end.qp, &signaled(1, SendOp::BindMw { mw, tag: KeyTag(tag), info })).unwrap();
+            node.verbs.post_send(end.qp, &signaled(1, SendOp::BindMw { mw, tag: KeyTag(tag), binding: info })).unwrap();
             assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
             let rkey = node.verbs.mw(mw).unwrap().rkey;
             let mut batch = node.verbs.send_batch(end.qp);
@@ -484,9 +484,9 @@ fn a_bind_fences_what_follows_it() {
     // A write by the peer's queue pair to itself would not show the order; a window bound and used on one queue does.
     let mut fixture = Fixture::new();
     for n in 0..50_usize {
-        let request = MwBind { flags: SendFlags::empty(), ..fixture.request(n, 64, Access::REMOTE_WRITE) };
+        let request = Type1Bind { flags: SendFlags::empty(), ..fixture.request(n, 64, Access::REMOTE_WRITE) };
         let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-        let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
+        let rkey = queue.bind_type1(fixture.mw, &request).unwrap();
         let op = SendOp::Read { sges: &[fixture.there.sge(8192, 8)], remote: fixture.here.remote(0) };
         queue.post(&SendWr { wr_id: n as u64, flags: SendFlags::SIGNALED, op }).unwrap();
         drop(queue);
@@ -548,13 +548,13 @@ fn a_reset_drops_a_bind_that_the_device_did_not_do() {
         let other = fixture.pair.b.region(fixture.b.pd, 8192, ALL);
         let kept = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
         let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
-        let request = MwBind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) };
+        let request = Type1Bind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) };
         if rung {
             fixture.drain();
-            fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &request).unwrap();
+            fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, &request).unwrap();
         } else {
             let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-            batch.bind_mw(fixture.mw, &request).unwrap();
+            batch.bind_type1(fixture.mw, &request).unwrap();
             std::mem::forget(batch);
         }
         fixture.reconnect();
@@ -573,8 +573,8 @@ fn a_reset_drops_a_type_2_bind_after_an_invalidation_that_the_device_did_not_do(
     let (qp, cq) = (fixture.b.qp, fixture.b.cq);
     let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
     let info =
-        bareverbs::BindInfo { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
-    let bind = |tag| SendOp::BindMw { mw, tag: KeyTag(tag), info };
+        bareverbs::Binding { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let bind = |tag| SendOp::BindMw { mw, tag: KeyTag(tag), binding: info };
     fixture.pair.b.verbs.post_send(qp, &signaled(1, bind(0x11))).unwrap();
     assert_eq!(fixture.pair.b.completions(cq, 1)[0].status, WcStatus::Success);
     let rkey = fixture.pair.b.verbs.mw(mw).unwrap().rkey;
@@ -594,7 +594,7 @@ fn a_reset_drops_a_type_2_bind_after_an_invalidation_that_the_device_did_not_do(
 #[test]
 fn a_reset_keeps_a_bind_that_the_device_has_done() {
     let mut fixture = Fixture::new();
-    let key = fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+    let key = fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
     fixture.pair.world.advance(core::time::Duration::from_millis(1));
     // Its completion is never taken: the RESET drops it.
     fixture.reconnect();

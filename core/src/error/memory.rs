@@ -228,7 +228,7 @@ operation_error! {
 
 operation_error! {
     /// Why a window was not bound; window and queue are as before.
-    pub enum BindMwError {
+    pub enum BindType1Error {
         /// The transport has no windows.
         Transport {
             /// Transport of the queue pair.

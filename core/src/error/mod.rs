@@ -5,7 +5,7 @@ mod queue;
 mod request;
 
 pub use memory::{
-    AllocMwError, AllocPdError, BindMwError, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
+    AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
     ReregMrError,
 };
 pub use queue::{

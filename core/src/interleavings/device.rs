@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 use crate::sync::Ordering;
 use crate::{
-    AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
+    AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
     EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
     Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
@@ -393,7 +393,7 @@ impl SendWriter for Writer<'_> {
         1
     }
 
-    fn bind_blocks(_bind: &Bind) -> u32 {
+    fn bind_blocks(_bind: &BindOp) -> u32 {
         1
     }
 
@@ -413,7 +413,7 @@ impl SendWriter for Writer<'_> {
 
     fn put_atomic(&mut self, _at: u32, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
 
-    fn put_bind(&mut self, _at: u32, _bind: &Bind, _flags: SendFlags) {}
+    fn put_bind(&mut self, _at: u32, _bind: &BindOp, _flags: SendFlags) {}
 
     fn put_local_inv(&mut self, _at: u32, _rkey: Rkey, _flags: SendFlags) {}
 

@@ -5,10 +5,10 @@ use loom::thread;
 use super::{BASE, Harness};
 use crate::sync::Ordering;
 use crate::sync::modelled::check;
-use crate::{Access, BindMwError, BindRefused, Completion, DeregMrError, MrHandle, MwBind, MwType, SendFlags};
+use crate::{Access, BindRefused, BindType1Error, Completion, DeregMrError, MrHandle, MwType, SendFlags, Type1Bind};
 
-const fn bind(mr: MrHandle, wr_id: u64) -> MwBind {
-    MwBind { wr_id, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_WRITE }
+const fn bind(mr: MrHandle, wr_id: u64) -> Type1Bind {
+    Type1Bind { wr_id, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_WRITE }
 }
 
 /// A window is never bound to a region that is gone.
@@ -18,11 +18,11 @@ fn a_bind_holds_its_region_or_comes_too_late() {
         let mut harness = Harness::new(true);
         let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
         let (mut sends, mr) = (harness.verbs.take_qp(harness.qp).send, harness.mr);
-        let sender = thread::spawn(move || sends.bind_mw(mw, &bind(mr, 1)));
+        let sender = thread::spawn(move || sends.bind_type1(mw, &bind(mr, 1)));
         let gone = harness.verbs.dereg_mr_raw(mr);
         match (sender.join().unwrap(), gone) {
             (Ok(_), Err(DeregMrError::Busy { bindings: 1 })) => {}
-            (Err(BindMwError::Refused(BindRefused::StaleRegion)), Ok(())) => {}
+            (Err(BindType1Error::Refused(BindRefused::StaleRegion)), Ok(())) => {}
             wrong => panic!("{wrong:?}"),
         }
     });
@@ -36,9 +36,9 @@ fn a_completion_of_a_bind_ends_it() {
         let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
         let (mut sends, mr) = (harness.verbs.take_qp(harness.qp).send, harness.mr);
         let mut queue = harness.verbs.take_cq(harness.cq);
-        sends.bind_mw(mw, &bind(mr, 1)).unwrap();
+        sends.bind_type1(mw, &bind(mr, 1)).unwrap();
         let sender = thread::spawn(move || {
-            sends.bind_mw(mw, &bind(mr, 2)).unwrap();
+            sends.bind_type1(mw, &bind(mr, 2)).unwrap();
         });
         let mut given = 0;
         let mut out = [Completion::EMPTY; 2];

@@ -5,19 +5,19 @@ use super::post::send;
 use super::{ALL_RIGHTS, BASE, Harness, LENGTH, register, set_state};
 use crate::sync::Ordering;
 use crate::{
-    Access, AllocMwError, BindInfo, BindMwError, BindRefused, Binding, DeallocMwError, DeregMrError, Errno, KeyTag, MwBind,
-    MwHandle, MwInfo, MwType, PostSendError, QpInit, QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, WcData,
-    WcOpcode, WcStatus,
+    Access, AllocMwError, BindRefused, BindType1Error, Binding, DeallocMwError, DeregMrError, Errno, KeyTag, MwHandle, MwInfo,
+    MwType, PostSendError, QpInit, QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, Type1Bind, WcData, WcOpcode,
+    WcStatus,
 };
 
-fn bind(harness: &Harness, offset: u64, length: u64) -> MwBind {
+fn bind(harness: &Harness, offset: u64, length: u64) -> Type1Bind {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    MwBind { wr_id: 9, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE + offset, length, access }
+    Type1Bind { wr_id: 9, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE + offset, length, access }
 }
 
 fn post(harness: &mut Harness, mw: MwHandle, offset: u64, length: u64) -> Rkey {
     let bind = bind(harness, offset, length);
-    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap()
+    harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap()
 }
 
 fn info(harness: &Harness, mw: MwHandle) -> MwInfo {
@@ -25,9 +25,9 @@ fn info(harness: &Harness, mw: MwHandle) -> MwInfo {
 }
 
 /// Checks that a bind fails with this errno and changes nothing.
-fn refused(harness: &mut Harness, mw: MwHandle, bind: &MwBind, errno: Errno) -> BindMwError {
+fn refused(harness: &mut Harness, mw: MwHandle, bind: &Type1Bind, errno: Errno) -> BindType1Error {
     let before = (harness.verbs.mw(mw), harness.verbs.qp(harness.qp).unwrap().send_blocks);
-    let error = harness.verbs.bind_mw(harness.qp, mw, bind).unwrap_err();
+    let error = harness.verbs.bind_type1(harness.qp, mw, bind).unwrap_err();
     assert_eq!(error.errno(), errno, "{error}");
     assert_eq!((harness.verbs.mw(mw), harness.verbs.qp(harness.qp).unwrap().send_blocks), before);
     error
@@ -44,18 +44,18 @@ fn arguments_that_make_no_sense_come_first() {
     set_state(&harness.verbs, harness.qp, QpState::Init);
     let stale_mr = register(&mut harness.verbs, harness.pd, BASE, 64, ALL_RIGHTS).unwrap();
     harness.verbs.dereg_mr_raw(stale_mr).unwrap();
-    refused(&mut harness, mw, &MwBind { mr: stale_mr, ..good }, Errno::Einval);
+    refused(&mut harness, mw, &Type1Bind { mr: stale_mr, ..good }, Errno::Einval);
     refused(&mut harness, two, &good, Errno::Einval);
     for access in [1 << 12, Access::LOCAL_WRITE.bits(), Access::MW_BIND.bits()] {
-        refused(&mut harness, mw, &MwBind { access: Access::from_bits_retain(access), ..good }, Errno::Einval);
+        refused(&mut harness, mw, &Type1Bind { access: Access::from_bits_retain(access), ..good }, Errno::Einval);
     }
     for flags in [SendFlags::SOLICITED, SendFlags::INLINE, SendFlags::from_bits_retain(1 << 9)] {
-        let error = refused(&mut harness, mw, &MwBind { flags, ..good }, Errno::Einval);
-        assert_eq!(error, BindMwError::Flags { flags });
+        let error = refused(&mut harness, mw, &Type1Bind { flags, ..good }, Errno::Einval);
+        assert_eq!(error, BindType1Error::Flags { flags });
     }
     harness.verbs.dealloc_mw(mw).unwrap();
-    let stale = harness.verbs.bind_mw(harness.qp, mw, &good).unwrap_err();
-    assert_eq!(stale, BindMwError::Refused(BindRefused::StaleWindow));
+    let stale = harness.verbs.bind_type1(harness.qp, mw, &good).unwrap_err();
+    assert_eq!(stale, BindType1Error::Refused(BindRefused::StaleWindow));
     let mut harness = Harness::with(QpType::Ud, false);
     let mw = harness.window(MwType::Type1);
     let good = bind(&harness, 0, 64);
@@ -73,29 +73,29 @@ fn then_the_state_then_domains_rights_and_range() {
     let unbindable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::LOCAL_WRITE).unwrap();
     let readable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::MW_BIND).unwrap();
     // Each bind fails every later check too.
-    let worst = MwBind { addr: u64::MAX, ..bind(&harness, 0, 64) };
+    let worst = Type1Bind { addr: u64::MAX, ..bind(&harness, 0, 64) };
 
     set_state(&harness.verbs, harness.qp, QpState::Rtr);
-    refused(&mut harness, foreign_mw, &MwBind { mr: foreign_mr, ..worst }, Errno::Enotconn);
+    refused(&mut harness, foreign_mw, &Type1Bind { mr: foreign_mr, ..worst }, Errno::Enotconn);
     set_state(&harness.verbs, harness.qp, QpState::Rts);
-    refused(&mut harness, mw, &MwBind { mr: foreign_mr, ..worst }, Errno::Eperm);
+    refused(&mut harness, mw, &Type1Bind { mr: foreign_mr, ..worst }, Errno::Eperm);
     refused(&mut harness, foreign_mw, &worst, Errno::Eperm);
-    refused(&mut harness, mw, &MwBind { mr: unbindable, ..worst }, Errno::Eacces);
-    refused(&mut harness, mw, &MwBind { mr: readable, ..worst }, Errno::Eacces);
-    refused(&mut harness, mw, &MwBind { mr: readable, access: Access::REMOTE_ATOMIC, ..worst }, Errno::Eacces);
+    refused(&mut harness, mw, &Type1Bind { mr: unbindable, ..worst }, Errno::Eacces);
+    refused(&mut harness, mw, &Type1Bind { mr: readable, ..worst }, Errno::Eacces);
+    refused(&mut harness, mw, &Type1Bind { mr: readable, access: Access::REMOTE_ATOMIC, ..worst }, Errno::Eacces);
     refused(&mut harness, mw, &worst, Errno::Efault);
     let good = bind(&harness, 0, 64);
-    harness.verbs.bind_mw(harness.qp, mw, &MwBind { mr: readable, access: Access::REMOTE_READ, ..good }).unwrap();
+    harness.verbs.bind_type1(harness.qp, mw, &Type1Bind { mr: readable, access: Access::REMOTE_READ, ..good }).unwrap();
 
     // The queue is full from here on, and there is no room to remember either.
     for n in 0..13 {
         harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    refused(&mut harness, mw, &MwBind { addr: BASE - 1, ..good }, Errno::Erange);
-    refused(&mut harness, mw, &MwBind { addr: BASE + LENGTH - 63, ..good }, Errno::Erange);
-    refused(&mut harness, mw, &MwBind { length: LENGTH + 1, ..good }, Errno::Erange);
+    refused(&mut harness, mw, &Type1Bind { addr: BASE - 1, ..good }, Errno::Erange);
+    refused(&mut harness, mw, &Type1Bind { addr: BASE + LENGTH - 63, ..good }, Errno::Erange);
+    refused(&mut harness, mw, &Type1Bind { length: LENGTH + 1, ..good }, Errno::Erange);
     let full = refused(&mut harness, mw, &good, Errno::Enospc);
-    assert_eq!(full, BindMwError::QueueFull { needed: 3, free: 0 });
+    assert_eq!(full, BindType1Error::QueueFull { needed: 3, free: 0 });
 }
 
 // contract: bind-records-full
@@ -106,7 +106,7 @@ fn only_as_many_binds_as_windows_are_remembered() {
     post(&mut harness, mw, 0, 64);
     post(&mut harness, mw, 64, 64);
     let third = bind(&harness, 128, 64);
-    assert_eq!(refused(&mut harness, mw, &third, Errno::Enomem), BindMwError::TooManyPendingBinds);
+    assert_eq!(refused(&mut harness, mw, &third, Errno::Enomem), BindType1Error::TooManyPendingBinds);
     harness.complete(0, WcStatus::Success);
     harness.poll().unwrap();
     post(&mut harness, mw, 128, 64);
@@ -155,9 +155,9 @@ fn length_zero_unbinds_and_ignores_the_rest() {
     post(&mut harness, mw, 0, 64);
     let stale = register(&mut harness.verbs, harness.pd, BASE, 64, ALL_RIGHTS).unwrap();
     harness.verbs.dereg_mr_raw(stale).unwrap();
-    let unbind = MwBind { mr: stale, addr: u64::MAX, length: 0, ..bind(&harness, 0, 0) };
+    let unbind = Type1Bind { mr: stale, addr: u64::MAX, length: 0, ..bind(&harness, 0, 0) };
     let before = info(&harness, mw).rkey;
-    let after = harness.verbs.bind_mw(harness.qp, mw, &unbind).unwrap();
+    let after = harness.verbs.bind_type1(harness.qp, mw, &unbind).unwrap();
     assert_ne!(before, after);
     assert_eq!(info(&harness, mw).binding, None);
 }
@@ -206,8 +206,8 @@ fn of_several_binds_of_one_window_each_restores_what_it_found() {
 fn an_unsignaled_bind_is_retired_by_a_later_completion() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type1);
-    let bind = MwBind { flags: SendFlags::empty(), ..bind(&harness, 0, 64) };
-    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    let bind = Type1Bind { flags: SendFlags::empty(), ..bind(&harness, 0, 64) };
+    harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     harness.verbs.post_send(harness.qp, &send(2, &[])).unwrap();
     let bound = info(&harness, mw);
     // The send fails: the bind before it has succeeded.
@@ -226,8 +226,8 @@ fn a_region_is_held_by_its_windows_and_by_what_a_failed_bind_would_bring_back() 
     harness.complete(0, WcStatus::Success);
     harness.poll().unwrap();
     let other = register(&mut harness.verbs, harness.pd, BASE, LENGTH, ALL_RIGHTS).unwrap();
-    let rebind = MwBind { mr: other, ..bind(&harness, 0, 64) };
-    harness.verbs.bind_mw(harness.qp, mw, &rebind).unwrap();
+    let rebind = Type1Bind { mr: other, ..bind(&harness, 0, 64) };
+    harness.verbs.bind_type1(harness.qp, mw, &rebind).unwrap();
     let held = DeregMrError::Busy { bindings: 1 };
     let busy = Err(held);
     assert_eq!((harness.verbs.dereg_mr_raw(harness.mr), harness.verbs.dereg_mr_raw(other)), (busy, busy));
@@ -264,16 +264,16 @@ fn binds_of_a_window_are_in_flight_on_one_queue_pair_at_a_time() {
     for kind in [MwType::Type1, MwType::Type2] {
         let (mw, mr) = (harness.window(kind), harness.region(ALL_RIGHTS));
         let refused = BindRefused::OtherQueuePair { qp: harness.qp };
-        let (first, second) = (bind(&harness, 0, 64), MwBind { mr, ..bind(&harness, 0, 64) });
-        let info2 = BindInfo { mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        let (first, second) = (bind(&harness, 0, 64), Type1Bind { mr, ..bind(&harness, 0, 64) });
+        let info2 = Binding { mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
         match kind {
             MwType::Type1 => {
                 let mut batch = harness.verbs.send_batch(harness.qp);
-                batch.bind_mw(mw, &first).unwrap();
+                batch.bind_type1(mw, &first).unwrap();
                 core::mem::forget(batch);
-                let unbind = MwBind { length: 0, ..second };
+                let unbind = Type1Bind { length: 0, ..second };
                 for bind in [&second, &unbind] {
-                    assert_eq!(harness.verbs.bind_mw(other, mw, bind), Err(BindMwError::Refused(refused)));
+                    assert_eq!(harness.verbs.bind_type1(other, mw, bind), Err(BindType1Error::Refused(refused)));
                 }
                 harness.verbs.ring_send_queue(harness.qp);
             }
@@ -291,7 +291,7 @@ fn binds_of_a_window_are_in_flight_on_one_queue_pair_at_a_time() {
         assert_eq!(harness.poll().unwrap()[0].status, WcStatus::Success);
         // Done: now the other may.
         if kind == MwType::Type1 {
-            harness.verbs.bind_mw(other, mw, &second).unwrap();
+            harness.verbs.bind_type1(other, mw, &second).unwrap();
             assert!(harness.device().execute(other_qpn));
             assert_eq!(harness.poll_of(other_cq).unwrap()[0].status, WcStatus::Success);
             assert_eq!(harness.verbs.dereg_mr_raw(mr), Err(DeregMrError::Busy { bindings: 1 }));
@@ -308,7 +308,7 @@ fn a_window_is_not_bound_again_with_the_key_of_a_binding_that_it_may_have() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type2);
     let key = bind_type2(&mut harness, mw, 7);
-    let info = BindInfo { mr: harness.mr, addr: BASE, length: 8, access: Access::REMOTE_READ };
+    let info = Binding { mr: harness.mr, addr: BASE, length: 8, access: Access::REMOTE_READ };
     let same = SendWr::bind_mw(mw, KeyTag(7), info);
     let refused = Err(PostSendError::Bind(BindRefused::KeyInUse { rkey: key }));
     assert_eq!(harness.verbs.post_send(harness.qp, &same), refused);
@@ -359,9 +359,9 @@ fn a_bind_without_a_doorbell_ends_with_reset() {
     assert!(harness.device().execute(harness.qpn()));
     harness.poll().unwrap();
     let bound = info(&harness, mw);
-    let rebind = MwBind { mr: other, ..bind(&harness, 0, 64) };
+    let rebind = Type1Bind { mr: other, ..bind(&harness, 0, 64) };
     let mut batch = harness.verbs.send_batch(harness.qp);
-    batch.bind_mw(mw, &rebind).unwrap();
+    batch.bind_type1(mw, &rebind).unwrap();
     core::mem::forget(batch);
     harness.step(harness.qp, QpState::Reset);
     assert_eq!(info(&harness, mw), bound);
@@ -494,7 +494,7 @@ fn binds_go_into_a_batch_with_what_follows_them() {
     let mw = harness.window(MwType::Type1);
     let good = bind(&harness, 0, 64);
     let mut batch = harness.verbs.send_batch(harness.qp);
-    batch.bind_mw(mw, &good).unwrap();
+    batch.bind_type1(mw, &good).unwrap();
     batch.post(&send(2, &[])).unwrap();
     drop(batch);
     assert_eq!(harness.device().doorbells, [(harness.qpn(), 4, true)]);
@@ -516,8 +516,8 @@ fn the_peer_invalidates_type_two_windows() {
 
 /// Binds a type 2 window to the start of the region; gives its new key.
 fn bind_type2(harness: &mut Harness, mw: MwHandle, tag: u8) -> Rkey {
-    let binding = BindInfo { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let op = SendOp::BindMw { mw, tag: KeyTag(tag), info: binding };
+    let binding = Binding { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let op = SendOp::BindMw { mw, tag: KeyTag(tag), binding: binding };
     harness.verbs.post_send(harness.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     info(harness, mw).rkey
 }
@@ -536,7 +536,7 @@ fn the_request_after_a_bind_is_marked() {
         flags
     };
     let first = bind(&harness, 0, 64);
-    harness.verbs.bind_mw(harness.qp, mw, &first).unwrap();
+    harness.verbs.bind_type1(harness.qp, mw, &first).unwrap();
     harness.verbs.post_send(harness.qp, &send(1, &sges)).unwrap();
     harness.verbs.post_send(harness.qp, &send(2, &sges)).unwrap();
     assert_eq!(marks(&harness), [false, true, false]);
@@ -544,7 +544,7 @@ fn the_request_after_a_bind_is_marked() {
     while harness.device().execute(qpn) {}
     harness.poll().unwrap();
     let (mr, access) = (harness.mr, Access::REMOTE_READ);
-    let type2 = SendWr::bind_mw(two, KeyTag(7), BindInfo { mr, addr: BASE, length: 64, access });
+    let type2 = SendWr::bind_mw(two, KeyTag(7), Binding { mr, addr: BASE, length: 64, access });
     let mut batch = harness.verbs.send_batch(harness.qp);
     batch.post(&type2).unwrap();
     core::mem::forget(batch);
@@ -554,7 +554,7 @@ fn the_request_after_a_bind_is_marked() {
     while harness.device().execute(qpn) {}
     harness.poll().unwrap();
     let (before, refused) = (bind(&harness, 0, 64), SendWr { flags: SendFlags::AFTER_BIND, ..send(5, &sges) });
-    harness.verbs.bind_mw(harness.qp, mw, &before).unwrap();
+    harness.verbs.bind_type1(harness.qp, mw, &before).unwrap();
     let error = harness.verbs.post_send(harness.qp, &refused).unwrap_err();
     assert_eq!(error, crate::PostSendError::Flags { flags: SendFlags::AFTER_BIND });
     harness.step(harness.qp, QpState::Reset);

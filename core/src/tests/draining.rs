@@ -5,8 +5,8 @@ use super::mock::Mock;
 use super::post::send;
 use super::{BASE, Harness, attributes};
 use crate::{
-    Access, AsyncEvent, CompletionQueue, CreateQpError, Errno, Event, ModifyQpError, MwBind, MwType, PollCqError, QpAttrMask,
-    QpInit, QpState, QpType, SendFlags, WcStatus,
+    Access, AsyncEvent, CompletionQueue, CreateQpError, Errno, Event, ModifyQpError, MwType, PollCqError, QpAttrMask, QpInit,
+    QpState, QpType, SendFlags, Type1Bind, WcStatus,
 };
 
 fn ids(queue: &mut CompletionQueue<'static, Mock>) -> std::vec::Vec<u64> {
@@ -105,8 +105,14 @@ fn completions_that_are_being_taken_end_with_the_reset() {
 fn completions_that_are_being_taken_go_on_after_the_reset() {
     let mut harness = Harness::new();
     let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
-    let bind =
-        MwBind { wr_id: 10, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let bind = Type1Bind {
+        wr_id: 10,
+        flags: SendFlags::SIGNALED,
+        mr: harness.mr,
+        addr: BASE,
+        length: 64,
+        access: Access::REMOTE_READ,
+    };
     for n in 0..8 {
         harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
@@ -118,7 +124,7 @@ fn completions_that_are_being_taken_go_on_after_the_reset() {
     assert_eq!(completions.next(), None);
     harness.connect(harness.qp);
     harness.verbs.post_send(harness.qp, &crate::SendWr { flags: SendFlags::empty(), ..send(9, &[]) }).unwrap();
-    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     while harness.device().execute(qpn) {}
     assert_eq!(completions.next().unwrap().unwrap().wr_id, 10);
     harness.verbs.dealloc_mw(mw).unwrap();
@@ -259,15 +265,15 @@ fn a_dropped_completion_of_a_bind_ends_no_later_bind() {
     let mut harness = Harness::new();
     let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
     let bind =
-        MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let key = harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+        Type1Bind { wr_id: 1, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let key = harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     assert!(harness.device().execute(qpn));
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.step(harness.qp, QpState::Reset);
     assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
     assert_eq!(ids(&mut queue), []);
     harness.connect(harness.qp);
-    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     assert_eq!(harness.binds(), 1);
     harness.device().break_qp(qpn);
     assert!(harness.device().execute(qpn));

@@ -4,10 +4,10 @@ use core::ops::{Deref, DerefMut};
 use std::vec::Vec;
 
 use bareverbs::{
-    BadWr, BindMwError, Completion, CompletionQueue, Completions, CqHandle, CreateCqError, CreateQpError, DestroyCqError,
-    DestroyQpError, ModifyQpError, MwBind, MwHandle, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider,
-    QpAttr, QpAttrMask, QpHandle, QpInit, QpState, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue, SendWr,
-    Verbs,
+    BadWr, BindType1Error, Completion, CompletionQueue, Completions, CqHandle, CreateCqError, CreateQpError, DestroyCqError,
+    DestroyQpError, ModifyQpError, MwHandle, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider, QpAttr,
+    QpAttrMask, QpHandle, QpInit, QpState, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue, SendWr,
+    Type1Bind, Verbs,
 };
 
 /// [`Verbs`] and the queues that they made.
@@ -217,8 +217,8 @@ impl<P: Provider> KeptVerbs<P> {
     }
 
     /// Binds a type 1 window.
-    pub fn bind_mw(&mut self, qp: QpHandle, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
-        self.send(qp).bind_mw(mw, bind)
+    pub fn bind_type1(&mut self, qp: QpHandle, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
+        self.send(qp).bind_type1(mw, bind)
     }
 
     /// Posts a receive.

@@ -9,9 +9,9 @@ use super::post::send;
 use super::region::Buffer;
 use super::{ALL_RIGHTS, BASE, Harness, attributes};
 use crate::{
-    Access, AsyncEvent, BindMwError, Completion, DeregMrError, DeviceLoss, Errno, Event, MwBind, MwType, NotifyCqError,
-    Payload, PollCqError, PollEventError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawKind,
-    RecvWr, RegMrError, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus,
+    Access, AsyncEvent, BindType1Error, Completion, DeregMrError, DeviceLoss, Errno, Event, MwType, NotifyCqError, Payload,
+    PollCqError, PollEventError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawKind, RecvWr,
+    RegMrError, SendFlags, SendOp, SendWr, Type1Bind, WcData, WcOpcode, WcStatus,
 };
 
 const LOST: PollCqError = PollCqError::DeviceLost { loss: DeviceLoss::Reset };
@@ -187,8 +187,8 @@ fn binds_are_flushed_and_leave_the_window_as_it_was() {
     let before = harness.verbs.mw(mw).unwrap();
     for wr_id in 1..=2 {
         let flags = if wr_id == 1 { SendFlags::empty() } else { SendFlags::SIGNALED };
-        let bind = MwBind { wr_id, flags, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-        harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+        let bind = Type1Bind { wr_id, flags, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     }
     assert_eq!(harness.binds(), 2);
     lose(&mut harness);
@@ -233,10 +233,10 @@ fn requests_without_a_doorbell_are_flushed() {
         let mut harness = Harness::new();
         let mw = harness.window(MwType::Type1);
         let (mr, access) = (harness.mr, Access::empty());
-        let bind = MwBind { wr_id: 2, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access };
+        let bind = Type1Bind { wr_id: 2, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access };
         let mut batch = harness.verbs.send_batch(harness.qp);
         batch.post(&send(1, &[])).unwrap();
-        batch.bind_mw(mw, &bind).unwrap();
+        batch.bind_type1(mw, &bind).unwrap();
         core::mem::forget(batch);
         lose(&mut harness);
         if is_polled {
@@ -352,8 +352,8 @@ fn every_call_fails_and_takes_nothing() {
     assert_eq!(verbs.send_batch(qp).post(&send(1, &[])), Err(PostSendError::DeviceLost { loss }));
     assert_eq!(verbs.post_recv(qp, &recv(1)), Err(PostRecvError::DeviceLost { loss }));
     assert_eq!(verbs.post_recv_list(qp, &[recv(1)]).unwrap_err().error, PostRecvError::DeviceLost { loss });
-    let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access: Access::empty() };
-    assert_eq!(verbs.bind_mw(qp, mw, &bind), Err(BindMwError::DeviceLost { loss }));
+    let bind = Type1Bind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access: Access::empty() };
+    assert_eq!(verbs.bind_type1(qp, mw, &bind), Err(BindType1Error::DeviceLost { loss }));
     assert_eq!(verbs.req_notify_cq(cq, false), Err(NotifyCqError::DeviceLost { loss }));
     for error in [PostSendError::DeviceLost { loss }.errno(), PostRecvError::DeviceLost { loss }.errno()] {
         assert_eq!(error, Errno::Eio);
@@ -400,8 +400,8 @@ fn a_reset_that_finds_the_loss_leaves_its_mark() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type1);
     let (mr, access) = (harness.mr, Access::REMOTE_READ);
-    let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access };
-    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    let bind = Type1Bind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE, length: 64, access };
+    harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
     harness.device().lose_after = Some(1);
     harness.verbs.modify_qp(harness.qp, &attributes(QpState::Reset), QpAttrMask::STATE).unwrap();
     let loss = DeviceLoss::Gone;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::{
-    Access, AddressVector, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
+    Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
     EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
     Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Datagram { remote_qpn: Qpn, bytes: u32, imm: Option<[u8; 4]>, encoded: u64 },
     Read,
     Atomic,
-    Bind(Bind),
+    Bind(BindOp),
     LocalInv(Rkey),
 }
 
@@ -886,7 +886,7 @@ impl SendWriter for MockWriter<'_> {
         blocks(head(opcode) + len + 4)
     }
 
-    fn bind_blocks(bind: &Bind) -> u32 {
+    fn bind_blocks(bind: &BindOp) -> u32 {
         if bind.length == 0 { UNBIND_BLOCKS } else { BIND_BLOCKS }
     }
 
@@ -920,7 +920,7 @@ impl SendWriter for MockWriter<'_> {
         self.put(at, Kind::Atomic, flags);
     }
 
-    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
+    fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags) {
         self.put(at, Kind::Bind(*bind), flags);
     }
 

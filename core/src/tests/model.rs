@@ -14,9 +14,9 @@ use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, attributes, register};
 use crate::kept_verbs::KeptVerbs;
 use crate::{
-    Access, BindInfo, BindMwError, BindRefused, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwBind,
-    MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState,
-    QpType, Qpn, RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Storage, Verbs, WcData, WcOpcode,
+    Access, BindRefused, BindType1Error, Binding, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwHandle,
+    MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
+    RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Storage, Type1Bind, Verbs, WcData, WcOpcode,
     WcStatus,
 };
 
@@ -282,17 +282,17 @@ impl Model {
                 let (mr, addr, access) = (self.mrs[region.unwrap_or(0)], BASE, Access::REMOTE_READ);
                 match self.kinds[window] {
                     MwType::Type1 => {
-                        let bind = MwBind { wr_id, flags: flags(signaled), mr, addr, length, access };
+                        let bind = Type1Bind { wr_id, flags: flags(signaled), mr, addr, length, access };
                         let before = self.verbs.mw(self.mws[window]).unwrap().rkey.get();
-                        let bound = batch.bind_mw(self.mws[window], &bind);
+                        let bound = batch.bind_type1(self.mws[window], &bind);
                         if let Ok(rkey) = bound {
                             assert_eq!(rkey.get(), before & !0xff | (before + 1) & 0xff);
                         }
                         bound.map(drop).map_err(|error| match error {
-                            BindMwError::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
-                            BindMwError::NotReady { state } => PostSendError::NotReady { state },
-                            BindMwError::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
-                            BindMwError::Refused(refused) => PostSendError::Bind(refused),
+                            BindType1Error::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
+                            BindType1Error::NotReady { state } => PostSendError::NotReady { state },
+                            BindType1Error::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
+                            BindType1Error::Refused(refused) => PostSendError::Bind(refused),
                             other => panic!("{other}"),
                         })
                     }
@@ -302,7 +302,7 @@ impl Model {
                         // Often the same key again, so that an invalidation that is polled late has the key of a newer bind.
                         let tag = self.verbs.mw(self.mws[window]).unwrap().rkey.tag();
                         let tag = if signaled { tag } else { tag.next() };
-                        let op = SendOp::BindMw { mw: self.mws[window], tag, info: BindInfo { mr, addr, length, access } };
+                        let op = SendOp::BindMw { mw: self.mws[window], tag, binding: Binding { mr, addr, length, access } };
                         batch.post(&SendWr { wr_id, flags: flags(signaled), op })
                     }
                 }

@@ -5,8 +5,8 @@ use super::post::send;
 use super::{BASE, Harness, set_state};
 use crate::{
     Access, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, ModifyQpError,
-    MwBind, MwType, NotifyCqError, PollCqError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState,
-    QpType, QueuePair, RecvWr, Refused, SendFlags, Storage, Verbs, WcData, WcStatus,
+    MwType, NotifyCqError, PollCqError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType,
+    QueuePair, RecvWr, Refused, SendFlags, Storage, Type1Bind, Verbs, WcData, WcStatus,
 };
 
 const RECV: RecvWr<'static> = RecvWr { wr_id: 9, sges: &[] };
@@ -25,8 +25,8 @@ fn queues_post_and_poll_without_the_verbs() {
     qp.send.post(&send(1, &[])).unwrap();
     qp.send.post_list(&[send(2, &[]), send(3, &[])]).unwrap();
     let bind =
-        MwBind { wr_id: 4, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let key = qp.send.bind_mw(mw, &bind).unwrap();
+        Type1Bind { wr_id: 4, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let key = qp.send.bind_type1(mw, &bind).unwrap();
     let mut batch = qp.send.batch();
     batch.post(&send(5, &[])).unwrap();
     drop(batch);
@@ -187,12 +187,12 @@ fn a_queue_rings_for_what_is_left() {
     let mut harness = Harness::new();
     let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
     let bind =
-        MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        Type1Bind { wr_id: 1, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     let (mut qp, _cq) = take(&mut harness);
     for rings in [true, false] {
         let before = harness.device().doorbells.len();
         let mut batch = qp.send.batch();
-        batch.bind_mw(mw, &bind).unwrap();
+        batch.bind_type1(mw, &bind).unwrap();
         core::mem::forget(batch);
         set_state(&harness.verbs, harness.qp, QpState::Err);
         assert_eq!(harness.device().doorbells.len(), before);

@@ -6,8 +6,8 @@ use std::vec::Vec;
 use super::mock::Kind;
 use super::{BASE, Harness, LENGTH, register, set_state};
 use crate::{
-    Access, BadWr, Errno, KeyTag, MwBind, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, WcOpcode, WcStatus,
+    Access, BadWr, Errno, KeyTag, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr, Remote,
+    Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, Type1Bind, WcOpcode, WcStatus,
 };
 
 pub(super) const REMOTE: Remote = Remote { addr: 0x8000, rkey: Rkey::new(0x1234) };
@@ -309,7 +309,7 @@ fn a_zero_based_region_is_addressed_from_zero() {
 /// Every queue has room for as many requests of any kind as it reports.
 #[test]
 fn a_queue_takes_as_many_requests_as_its_capacities_say() {
-    type Post = fn(&mut Harness, &[Sge], MwHandle, &MwBind) -> bool;
+    type Post = fn(&mut Harness, &[Sge], MwHandle, &Type1Bind) -> bool;
     let kinds: [Post; 4] = [
         |harness, sges, _, _| harness.verbs.post_send(harness.qp, &send(1, sges)).is_ok(),
         |harness, sges, _, _| {
@@ -319,7 +319,7 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
             let payload = Payload::Inline(&[0; 128]);
             harness.verbs.post_send(harness.qp, &wr(SendOp::Write { payload, remote: REMOTE }, SendFlags::SIGNALED)).is_ok()
         },
-        |harness, _, mw, bind| harness.verbs.bind_mw(harness.qp, mw, bind).is_ok(),
+        |harness, _, mw, bind| harness.verbs.bind_type1(harness.qp, mw, bind).is_ok(),
     ];
     for (n, post) in kinds.into_iter().enumerate() {
         let rings: &'static [crate::QpRings<16, 8>; 1] = Box::leak(Box::new([const { crate::QpRings::new() }; 1]));
@@ -335,7 +335,7 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
         harness.connect(qp);
         let mw = harness.window(MwType::Type1);
         let sges = [harness.sge(0, 8); 4];
-        let bind = MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        let bind = Type1Bind { wr_id: 1, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
         for request in 0..harness.verbs.qp(qp).unwrap().cap.max_send_wr {
             assert!(post(&mut harness, &sges, mw, &bind), "kind {n}, request {request}");
         }
@@ -383,10 +383,10 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
 
     let mw = harness.window(MwType::Type1);
     let bind =
-        MwBind { wr_id: 4, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        Type1Bind { wr_id: 4, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     let mut batch = harness.verbs.send_batch(harness.qp);
     batch.post(&send(3, &[])).unwrap();
-    batch.bind_mw(mw, &bind).unwrap();
+    batch.bind_type1(mw, &bind).unwrap();
     batch.post(&send(5, &[])).unwrap();
     core::mem::forget(batch);
     assert_eq!(harness.device().doorbells.len(), 1);
@@ -405,10 +405,10 @@ fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     let mut harness = Harness::new();
     let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
     let bind =
-        MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        Type1Bind { wr_id: 2, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
     let mut batch = harness.verbs.send_batch(harness.qp);
-    batch.bind_mw(mw, &bind).unwrap();
+    batch.bind_type1(mw, &bind).unwrap();
     core::mem::forget(batch);
     harness.device().break_qp(qpn);
     while harness.device().execute(qpn) {}
@@ -442,9 +442,12 @@ fn an_open_batch_rings_whatever_the_state_is_at_its_end() {
 fn type_two_windows_are_bound_by_request() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type2);
-    let info = crate::BindInfo { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let info = crate::Binding { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     let unbound = harness.verbs.mw(mw).unwrap().rkey;
-    harness.verbs.post_send(harness.qp, &wr(SendOp::BindMw { mw, tag: KeyTag(0x42), info }, SendFlags::SIGNALED)).unwrap();
+    harness
+        .verbs
+        .post_send(harness.qp, &wr(SendOp::BindMw { mw, tag: KeyTag(0x42), binding: info }, SendFlags::SIGNALED))
+        .unwrap();
     let bound = harness.verbs.mw(mw).unwrap();
     assert_eq!(bound.rkey.get(), unbound.get() & !0xff | 0x42);
     assert!(bound.binding.is_some());

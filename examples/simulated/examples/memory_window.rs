@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use bareverbs::{Access, DmaBuffer, MwBind, MwType, Remote, SendFlags, SendWr, WcStatus};
+use bareverbs::{Access, DmaBuffer, MwType, Remote, SendFlags, SendWr, Type1Bind, WcStatus};
 use bareverbs_testing::{Faults, connect, pair};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,9 +14,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mw = b.verbs.alloc_mw(b.pd, MwType::Type1)?;
     let start = page.remote(0).addr;
     let (mr, access, flags) = (page.handle(), Access::REMOTE_WRITE, SendFlags::empty());
-    let first = MwBind { wr_id: 1, flags, mr, addr: start, length: 64, access };
+    let first = Type1Bind { wr_id: 1, flags, mr, addr: start, length: 64, access };
     // A bind is a request: it returns the key at once, and a completion when it is done.
-    let old = end_b.qp.send.bind_mw(mw, &first)?;
+    let old = end_b.qp.send.bind_type1(mw, &first)?;
     assert_eq!(end_b.wait()?.status, WcStatus::Success);
     let mut write = |addr, rkey, text: &[u8]| -> Result<WcStatus, Box<dyn Error>> {
         end_a.qp.send.post(&SendWr::write(Remote { addr, rkey }, text).id(2))?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(write(start, old, b"first")?, WcStatus::Success);
 
     // Bound to the next 64 bytes, the window has another key.
-    let new = end_b.qp.send.bind_mw(mw, &MwBind { addr: start + 64, ..first })?;
+    let new = end_b.qp.send.bind_type1(mw, &Type1Bind { addr: start + 64, ..first })?;
     assert_eq!(end_b.wait()?.status, WcStatus::Success);
     assert_eq!(write(start + 64, new, b"second")?, WcStatus::Success);
     assert_eq!(write(start, old, b"third")?, WcStatus::RemAccessErr); // This ends the connection.

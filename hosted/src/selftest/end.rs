@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, LinkLayer, Mac, MwBind, MwHandle, MwType, Psn, QpAttr, QpCap,
-    QpHandle, QpType, Qpn, Remote, Rkey, SendFlags,
+    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, LinkLayer, Mac, MwHandle, MwType, Psn, QpAttr, QpCap, QpHandle,
+    QpType, Qpn, Remote, Rkey, SendFlags, Type1Bind,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -225,7 +225,7 @@ impl<H: Host> SelftestEnd<H> {
     /// # Errors
     /// The bind is refused.
     pub(super) fn bind(&mut self, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
-        let bind = MwBind {
+        let bind = Type1Bind {
             wr_id,
             flags: SendFlags::SIGNALED,
             mr: self.endpoint.region.handle(),
@@ -233,7 +233,7 @@ impl<H: Host> SelftestEnd<H> {
             length: if unbind { 0 } else { self.layout.window() as u64 },
             access: self.connection.access(),
         };
-        self.endpoint.qp(0)?.send().bind_mw(window, &bind).with_context(|| format!("bind_mw of {}", self.name))
+        self.endpoint.qp(0)?.send().bind_type1(window, &bind).with_context(|| format!("bind_mw of {}", self.name))
     }
 
     /// Destroys all verbs objects. The window is deallocated before the region to which it was bound.

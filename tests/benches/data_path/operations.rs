@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::hint::black_box;
 
-use bareverbs::{Access, BindInfo, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge};
+use bareverbs::{Access, Binding, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge};
 
 use crate::fixture::{Driver, Fixture};
 
@@ -106,8 +106,8 @@ fn typed_batch(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_
 }
 
 /// Returns what a window is bound to.
-fn binding(fixture: &Fixture) -> BindInfo {
-    BindInfo { mr: fixture.mr, addr: fixture.sge.addr, length: 64, access: Access::REMOTE_WRITE }
+fn binding(fixture: &Fixture) -> Binding {
+    Binding { mr: fixture.mr, addr: fixture.sge.addr, length: 64, access: Access::REMOTE_WRITE }
 }
 
 operations! {
@@ -363,7 +363,7 @@ operations! {
     };
     bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
         let (mw, info) = (fixture.mw, binding(fixture));
-        let mut wr = SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: fixture.window_key().tag(), info } };
+        let mut wr = SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: fixture.window_key().tag(), binding: info } };
         for _ in 0..runs {
             if let SendOp::BindMw { tag, .. } = &mut wr.op {
                 *tag = tag.next();
@@ -381,7 +381,7 @@ operations! {
         // Each with another key: one is not bound again with the key that it has.
         let last = fixture.window_key().tag();
         let tag = |n| KeyTag(last.0.wrapping_add(n as u8).wrapping_add(1));
-        let wr = |n| SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: tag(n), info } };
+        let wr = |n| SendWr { wr_id: 7, flags: SIGNALED, op: SendOp::BindMw { mw, tag: tag(n), binding: info } };
         let list: [SendWr<'_>; BATCH] = core::array::from_fn(wr);
         for _ in 0..runs {
             fixture.qp.send.post_list(black_box(&list)).expect("post");

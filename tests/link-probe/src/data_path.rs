@@ -1,6 +1,6 @@
 //! The other ways to post and poll, each as one function that a linker can see.
 
-use bareverbs::{Completion, MwBind, MwHandle, RecvWr, SendWr};
+use bareverbs::{Completion, Type1Bind, MwHandle, RecvWr, SendWr};
 
 use crate::machine::{ProbeCompletionQueue, ProbeRecvQueue, ProbeSendQueue};
 use crate::sender::code;
@@ -31,8 +31,8 @@ pub extern "C" fn probe_batch(send: &mut ProbeSendQueue, list: &&[SendWr<'_>]) -
 
 /// Binds a type 1 window.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_bind_mw(send: &mut ProbeSendQueue, mw: &MwHandle, bind: &MwBind) -> i32 {
-    code(send.bind_mw(*mw, bind).map(drop).map_err(|error| error.errno()))
+pub extern "C" fn probe_bind_mw(send: &mut ProbeSendQueue, mw: &MwHandle, bind: &Type1Bind) -> i32 {
+    code(send.bind_type1(*mw, bind).map(drop).map_err(|error| error.errno()))
 }
 
 /// Rings the doorbell for what a forgotten batch has left.

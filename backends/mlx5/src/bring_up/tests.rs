@@ -3,8 +3,8 @@
 use std::boxed::Box;
 
 use bareverbs::{
-    Access, Clock, Machine, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+    Access, Clock, Machine, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType, RecvWr, SendFlags,
+    SendOp, SendWr, Sge, Storage, Type1Bind, Verbs,
 };
 
 use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
@@ -77,8 +77,8 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
             let _ = qp.recv.post(&RecvWr { wr_id: 2, sges: &sges });
             if let (Ok(mr), Ok(mw)) = (mr, mw) {
                 let flags = SendFlags::empty();
-                let bind = MwBind { wr_id: 3, flags, mr, addr: 0x1000, length: 64, access: Access::REMOTE_READ };
-                let _ = qp.send.bind_mw(mw, &bind);
+                let bind = Type1Bind { wr_id: 3, flags, mr, addr: 0x1000, length: 64, access: Access::REMOTE_READ };
+                let _ = qp.send.bind_type1(mw, &bind);
             }
             let _ = cq.req_notify(true);
             for _ in 0..64 {

@@ -1,6 +1,6 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, Bind, EncodedAddress, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
+use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
     DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg,
     WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
@@ -82,7 +82,7 @@ pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32,
 
 /// Returns the blocks of a UMR that binds a window: control and UMR control; key context; translation.
 #[cfg_attr(not(feature = "small"), inline(always))]
-pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQEBB / 8]; BIND_BLOCKS as usize] {
+pub(super) fn bind_blocks(bind: &BindOp, qpn: u32, control: [u64; 2]) -> [[u64; WQEBB / 8]; BIND_BLOCKS as usize] {
     let type2 = bind.kind == MwType::Type2;
     let flag = |flag, bits| if bind.access.contains(flag) { bits } else { 0 };
     let mut umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1);
@@ -116,9 +116,9 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQ
 }
 
 /// Returns an invalidation. It frees a window of this queue pair as an unbind does, and its tag is 0.
-pub(super) const fn invalidation(rkey: Rkey) -> Bind {
+pub(super) const fn invalidation(rkey: Rkey) -> BindOp {
     let (new, lkey) = (Rkey::new(0), Lkey::new(0));
-    Bind { kind: MwType::Type2, old: rkey, new, lkey, addr: 0, length: 0, access: Access::empty() }
+    BindOp { kind: MwType::Type2, old: rkey, new, lkey, addr: 0, length: 0, access: Access::empty() }
 }
 
 /// Returns the 16-byte units of an inline segment with `len` bytes, none for 0 bytes.

@@ -6,7 +6,7 @@
 use core::cell::Cell;
 
 use bareverbs::{
-    AtomicOp, AtomicOpcode, Bind, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, Registers,
+    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, Registers,
     RingView, Rkey, SendFlags, Sge,
 };
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode};
@@ -194,7 +194,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
         blocks_of(head_units(opcode).wrapping_add(inline_units(len)))
     }
 
-    fn bind_blocks(bind: &Bind) -> u32 {
+    fn bind_blocks(bind: &BindOp) -> u32 {
         if bind.length == 0 { UNBIND_BLOCKS } else { BIND_BLOCKS }
     }
 
@@ -335,7 +335,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
 
     /// Inlined into `put_local_inv` too, where most values are constants.
     #[cfg_attr(not(feature = "small"), inline(always))]
-    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
+    fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
         let control = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
         let words = bind_blocks(bind, self.source.qpn_ds >> 8, control);

@@ -10,7 +10,7 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Clock as _, DmaBuffer as _, Event, MwBind, MwType, Payload, Remote, Rkey, SendFlags, SendOp, WcStatus,
+    Access, Clock as _, DmaBuffer as _, Event, MwType, Payload, Remote, Rkey, SendFlags, SendOp, Type1Bind, WcStatus,
 };
 use bareverbs_mmio::IdentityBuffer;
 use board::card::Slot;
@@ -63,8 +63,8 @@ fn main() -> Result<(), Failure> {
     let shown = connection.region.remote(SHOWN as u64).addr;
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let mr = connection.region.handle();
-    let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr, addr: shown, length: WINDOW as u64, access };
-    let rkey = connection.qp.send.bind_mw(window, &bind).during("bind_mw")?;
+    let bind = Type1Bind { wr_id: 2, flags: SendFlags::SIGNALED, mr, addr: shown, length: WINDOW as u64, access };
+    let rkey = connection.qp.send.bind_type1(window, &bind).during("bind_type1")?;
     side.expect(&[2])?;
     let remote = side.exchange(0, Remote { addr: shown, rkey })?;
     println!("the peer shows {WINDOW} bytes at {:#x}, key {}", remote.addr, remote.rkey);

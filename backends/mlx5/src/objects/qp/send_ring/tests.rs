@@ -164,9 +164,9 @@ fn atomics_and_reads() {
     assert_eq!(ring(&shared, 3, 16), hex("00 0003 01 123456 01 00 0000 08 00004202"));
 }
 
-fn bind(kind: MwType, length: u64, access: Access) -> Bind {
+fn bind(kind: MwType, length: u64, access: Access) -> BindOp {
     let (old, new, lkey) = (Rkey::new(0x0000_4201), Rkey::new(0x0000_4202), Lkey::new(0x0000_5107));
-    Bind { kind, old, new, lkey, addr: 0x7000_0000_2000, length, access }
+    BindOp { kind, old, new, lkey, addr: 0x7000_0000_2000, length, access }
 }
 
 #[test]
