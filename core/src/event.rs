@@ -23,7 +23,7 @@ pub enum Event {
     SqDrained(QpHandle),
     /// A queue pair in ERR takes no more from its shared receive queue: what it took completes with the completions that wait.
     LastWqeReached(QpHandle),
-    /// Fewer requests than the limit are left in a shared receive queue ([`Verbs::modify_srq`]). The limit is not armed any more. May
+    /// Fewer requests than the limit are left in a shared receive queue ([`Verbs::arm_srq`]). The limit is not armed any more. May
     /// be of an earlier queue with the same number, so that it comes early; it is never left out.
     SrqLimitReached(SrqHandle),
     /// A shared receive queue broke: a queue pair that takes from it breaks too.

@@ -109,11 +109,11 @@ pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
-    AllocMwError, AllocPdError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError, CreateCqError,
-    CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
-    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollCqError, PollEventError,
-    PostRecvError, PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError,
-    SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
+    AllocMwError, AllocPdError, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError,
+    CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
+    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
+    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault,
+    StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};

@@ -5,7 +5,7 @@ use crate::shared::{Owner, Shared, check_sge};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
 use crate::{
-    Access, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, ModifySrqError, PdHandle, PostRecvError, Provider,
+    Access, ArmSrqError, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError, Provider,
     QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
 };
 
@@ -232,7 +232,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [mut a, _b] = pair(Faults::none())?;
     /// let srq = a.verbs.create_srq(&SrqInit { pd: a.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
-    /// a.verbs.modify_srq(srq.handle(), 4)?;
+    /// a.verbs.arm_srq(srq.handle(), 4)?;
     /// // Nothing is posted, which is less.
     /// let event = loop {
     ///     if let Some(event) = a.verbs.poll_event()? {
@@ -245,14 +245,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale, the limit exceeds the queue's requests, or the device refuses. The limit is as before.
-    pub fn modify_srq(&mut self, handle: SrqHandle, limit: u32) -> Result<(), ModifySrqError<P::Error>> {
-        let srq = self.srqs.get_mut(handle).ok_or(ModifySrqError::Stale)?;
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn arm_srq(&mut self, handle: SrqHandle, limit: u32) -> Result<(), ArmSrqError<P::Error>> {
+        let srq = self.srqs.get_mut(handle).ok_or(ArmSrqError::Stale)?;
         let max = srq.cap.max_wr;
         if limit > max {
-            return Err(ModifySrqError::Limit { limit, max });
+            return Err(ArmSrqError::Limit { limit, max });
         }
         if let Err(error) = self.provider.arm_srq(CoreToken::NEW, &mut srq.inner, limit) {
-            return Err(ModifySrqError::Device(self.failed(error)));
+            return Err(ArmSrqError::Device(self.failed(error)));
         }
         srq.limit = limit;
         Ok(())

@@ -135,10 +135,10 @@ fn the_limit_event_comes_once_when_fewer_are_left() {
     let inbox = inbox(&mut b, 8);
     let (mut from, mut into) = connect_with_srq(&mut a, &mut b, handle).unwrap();
     while event(&mut b).is_some() {}
-    assert_eq!(b.verbs.modify_srq(handle, 8).unwrap_err().errno(), Errno::Einval);
+    assert_eq!(b.verbs.arm_srq(handle, 8).unwrap_err().errno(), Errno::Einval);
     for round in 0..3 {
         (0..7).for_each(|place| post(&mut shared, &inbox, place).unwrap());
-        b.verbs.modify_srq(handle, 4).unwrap();
+        b.verbs.arm_srq(handle, 4).unwrap();
         assert_eq!(b.verbs.query_srq(handle).unwrap().limit, 4);
         for count in 1..=7 {
             from.qp.send.post(&SendWr::send(b"x")).unwrap();
@@ -153,11 +153,11 @@ fn the_limit_event_comes_once_when_fewer_are_left() {
         taken(&mut from.cq);
     }
     // Below at once, and disarmed.
-    b.verbs.modify_srq(handle, 1).unwrap();
+    b.verbs.arm_srq(handle, 1).unwrap();
     assert_eq!(event(&mut b), Some(Event::SrqLimitReached(handle)));
     (0..7).for_each(|place| post(&mut shared, &inbox, place).unwrap());
-    b.verbs.modify_srq(handle, 7).unwrap();
-    b.verbs.modify_srq(handle, 0).unwrap();
+    b.verbs.arm_srq(handle, 7).unwrap();
+    b.verbs.arm_srq(handle, 0).unwrap();
     from.qp.send.post(&SendWr::send(b"x")).unwrap();
     settle(&a);
     assert_eq!(event(&mut b), None);
@@ -202,7 +202,7 @@ fn an_error_flushes_what_was_taken_and_says_when_it_is_all() {
     let target = b.register(long, Access::LOCAL_WRITE).unwrap();
     shared.post(&RecvWr { wr_id: 0, sges: &[target.sge(0, long as u32)] }).unwrap();
     (1..4).for_each(|place| post(&mut shared, &inbox, place).unwrap());
-    b.verbs.modify_srq(shared.handle(), 4).unwrap();
+    b.verbs.arm_srq(shared.handle(), 4).unwrap();
     let source = a.register(long, Access::empty()).unwrap();
     // The first packets of a message come, and no more.
     from.qp.send.post(&SendWr::send(&[source.sge(0, long as u32)])).unwrap();

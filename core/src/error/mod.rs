@@ -9,9 +9,9 @@ pub use memory::{
     ReregMrError,
 };
 pub use queue::{
-    AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
-    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, ModifySrqError, NotifyCqError, PollEventError, QueryError,
-    QueryQpError, QuerySrqError, ResizeCqError, SetGidError, TakeError, WaitActiveError,
+    ArmSrqError, AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
+    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError,
+    QuerySrqError, ResizeCqError, SetGidError, TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

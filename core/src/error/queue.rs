@@ -449,7 +449,7 @@ operation_error! {
 
 operation_error! {
     /// Why the limit of a shared receive queue was not set; it is as before.
-    pub enum ModifySrqError<E> {
+    pub enum ArmSrqError<E> {
         /// The handle is stale.
         Stale => Einval, "the shared receive queue's handle is stale";
         /// More than the queue has requests.

@@ -8,8 +8,8 @@ use super::mock::{Mock, MockError, raw};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, register};
 use crate::kept_verbs::KeptVerbs;
 use crate::{
-    Access, BadWr, Completion, CqHandle, CreateQpError, CreateSrqError, DeallocPdError, DestroySrqError, DeviceLoss, Errno,
-    Event, ModifySrqError, PollCqError, PostRecvError, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, QuerySrqError,
+    Access, ArmSrqError, BadWr, Completion, CqHandle, CreateQpError, CreateSrqError, DeallocPdError, DestroySrqError,
+    DeviceLoss, Errno, Event, PollCqError, PostRecvError, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, QuerySrqError,
     QueuePair, RawCompletion, RawKind, RecvWr, Refused, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries,
     SrqHandle, SrqInit, StaleHandle, Storage, Verbs, WcData, WcStatus,
 };
@@ -283,7 +283,7 @@ fn a_queue_is_destroyed_when_no_queue_pair_uses_it() {
     assert_eq!(harness.verbs.destroy_dropped_srq(handle), Err(DestroySrqError::Stale));
     assert_eq!(harness.verbs.srq(handle), Err(StaleHandle));
     assert_eq!(harness.verbs.query_srq(handle), Err(QuerySrqError::Stale));
-    assert_eq!(harness.verbs.modify_srq(handle, 1), Err(ModifySrqError::Stale));
+    assert_eq!(harness.verbs.arm_srq(handle, 1), Err(ArmSrqError::Stale));
     assert_eq!(harness.device().alive[5], 0);
     assert_eq!(harness.device().violations, Vec::<&str>::new());
 }
@@ -312,8 +312,8 @@ fn the_limit_is_armed_reported_once_and_queried() {
     let handle = srq.handle();
     let qp = sharing(&mut harness, handle, cq);
     srq.post_list(&[recv(1), recv(2), recv(3)]).unwrap();
-    assert_eq!(harness.verbs.modify_srq(handle, 4), Err(ModifySrqError::Limit { limit: 4, max: 3 }));
-    harness.verbs.modify_srq(handle, 2).unwrap();
+    assert_eq!(harness.verbs.arm_srq(handle, 4), Err(ArmSrqError::Limit { limit: 4, max: 3 }));
+    harness.verbs.arm_srq(handle, 2).unwrap();
     assert_eq!(harness.verbs.query_srq(handle).unwrap().limit, 2);
     deliver(&harness, qp.handle()).unwrap();
     assert_eq!(harness.verbs.poll_event(), Ok(None), "two are left");
@@ -324,11 +324,11 @@ fn the_limit_is_armed_reported_once_and_queried() {
     deliver(&harness, qp.handle()).unwrap();
     assert_eq!(harness.verbs.poll_event(), Ok(None), "once");
     harness.device().fail_after = Some(0);
-    assert_eq!(harness.verbs.modify_srq(handle, 1), Err(ModifySrqError::Device(MockError::Refused)));
+    assert_eq!(harness.verbs.arm_srq(handle, 1), Err(ArmSrqError::Device(MockError::Refused)));
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.query_srq(handle), Err(QuerySrqError::Device(MockError::Refused)));
     // Below at once; and of a queue that is not there.
-    harness.verbs.modify_srq(handle, 1).unwrap();
+    harness.verbs.arm_srq(handle, 1).unwrap();
     let stray = crate::AsyncEvent::SrqLimitReached(crate::Srqn::new(0x999));
     let number = harness.verbs.srq(handle).unwrap().srqn;
     harness.device().events.extend([stray, crate::AsyncEvent::SrqError(number)]);

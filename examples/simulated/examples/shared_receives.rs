@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         places.into_iter().try_for_each(|wr_id| srq.post(&RecvWr { wr_id, sges: &[inbox.sge(wr_id * 64, 64)] }))
     };
     fill(&mut srq, 0..8)?;
-    b.verbs.modify_srq(handle, 4)?;
+    b.verbs.arm_srq(handle, 4)?;
 
     // Five messages on one connection, one on the other: the one with more traffic takes more.
     for number in 0..6 {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     while let Some(event) = b.verbs.poll_event()? {
         if event == Event::SrqLimitReached(handle) {
             fill(&mut srq, 8..14)?;
-            b.verbs.modify_srq(handle, 4)?;
+            b.verbs.arm_srq(handle, 4)?;
         }
     }
     println!("6 messages of 2 connections, {} receives left", b.verbs.srq(handle)?.recvs);

@@ -246,7 +246,7 @@ fn of_the_core() {
         CreateSrqError<E>,
         CreatedSrq<Driver>,
         DestroySrqError<E>,
-        ModifySrqError<E>,
+        ArmSrqError<E>,
         QuerySrqError<E>,
         SharedReceiveQueue<'static, Driver>,
         SharedReceives,
