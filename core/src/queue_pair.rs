@@ -433,14 +433,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// // The peer's LID and queue pair number have come by some other connection.
     /// let av = AddressVector { dlid: lid_of_peer, port_num: 1, ..AddressVector::default() };
     /// let attr = QpAttr { port_num: 1, av, dest_qpn: qpn_of_peer, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..QpAttr::default() };
-    /// a.verbs.connect(qp.handle(), &attr)?;
+    /// a.verbs.modify_qp_to_rts(qp.handle(), &attr)?;
     /// assert_eq!(a.verbs.qp(qp.handle())?.state, QpState::Rts);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// A transition was refused: the queue pair is in the state before it.
-    pub fn connect(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
+    pub fn modify_qp_to_rts(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let now = self.qp(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
             let required = transition::rule(now.qp_type, now.state, state).map_or(QpAttrMask::empty(), |rule| rule.required);

@@ -58,7 +58,7 @@ static void connect_to(struct node *node, uint16_t lid, uint32_t qp_num)
     attr.dlid = lid;
     attr.timeout = 14;
     attr.retry_cnt = attr.rnr_retry = 7;
-    check(node, "connect", bv_connect_qp(node->device, node->qp, &attr));
+    check(node, "modify_qp_to_rts", bv_modify_qp_to_rts(node->device, node->qp, &attr));
 }
 
 int main(void)

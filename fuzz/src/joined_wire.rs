@@ -151,7 +151,7 @@ fn open_queue_pair<'s>(card: &mut Station<'s>, qp_type: QpType, open: &Region<'s
         min_rnr_timer: 12,
         ..QpAttr::default()
     };
-    card.verbs.connect(qp.handle(), &attr).expect("its own device");
+    card.verbs.modify_qp_to_rts(qp.handle(), &attr).expect("its own device");
     for wr_id in 0..RECEIVES {
         qp.recv.post(&RecvWr { wr_id, sges: &[open.sge(0, OPEN as u32)] }).expect("room");
     }

@@ -123,7 +123,7 @@ impl Side {
     fn connect(&mut self, attributes: &Attributes) {
         let av = self.carrier.address(&attributes.rtr.path, mac_of).unwrap();
         let attr = QpAttr { access: Access::REMOTE_WRITE, ..attributes.qp_attr(av) };
-        self.node.verbs.connect(self.qp.0.handle(), &attr).unwrap();
+        self.node.verbs.modify_qp_to_rts(self.qp.0.handle(), &attr).unwrap();
         let sges = [self.memory.sge(4096, 4096)];
         self.qp.0.recv.post(&RecvWr { wr_id: 1, sges: &sges }).unwrap();
     }
@@ -426,7 +426,7 @@ fn stranger(two: &mut Two) -> Queues {
     let init = QpInit { pd: node.pd, qp_type: QpType::Ud, send_cq, recv_cq, cap: CAP, sq_sig_all: true };
     let qp = node.verbs.create_qp(&init).unwrap();
     let attr = QpAttr { port_num: 1, qkey: Qkey::GENERAL_SERVICES, ..QpAttr::default() };
-    node.verbs.connect(qp.handle(), &attr).unwrap();
+    node.verbs.modify_qp_to_rts(qp.handle(), &attr).unwrap();
     (qp, cq)
 }
 

@@ -123,7 +123,7 @@ fn unsignaled_sends_that_are_done_end_with_the_marker() {
             let attr = a.verbs.qp(qp.handle()).unwrap().attr;
             a.verbs.reset_qp(&mut qp).unwrap();
             assert_eq!(cq.completions().count(), 0);
-            a.verbs.connect(qp.handle(), &QpAttr { sq_psn: Psn::new(attr.sq_psn.get() + 6), ..attr }).unwrap();
+            a.verbs.modify_qp_to_rts(qp.handle(), &QpAttr { sq_psn: Psn::new(attr.sq_psn.get() + 6), ..attr }).unwrap();
         }
     }
     assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
@@ -257,7 +257,7 @@ fn datagrams_are_drained() {
     let (send_cq, recv_cq) = (cq.handle(), cq.handle());
     let init = QpInit { pd: a.pd, qp_type: QpType::Ud, send_cq, recv_cq, cap: CAP, sq_sig_all: false };
     let mut qp = a.verbs.create_qp(&init).unwrap();
-    a.verbs.connect(qp.handle(), &QpAttr { port_num: 1, qkey: Qkey::new(0x1111), ..QpAttr::default() }).unwrap();
+    a.verbs.modify_qp_to_rts(qp.handle(), &QpAttr { port_num: 1, qkey: Qkey::new(0x1111), ..QpAttr::default() }).unwrap();
     let lid = a.verbs.query_port(1).unwrap().lid;
     let av = bareverbs::AddressVector { dlid: lid, port_num: 1, ..bareverbs::AddressVector::default() };
     let ah = a.verbs.create_ah(a.pd, &av).unwrap();

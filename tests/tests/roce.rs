@@ -88,12 +88,12 @@ impl Host {
     /// Connects a queue pair, of this host, to that of another.
     fn connect(&mut self, qp: QpHandle, av: AddressVector, dest_qpn: Qpn) -> Result<(), ModifyQpError<Error>> {
         let attr = QpAttr { av, dest_qpn, ..attributes() };
-        self.node.verbs.connect(qp, &attr)
+        self.node.verbs.modify_qp_to_rts(qp, &attr)
     }
 
     fn datagrams(&mut self) -> QpHandle {
         let qp = self.qp(QpType::Ud);
-        self.node.verbs.connect(qp, &QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() }).unwrap();
+        self.node.verbs.modify_qp_to_rts(qp, &QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() }).unwrap();
         qp
     }
 
@@ -442,7 +442,7 @@ fn a_path_of_the_other_link_layer_is_refused_with_what_to_do() {
     let refused = pair.a.verbs.create_ah(end.pd, &av).unwrap_err();
     assert_eq!(refused, CreateAhError::Path { fault: LinkFault::Mac });
     assert!(refused.to_string().contains("give the peer's LID"), "{refused}");
-    let refused = pair.a.verbs.connect(end.qp, &QpAttr { av, ..attributes() }).unwrap_err();
+    let refused = pair.a.verbs.modify_qp_to_rts(end.qp, &QpAttr { av, ..attributes() }).unwrap_err();
     assert_eq!(refused, ModifyQpError::Path { attribute: QpAttrMask::AV, fault: LinkFault::Mac });
     let refused = pair.a.verbs.set_gid(1, 0, &entry(1, IPV4, a.mac)).unwrap_err();
     assert_eq!(refused, SetGidError::InfiniBand { port: 1 });

@@ -327,12 +327,12 @@ fn datagrams_of_two_queue_pairs_come_with_their_source() {
     let all = QpAttr { port_num: 1, qkey: Qkey::new(7), ..QpAttr::default() };
     let from_cq = a.verbs.create_cq(64).unwrap();
     let mut from: QueuePair<'static, Driver> = a.verbs.create_qp(&init(&a, from_cq.handle())).unwrap();
-    a.verbs.connect(from.handle(), &QpAttr { sq_psn: Psn::new(1), ..all }).unwrap();
+    a.verbs.modify_qp_to_rts(from.handle(), &QpAttr { sq_psn: Psn::new(1), ..all }).unwrap();
     let mut into_cq = b.verbs.create_cq(64).unwrap();
     let into: Vec<QueuePair<'static, Driver, SharedReceives>> = (0..2)
         .map(|_| {
             let qp = b.verbs.create_qp_with_srq(&init(&b, into_cq.handle()), shared.handle()).unwrap();
-            b.verbs.connect(qp.handle(), &all).unwrap();
+            b.verbs.modify_qp_to_rts(qp.handle(), &all).unwrap();
             qp
         })
         .collect();

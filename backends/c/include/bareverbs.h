@@ -537,7 +537,7 @@ typedef struct bv_qp {
 
 // Attributes of a queue pair.
 typedef struct bv_qp_attr {
-  // State to go to (BV_QPS_RESET and the others; bv_connect_qp ignores it).
+  // State to go to (BV_QPS_RESET and the others; bv_modify_qp_to_rts ignores it).
   uint32_t qp_state;
   // Rights that requests of the peer may use.
   uint32_t access;
@@ -874,9 +874,9 @@ int32_t bv_create_qp(struct bv_device *device,
 //
 // # Safety
 // `device` is of bv_init; `attr` is readable.
-int32_t bv_connect_qp(struct bv_device *device,
-                      struct bv_qp qp,
-                      const struct bv_qp_attr *attr);
+int32_t bv_modify_qp_to_rts(struct bv_device *device,
+                            struct bv_qp qp,
+                            const struct bv_qp_attr *attr);
 
 // Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET it does what bv_reset_qp
 // does, with BV_QP_STATE alone.

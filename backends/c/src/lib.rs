@@ -50,8 +50,8 @@ pub use poll::{bv_poll_cq, bv_req_notify_cq, bv_wc};
 pub use port::{bv_device_attr, bv_port_attr, bv_query_device, bv_query_gid, bv_query_port, bv_wait_active};
 pub use post::{bv_post_recv, bv_post_send, bv_recv_wr, bv_send_wr, bv_sge};
 pub use queues::{
-    bv_connect_qp, bv_create_cq, bv_create_qp, bv_destroy_cq, bv_destroy_qp, bv_modify_qp, bv_qp_attr, bv_qp_info, bv_qp_init,
-    bv_query_qp, bv_reset_qp,
+    bv_create_cq, bv_create_qp, bv_destroy_cq, bv_destroy_qp, bv_modify_qp, bv_modify_qp_to_rts, bv_qp_attr, bv_qp_info,
+    bv_qp_init, bv_query_qp, bv_reset_qp,
 };
 pub use regions::{bv_alloc_pd, bv_dealloc_pd, bv_dereg_mr, bv_reg_mr};
 pub use text::bv_strerror_detail;

@@ -45,7 +45,7 @@ pub struct bv_qp_init {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct bv_qp_attr {
-    /// State to go to (BV_QPS_RESET and the others; bv_connect_qp ignores it).
+    /// State to go to (BV_QPS_RESET and the others; bv_modify_qp_to_rts ignores it).
     pub qp_state: u32,
     /// Rights that requests of the peer may use.
     pub access: u32,
@@ -327,12 +327,12 @@ pub unsafe extern "C" fn bv_create_qp(device: *mut bv_device, init: *const bv_qp
 /// # Safety
 /// `device` is of bv_init; `attr` is readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bv_connect_qp(device: *mut bv_device, qp: bv_qp, attr: *const bv_qp_attr) -> i32 {
+pub unsafe extern "C" fn bv_modify_qp_to_rts(device: *mut bv_device, qp: bv_qp, attr: *const bv_qp_attr) -> i32 {
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
             let attr = reference(attr, "attr")?.verbs_attr(KNOWN & !BV_QP_STATE)?;
-            up.verbs.connect(QpHandle::from_raw(qp.number), &attr)?;
+            up.verbs.modify_qp_to_rts(QpHandle::from_raw(qp.number), &attr)?;
             Ok(0)
         })
     }

@@ -222,7 +222,7 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
     /// Takes the queue pair from RESET to RTS, with all receives posted.
     fn start(&mut self, verbs: &mut Verbs<'s, P>) -> Result<(), CarrierError<P::Error>> {
         let attr = QpAttr { port_num: self.port_num, qkey: Qkey::GENERAL_SERVICES, ..QpAttr::default() };
-        verbs.connect(self.qp.handle(), &attr).map_err(CarrierError::Modify)?;
+        verbs.modify_qp_to_rts(self.qp.handle(), &attr).map_err(CarrierError::Modify)?;
         (self.posted, self.completed) = (0, 0);
         (0..RECEIVES).try_for_each(|slot| self.post_receive(slot))
     }

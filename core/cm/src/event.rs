@@ -50,7 +50,7 @@ pub struct Attributes {
 const RNR_TIMER_640_US: u8 = 12;
 
 impl Attributes {
-    /// Returns what leads a queue pair to RTS ([`Verbs::connect`](bareverbs::Verbs::connect)) on such a path
+    /// Returns what leads a queue pair to RTS ([`Verbs::modify_qp_to_rts`](bareverbs::Verbs::modify_qp_to_rts)) on such a path
     /// ([`Carrier::address`](crate::Carrier::address)), with the partition of index 0, no rights for the peer, and an RNR timer of
     /// 0.64 ms.
     pub fn qp_attr(&self, av: bareverbs::AddressVector) -> bareverbs::QpAttr {

@@ -42,7 +42,7 @@ impl Harness {
         let (send_cq, recv_cq) = (cq.handle(), cq.handle());
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: false };
         let qp = verbs.create_qp_with_srq(&init, srq.handle()).unwrap();
-        verbs.connect(qp.handle(), &attributes(QpState::Reset)).unwrap();
+        verbs.modify_qp_to_rts(qp.handle(), &attributes(QpState::Reset)).unwrap();
         Self { verbs, srq, cq, _qp: qp }
     }
 }

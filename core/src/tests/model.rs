@@ -215,7 +215,7 @@ impl Model {
     }
 
     fn connect(&mut self, n: usize) {
-        self.verbs.connect(self.queues[n].qp, &attributes(QpState::Reset)).unwrap();
+        self.verbs.modify_qp_to_rts(self.queues[n].qp, &attributes(QpState::Reset)).unwrap();
     }
 
     fn cqn(&self, cq: usize) -> Cqn {

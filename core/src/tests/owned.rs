@@ -292,7 +292,7 @@ fn verbs_that_follow_others_are_not_lost() {
         let (send_cq, recv_cq) = (cq.handle(), cq.handle());
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: super::CAP, sq_sig_all: true };
         let mut qp = verbs.create_qp(&init).unwrap();
-        verbs.connect(qp.handle(), &super::attributes(QpState::Reset)).unwrap();
+        verbs.modify_qp_to_rts(qp.handle(), &super::attributes(QpState::Reset)).unwrap();
         qp.send.post(&send(1, &[])).unwrap();
         cq.req_notify(false).unwrap();
         assert_eq!(cq.poll(&mut [Completion::EMPTY]), Ok(0));

@@ -37,15 +37,15 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
     for qp_type in TYPES {
         let mut harness = Harness::with(qp_type, false);
         set_state(&harness.verbs, harness.qp, QpState::Reset);
-        harness.verbs.connect(harness.qp, &attributes(QpState::Reset)).unwrap();
+        harness.verbs.modify_qp_to_rts(harness.qp, &attributes(QpState::Reset)).unwrap();
         assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
-        let again = harness.verbs.connect(harness.qp, &attributes(QpState::Reset)).unwrap_err();
+        let again = harness.verbs.modify_qp_to_rts(harness.qp, &attributes(QpState::Reset)).unwrap_err();
         assert_eq!(again, ModifyQpError::Transition { from: QpState::Rts, to: QpState::Init });
     }
     let mut harness = Harness::with(QpType::Rc, false);
     set_state(&harness.verbs, harness.qp, QpState::Reset);
     let wrong = QpAttr { timeout: 32, ..attributes(QpState::Reset) };
-    assert!(matches!(harness.verbs.connect(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
+    assert!(matches!(harness.verbs.modify_qp_to_rts(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
     assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
 }
 

@@ -156,7 +156,7 @@ static void connect(struct node *node, const struct node *peer)
     attr.dlid = peer->port.lid;
     attr.timeout = 14;
     attr.retry_cnt = attr.rnr_retry = 7;
-    check(node, "connect", bv_connect_qp(node->device, node->qp, &attr));
+    check(node, "modify_qp_to_rts", bv_modify_qp_to_rts(node->device, node->qp, &attr));
 }
 
 /* The byte that a card writes there. */

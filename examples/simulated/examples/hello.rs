@@ -33,8 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (_, mut cq, mut qp_a, address_a) = create(&mut a)?;
     let (pd, _cq, qp_b, address_b) = create(&mut b)?;
     // LID and QPN are the peer's, access and timers its own: the same on both sides here.
-    a.connect(qp_a.handle(), &address_b)?;
-    b.connect(qp_b.handle(), &address_a)?;
+    a.modify_qp_to_rts(qp_a.handle(), &address_b)?;
+    b.modify_qp_to_rts(qp_b.handle(), &address_a)?;
 
     let target = b.reg_mr(pd, host_b.memory(4096).whole(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     qp_a.send.post(&SendWr::write(target.remote(0), b"hello, peer").id(1))?;

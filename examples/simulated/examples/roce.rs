@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let route = GlobalRoute { dgid: address.into(), sgid_index: INDEX, hop_limit: 64, ..GlobalRoute::default() };
         let av = AddressVector { port_num: 1, grh: Some(route), dmac: Some(mac), ..AddressVector::default() };
         let attr = QpAttr { port_num: 1, access: Access::REMOTE_WRITE, av, dest_qpn, ..QpAttr::default() };
-        node.verbs.connect(qp, &QpAttr { timeout: 14, retry_cnt: 7, rnr_retry: 7, ..attr })?;
+        node.verbs.modify_qp_to_rts(qp, &QpAttr { timeout: 14, retry_cnt: 7, rnr_retry: 7, ..attr })?;
     }
 
     let target = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;

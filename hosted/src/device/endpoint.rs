@@ -127,7 +127,7 @@ impl<H: Host> Endpoint<H> {
         let qp = self.qps.get(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?.handle();
         let av = AddressVector { port_num: attr.port_num, ..attr.av };
         let attr = QpAttr { av, retry_cnt: RETRIES, rnr_retry: RETRIES, ..*attr };
-        device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))
+        device.verbs.modify_qp_to_rts(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))
     }
 
     /// Makes the address of a port, for datagrams.

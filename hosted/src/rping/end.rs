@@ -359,7 +359,7 @@ impl<H: Host> RpingEnd<H> {
         };
         let attr = QpAttr { access: Access::REMOTE_READ | Access::REMOTE_WRITE, ..attributes.qp_attr(av) };
         let handle = self.endpoint.qp(0)?.handle();
-        device.verbs.connect(handle, &attr).context("connect")?;
+        device.verbs.modify_qp_to_rts(handle, &attr).context("connect")?;
         self.endpoint.post_receive(0, RECEIVED, IN, MESSAGE)
     }
 

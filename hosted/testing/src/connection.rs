@@ -158,8 +158,8 @@ where
     let (psn_a, psn_b) = connection.psn;
     let attr_a = attributes(b, qp_b, connection, psn_b, psn_a)?;
     let attr_b = attributes(a, qp_a, connection, psn_a, psn_b)?;
-    a.connect(qp_a, &attr_a).map_err(failed)?;
-    b.connect(qp_b, &attr_b).map_err(failed)
+    a.modify_qp_to_rts(qp_a, &attr_a).map_err(failed)?;
+    b.modify_qp_to_rts(qp_b, &attr_b).map_err(failed)
 }
 
 /// Returns the path to a peer's port 1: its LID, or of an Ethernet port its GID 0 and its MAC address. Between machines these go over

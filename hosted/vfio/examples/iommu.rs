@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // SAFETY: this process has no mapping at these I/O virtual addresses, so that the card reaches nothing by them.
     let elsewhere = unsafe { verbs.reg_mr_raw(pd, 0x1000, 4096, access, &OffsetMap::default()) }?;
     let elsewhere = verbs.mr(elsewhere)?;
-    verbs.connect(qp.handle(), &attr)?;
+    verbs.modify_qp_to_rts(qp.handle(), &attr)?;
     let status = write(&mut qp, &mut cq, Sge { addr: 0x1000, length: 64, lkey: elsewhere.lkey }, region.remote(0))?;
     println!("reading where the IOMMU maps nothing: {status:?}");
     reset(&mut verbs, &mut qp, &mut cq, &attr)?;
@@ -132,5 +132,5 @@ fn reset<'s>(
     verbs.reset_qp(qp)?;
     // A queue pair leaves RESET after its completion queue was found empty.
     cq.poll(&mut [Completion::EMPTY])?;
-    Ok(verbs.connect(qp.handle(), attr)?)
+    Ok(verbs.modify_qp_to_rts(qp.handle(), attr)?)
 }

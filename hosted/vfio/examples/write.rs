@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [dlid, dest_qpn, addr, rkey] = <[u64; 4]>::try_from(numbers).map_err(|_| "the peer sent something else")?;
     let (av, dest_qpn) = (AddressVector { dlid: Lid::new(dlid as u16), port_num: 1, ..Default::default() }, dest_qpn as u32);
     let (path_mtu, dest_qpn) = (Mtu::Mtu1024, Qpn::new(dest_qpn));
-    verbs.connect(
+    verbs.modify_qp_to_rts(
         qp.handle(),
         &QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() },
     )?;

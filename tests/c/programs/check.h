@@ -112,9 +112,9 @@ static inline struct node *add_node(bv_sim_world *world, uint16_t lid)
 static inline void connect_pair(struct node *a, struct node *b)
 {
     bv_qp_attr attr = attr_to(a, b);
-    OK(a, bv_connect_qp(a->device, a->qp, &attr));
+    OK(a, bv_modify_qp_to_rts(a->device, a->qp, &attr));
     attr = attr_to(b, a);
-    OK(b, bv_connect_qp(b->device, b->qp, &attr));
+    OK(b, bv_modify_qp_to_rts(b->device, b->qp, &attr));
 }
 
 /* Waits for one completion, for ten seconds of simulated time at most. */

@@ -115,7 +115,7 @@ static void objects(struct node *node)
     RESULT(node, -BV_EINVAL, bv_reg_mr(node->device, node->pd, NULL, 4096, 0, &mr));
     RESULT(node, -BV_EINVAL, bv_create_cq(node->device, 16, NULL));
     RESULT(node, -BV_EINVAL, bv_create_qp(node->device, NULL, &qp));
-    RESULT(node, -BV_EINVAL, bv_connect_qp(node->device, node->qp, NULL));
+    RESULT(node, -BV_EINVAL, bv_modify_qp_to_rts(node->device, node->qp, NULL));
     RESULT(node, -BV_EINVAL, bv_modify_qp(node->device, node->qp, NULL, BV_QP_STATE));
     RESULT(node, -BV_EINVAL, bv_query_qp(node->device, node->qp, NULL));
     RESULT(node, -BV_EINVAL, bv_query_port(node->device, 1, NULL));
@@ -231,10 +231,10 @@ static void objects(struct node *node)
 
     attr = attr_to(node, node);
     attr.path_mtu = 6;
-    RESULT(node, -BV_EINVAL, bv_connect_qp(node->device, node->qp, &attr));
+    RESULT(node, -BV_EINVAL, bv_modify_qp_to_rts(node->device, node->qp, &attr));
     attr.path_mtu = 3;
     attr.is_global = 2;
-    RESULT(node, -BV_EINVAL, bv_connect_qp(node->device, node->qp, &attr));
+    RESULT(node, -BV_EINVAL, bv_modify_qp_to_rts(node->device, node->qp, &attr));
     OK(node, bv_query_qp(node->device, node->qp, &info));
     CHECK(info.qp_state == BV_QPS_RESET);
     attr = attr_to(node, node);

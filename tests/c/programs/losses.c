@@ -73,9 +73,9 @@ int main(void)
     OK(a, bv_reset_qp(a->device, a->qp));
     RESULT(a, 0, bv_poll_cq(a->device, a->cq, &wc, 1));
     attr = attr_to(a, c);
-    OK(a, bv_connect_qp(a->device, a->qp, &attr));
+    OK(a, bv_modify_qp_to_rts(a->device, a->qp, &attr));
     attr = attr_to(c, a);
-    OK(c, bv_connect_qp(c->device, c->qp, &attr));
+    OK(c, bv_modify_qp_to_rts(c->device, c->qp, &attr));
     bv_sim_remove(c->host);
     to_peer(&wr, c, 0);
     OK(a, bv_post_send(a->device, a->qp, &wr, 1, NULL));

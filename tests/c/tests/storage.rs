@@ -76,7 +76,7 @@ fn connect(node: &Node, peer: &Node) {
         rnr_retry: 7,
         ..bv_qp_attr::default()
     };
-    is!(0, bv_connect_qp(node.device, node.qp, &raw const attr));
+    is!(0, bv_modify_qp_to_rts(node.device, node.qp, &raw const attr));
 }
 
 /// Writes 8 bytes and takes the completion.

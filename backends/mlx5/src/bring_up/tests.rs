@@ -69,7 +69,7 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: true };
         if let Ok(mut qp) = verbs.create_qp(&init) {
             let attr = QpAttr { port_num: 1, ..QpAttr::default() };
-            let _ = (verbs.connect(qp.handle(), &attr), verbs.query_qp(qp.handle()));
+            let _ = (verbs.modify_qp_to_rts(qp.handle(), &attr), verbs.query_qp(qp.handle()));
             let lkey = mr.ok().and_then(|mr| verbs.mr(mr).ok()).map_or_else(Default::default, |info| info.lkey);
             let sges = [Sge { addr: 0x1000, length: 8, lkey }];
             let op = SendOp::Send { payload: Payload::Sges(&sges) };

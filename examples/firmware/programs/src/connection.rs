@@ -132,7 +132,7 @@ impl Connection {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        self.rdma.connect(self.qp.handle(), &attr).during("connect")
+        self.rdma.modify_qp_to_rts(self.qp.handle(), &attr).during("modify_qp_to_rts")
     }
 
     /// Returns a piece of the buffer.

@@ -90,7 +90,7 @@ fn write(verbs: &mut Verbs<'static, &'static mut Card>, buffer: IdentityBuffer) 
     let (dlid, dest_qpn) = (port.lid, verbs.qp(qp.handle()).during("qp")?.qpn);
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
-    verbs.connect(qp.handle(), &attr).during("connect")?;
+    verbs.modify_qp_to_rts(qp.handle(), &attr).during("modify_qp_to_rts")?;
 
     let remote = region.remote(PAGE as u64); // Address and key, as a peer would send them.
     qp.send.post(&SendWr::write(remote, &[region.sge(0, PAGE as u32)]).id(1).signaled()).during("posting the write")?;
