@@ -740,7 +740,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
     /// let sizes = a.verbs.ring_sizes(QpType::Rc, &cap)?;
     /// let cq = a.verbs.create_cq(sizes.send_blocks + sizes.recv_entries)?;
-    /// assert!(a.verbs.cq(cq.handle())?.entries >= 32);
+    /// assert!(a.verbs.cq_info(cq.handle())?.entries >= 32);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -787,7 +787,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn cq(&self, cq: CqHandle) -> Result<CqInfo, StaleHandle> {
+    pub fn cq_info(&self, cq: CqHandle) -> Result<CqInfo, StaleHandle> {
         self.cqs.get(cq).map(|cq| cq.info).ok_or(StaleHandle)
     }
 

@@ -18,7 +18,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// let cq = a.verbs.create_cq(256)?;
     /// let (send_cq, recv_cq) = (cq.handle(), cq.handle());
     /// let qp = a.verbs.create_qp(&QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
-    /// assert_eq!(a.verbs.qp(qp.handle())?.state, QpState::Reset);
+    /// assert_eq!(a.verbs.qp_info(qp.handle())?.state, QpState::Reset);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

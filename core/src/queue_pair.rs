@@ -317,7 +317,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// a.verbs.reset_qp(&mut qa.qp)?;
-    /// assert_eq!(a.verbs.qp(qa.qp.handle())?.state, QpState::Reset);
+    /// assert_eq!(a.verbs.qp_info(qa.qp.handle())?.state, QpState::Reset);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -434,7 +434,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// let av = AddressVector { dlid: lid_of_peer, port_num: 1, ..AddressVector::default() };
     /// let attr = QpAttr { port_num: 1, av, dest_qpn: qpn_of_peer, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..QpAttr::default() };
     /// a.verbs.modify_qp_to_rts(qp.handle(), &attr)?;
-    /// assert_eq!(a.verbs.qp(qp.handle())?.state, QpState::Rts);
+    /// assert_eq!(a.verbs.qp_info(qp.handle())?.state, QpState::Rts);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -442,7 +442,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A transition was refused: the queue pair is in the state before it.
     pub fn modify_qp_to_rts(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let now = self.qp(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
+            let now = self.qp_info(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
             let required = transition::rule(now.qp_type, now.state, state).map_or(QpAttrMask::empty(), |rule| rule.required);
             self.modify_qp(qp, &QpAttr { state, ..*attr }, QpAttrMask::STATE | required)?;
         }
@@ -453,7 +453,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn qp(&self, handle: QpHandle) -> Result<QpInfo, StaleHandle> {
+    pub fn qp_info(&self, handle: QpHandle) -> Result<QpInfo, StaleHandle> {
         let qp = self.qps.get(handle).ok_or(StaleHandle)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(StaleHandle)?;
         Ok(qp.info(slot))

@@ -282,7 +282,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn mr(&self, mr: MrHandle) -> Result<MrInfo, StaleHandle> {
+    pub fn mr_info(&self, mr: MrHandle) -> Result<MrInfo, StaleHandle> {
         self.mrs.get(mr).map(|mr| mr.info).ok_or(StaleHandle)
     }
 

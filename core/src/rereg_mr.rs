@@ -44,7 +44,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// let region = a.register(4096, Access::LOCAL_WRITE)?;
     /// let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     /// let region = a.verbs.rereg_mr(region, &MrChange { access: Some(rights), ..MrChange::default() }).map_err(Refused::into_error)?;
-    /// assert_eq!(a.verbs.mr(region.handle())?.access, rights);
+    /// assert_eq!(a.verbs.mr_info(region.handle())?.access, rights);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -107,7 +107,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Returns the attributes of a region, if it is of these verbs.
     fn own_region<B: DmaBuffer>(&self, region: &Region<'s, B>) -> Option<MrInfo> {
         let slot = self.shared.regions.slots().get(usize::from(region.handle().index()))?;
-        if core::ptr::eq(slot, region.slot()) { self.mr(region.handle()).ok() } else { None }
+        if core::ptr::eq(slot, region.slot()) { self.mr_info(region.handle()).ok() } else { None }
     }
 
     /// Makes the new key, then destroys the old one: so it is as before if the device refuses either.

@@ -15,9 +15,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
-    /// let before = a.verbs.cq(qa.cq.handle())?.entries;
+    /// let before = a.verbs.cq_info(qa.cq.handle())?.entries;
     /// a.verbs.resize_cq(&mut qa.cq, 2 * before)?;
-    /// assert_eq!(a.verbs.cq(qa.cq.handle())?.entries, 2 * before);
+    /// assert_eq!(a.verbs.cq_info(qa.cq.handle())?.entries, 2 * before);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

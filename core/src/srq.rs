@@ -162,7 +162,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [mut a, _b] = pair(Faults::none())?;
     /// let srq = a.verbs.create_srq(&SrqInit { pd: a.pd, cap: SrqCap { max_wr: 10, max_sge: 1 } })?;
-    /// assert!(a.verbs.srq(srq.handle())?.cap.max_wr >= 10);
+    /// assert!(a.verbs.srq_info(srq.handle())?.cap.max_wr >= 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -264,7 +264,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn srq(&self, handle: SrqHandle) -> Result<SrqInfo, StaleHandle> {
+    pub fn srq_info(&self, handle: SrqHandle) -> Result<SrqInfo, StaleHandle> {
         let srq = self.srqs.get(handle).ok_or(StaleHandle)?;
         let slot = self.shared.srqs.get(usize::from(handle.index())).ok_or(StaleHandle)?;
         let Srq { srqn, pd, cap, limit, users: queue_pairs, places, .. } = *srq;
@@ -276,7 +276,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # Errors
     /// The handle is stale, or the device does not answer.
     pub fn query_srq(&mut self, handle: SrqHandle) -> Result<SrqInfo, QuerySrqError<P::Error>> {
-        let info = self.srq(handle).map_err(|StaleHandle| QuerySrqError::Stale)?;
+        let info = self.srq_info(handle).map_err(|StaleHandle| QuerySrqError::Stale)?;
         let srq = self.srqs.get(handle).ok_or(QuerySrqError::Stale)?;
         let answer = self.provider.query_srq(&srq.inner);
         let limit = answer.map_err(|error| QuerySrqError::Device(self.failed(error)))?;

@@ -54,6 +54,13 @@ use crate::{
 /// }
 /// ```
 ///
+/// An object that somebody owns is destroyed with its value: [`Self::destroy_qp`], [`Self::destroy_cq`], [`Self::destroy_srq`]. If the
+/// value was dropped, perhaps by unwinding, the object still exists, and its handle is enough: [`Self::destroy_dropped_qp`] and its like.
+/// They have names of their own since they can fail in another way: the value may still be somewhere.
+///
+/// What the verbs know of an object they say without a command: [`Self::qp_info`] and its like. [`Self::query_qp`] and [`Self::query_srq`]
+/// ask the device.
+///
 /// All else is done beside posting and polling:
 ///
 /// ```

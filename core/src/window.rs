@@ -555,7 +555,7 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn mw(&self, mw: MwHandle) -> Result<MwInfo, crate::StaleHandle> {
+    pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, crate::StaleHandle> {
         self.shared.windows.with(|windows| {
             let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(crate::StaleHandle)?;
             Ok(MwInfo { pd, kind, rkey: state.rkey, binding: state.binding })

@@ -98,7 +98,7 @@ fn run(harness: &mut Harness, input: &Input) {
         }
         receives += 1;
     }
-    let posted = verbs.qp(end.qp).expect("it was just made");
+    let posted = verbs.qp_info(end.qp).expect("it was just made");
 
     let entries = queue.len / CQE;
     let written = input.entries.iter().take(entries).enumerate();
@@ -120,7 +120,7 @@ fn run(harness: &mut Harness, input: &Input) {
     }
     assert!(next_send <= sends && next_receive - (1 << 32) <= receives, "a completion of a request never posted");
 
-    let left = verbs.qp(end.qp).expect("polling destroys nothing");
+    let left = verbs.qp_info(end.qp).expect("polling destroys nothing");
     assert!(left.send_blocks <= posted.send_blocks && left.recvs <= posted.recvs);
     assert_eq!(left.send_blocks == 0, next_send == sends, "blocks in flight without a request, or a request without blocks");
     assert_eq!(u64::from(left.recvs), receives - (next_receive - (1 << 32)), "receives complete one by one");
@@ -129,7 +129,7 @@ fn run(harness: &mut Harness, input: &Input) {
     while let Ok(Some(_)) = verbs.poll_event() {}
     verbs.destroy_qp(end.qp).expect("destroy_qp");
     verbs.destroy_cq(end.cq).expect("destroy_cq");
-    assert!(verbs.qp(end.qp).is_err() && verbs.cq(end.cq).is_err());
+    assert!(verbs.qp_info(end.qp).is_err() && verbs.cq_info(end.cq).is_err());
 }
 
 /// Polls once, and returns the completions, `capacity` at most.

@@ -85,7 +85,7 @@ impl Queues {
         self.completed += 1;
         let mut out = [Completion::EMPTY; 2];
         assert_eq!(node.verbs.poll_cq(self.end.cq, &mut out), Ok(1));
-        assert_eq!(node.verbs.qp(self.end.qp).expect("it is there").send_blocks, 0);
+        assert_eq!(node.verbs.qp_info(self.end.qp).expect("it is there").send_blocks, 0);
     }
 
     /// Posts and completes requests of one block, up to block `start`.
@@ -129,7 +129,7 @@ fn run(harness: &mut Harness, input: &Input) {
 fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u32, input: &Input) {
     let (qp, qpn) = (queues.end.qp, queues.end.qpn.get());
     let ring = queues.send.clone();
-    let cap = node.verbs.qp(qp).expect("it was just made").cap;
+    let cap = node.verbs.qp_info(qp).expect("it was just made").cap;
     ring.write(0, &vec![input.stale; ring.len]);
     let (mut at, mut last, mut fenced) = (start, None, false);
     for (way, request) in &input.requests {
@@ -167,7 +167,7 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
         }
     }
     node.verbs.ring_send_queue(qp);
-    let in_flight = node.verbs.qp(qp).expect("it is there").send_blocks;
+    let in_flight = node.verbs.qp_info(qp).expect("it is there").send_blocks;
     if last.is_none() {
         assert_eq!(in_flight, 0, "nothing was posted");
     } else {

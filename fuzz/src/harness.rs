@@ -212,7 +212,7 @@ impl Run<'_> {
             Some(()) => Ok(()),
         };
         if let Some(mw) = agree(self.verbs.alloc_mw(handle, MwType::Type1), |e| e.errno(), model, step) {
-            let key = self.verbs.mw(mw).expect("it was just made").rkey.get();
+            let key = self.verbs.mw_info(mw).expect("it was just made").rkey.get();
             self.mws.push(mw);
             self.model.mws.push(Some(Window { pd, binding: None, key }));
         }
@@ -311,7 +311,7 @@ impl Run<'_> {
             if own == peer && self.model.qps[own].is_some_and(|qp| qp.peer.is_some()) {
                 continue;
             }
-            let dest_qpn = self.verbs.qp(self.qps[peer]).expect("it lives").qpn;
+            let dest_qpn = self.verbs.qp_info(self.qps[peer]).expect("it lives").qpn;
             for (attr, mask) in rc_steps(&Connection::default(), Lid::new(LID), dest_qpn, 7, 7) {
                 let attr = QpAttr { av: AddressVector { dlid: Lid::new(LID), port_num: 1, ..attr.av }, ..attr };
                 self.verbs.modify_qp(self.qps[own], &attr, mask).expect("the usual way to RTS");

@@ -155,7 +155,7 @@ fn open_queue_pair<'s>(card: &mut Station<'s>, qp_type: QpType, open: &Region<'s
     for wr_id in 0..RECEIVES {
         qp.recv.post(&RecvWr { wr_id, sges: &[open.sge(0, OPEN as u32)] }).expect("room");
     }
-    let qpn = card.verbs.qp(qp.handle()).expect("its own").qpn.get();
+    let qpn = card.verbs.qp_info(qp.handle()).expect("its own").qpn.get();
     Open { qp, _cq: cq, qpn }
 }
 

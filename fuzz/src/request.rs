@@ -43,7 +43,7 @@ impl Ground {
     pub fn make_windows(&mut self, node: &mut Node, pd: PdHandle) {
         self.windows = [MwType::Type1, MwType::Type2].map(|kind| {
             let window = node.verbs.alloc_mw(pd, kind).expect("alloc_mw");
-            (window, node.verbs.mw(window).expect("it was just made").rkey.get())
+            (window, node.verbs.mw_info(window).expect("it was just made").rkey.get())
         });
     }
 

@@ -166,7 +166,7 @@ impl Node {
         let buffer = self.buffer(len);
         // The bytes are the application's and the region's: `dereg_mr_raw` ends the region, and the bytes stay.
         let mr = self.verbs.reg_mr(pd, buffer.bytes(), access).expect("reg_mr").handle();
-        let info = self.verbs.mr(mr).expect("mr");
+        let info = self.verbs.mr_info(mr).expect("mr");
         Region { buffer, mr, info }
     }
 
@@ -263,7 +263,7 @@ pub fn end_in(node: &mut Node, pd: PdHandle, qp_type: QpType, cap: QpCap, sq_sig
     let cq = node.verbs.create_cq(4 * (cap.max_send_wr + cap.max_recv_wr)).expect("create_cq");
     let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all };
     let qp = node.verbs.create_qp(&init).expect("create_qp");
-    let qpn = node.verbs.qp(qp).expect("qp").qpn;
+    let qpn = node.verbs.qp_info(qp).expect("qp").qpn;
     End { pd, cq, qp, qpn }
 }
 
@@ -396,7 +396,7 @@ impl Pair {
         let lid = |node: &mut Node| node.verbs.query_port(1).expect("query_port").lid;
         let (lid_a, lid_b) = (lid(&mut self.a), lid(&mut self.b));
         let (psn_a, psn_b) = connection.psn;
-        let steps = |node: &Node, end: &End| match node.verbs.qp(end.qp).expect("qp").qp_type {
+        let steps = |node: &Node, end: &End| match node.verbs.qp_info(end.qp).expect("qp").qp_type {
             QpType::Uc => uc_steps,
             _ => rc_steps,
         };

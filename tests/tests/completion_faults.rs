@@ -41,7 +41,7 @@ impl Stream {
     }
 
     fn cqn(&self) -> u32 {
-        self.pair.a.verbs.cq(self.a.cq).unwrap().cqn.get()
+        self.pair.a.verbs.cq_info(self.a.cq).unwrap().cqn.get()
     }
 
     fn arm(&mut self, fault: Fault) {
@@ -80,7 +80,7 @@ impl Stream {
         assert_eq!(self.poll(), Ok(vec![2]), "then what comes behind");
         assert_eq!(self.poll(), Ok(vec![]));
         // The ring has lost nothing: as much fits as ever, and it works on.
-        assert_eq!(self.pair.a.verbs.qp(self.a.qp).unwrap().send_blocks, 0);
+        assert_eq!(self.pair.a.verbs.qp_info(self.a.qp).unwrap().send_blocks, 0);
         for n in 3..10 {
             assert_eq!(self.write(), n);
             assert_eq!(self.poll(), Ok(vec![n]));
@@ -113,7 +113,7 @@ fn a_completion_of_a_queue_pair_that_does_not_exist() {
         Stream::new().between(
             |stream| Fault::ForeignQpn { cqn: stream.cqn(), qpn },
             |stream| {
-                let cqn = stream.pair.a.verbs.cq(stream.a.cq).unwrap().cqn;
+                let cqn = stream.pair.a.verbs.cq_info(stream.a.cq).unwrap().cqn;
                 PollCqError::UnknownQp { qpn: Qpn::new(qpn), cqn }
             },
         );
@@ -128,7 +128,7 @@ fn a_completion_of_a_queue_pair_of_another_queue() {
     stream.between(
         |stream| Fault::ForeignQpn { cqn: stream.cqn(), qpn: other.qpn.get() },
         |stream| {
-            let cqn = stream.pair.a.verbs.cq(stream.a.cq).unwrap().cqn;
+            let cqn = stream.pair.a.verbs.cq_info(stream.a.cq).unwrap().cqn;
             PollCqError::UnknownQp { qpn: other.qpn, cqn }
         },
     );
@@ -183,14 +183,14 @@ fn a_dropped_completion_is_stood_for_by_the_next() {
     assert_eq!(stream.poll(), Ok(vec![]));
     stream.write();
     assert_eq!(stream.poll(), Ok(vec![1]));
-    assert_eq!(stream.pair.a.verbs.qp(stream.a.qp).unwrap().send_blocks, 0, "both are retired");
+    assert_eq!(stream.pair.a.verbs.qp_info(stream.a.qp).unwrap().send_blocks, 0, "both are retired");
 
     // A receive whose completion is lost does not shift those behind it.
     for wr_id in 10..13 {
         let sges = [stream.there.sge(0, 64)];
         stream.pair.b.verbs.post_recv(stream.b.qp, &RecvWr { wr_id, sges: &sges }).unwrap();
     }
-    let cqn = stream.pair.b.verbs.cq(stream.b.cq).unwrap().cqn.get();
+    let cqn = stream.pair.b.verbs.cq_info(stream.b.cq).unwrap().cqn.get();
     arm(&stream.pair.b.host, Fault::DropCqe { cqn });
     for n in 20..23 {
         let send = signaled(n, SendOp::Send { payload: Payload::Inline(b"y") });
@@ -199,7 +199,7 @@ fn a_dropped_completion_is_stood_for_by_the_next() {
     }
     let found: Vec<_> = stream.pair.b.completions(stream.b.cq, 2).iter().map(|done| done.wr_id).collect();
     assert_eq!(found, [11, 12]);
-    assert_eq!(stream.pair.b.verbs.qp(stream.b.qp).unwrap().recvs, 0);
+    assert_eq!(stream.pair.b.verbs.qp_info(stream.b.qp).unwrap().recvs, 0);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     let cq = pair.a.verbs.create_cq(4).unwrap();
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
     let qp = pair.a.verbs.create_qp(&init).unwrap();
-    let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+    let qpn = pair.a.verbs.qp_info(qp).unwrap().qpn;
     let (a, b) = (End { pd, cq, qp, qpn }, end(&mut pair.b, true));
     pair.connect(&a, &b, &Connection::default());
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
@@ -255,12 +255,12 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     });
     assert!(events.contains(&Event::CqError(cq, 1)), "{events:?}");
     assert!(events.contains(&Event::QpFatal(qp)), "{events:?}");
-    assert_eq!(pair.a.verbs.qp(qp).unwrap().state, QpState::Err);
+    assert_eq!(pair.a.verbs.qp_info(qp).unwrap().state, QpState::Err);
     // What was written before is still there; then the queue says that it is broken, each time.
     let mut some = [Completion::EMPTY; 16];
     assert_eq!(pair.a.verbs.poll_cq(cq, &mut some), Ok(4));
     assert_eq!(some[..4].iter().map(|done| done.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    let cqn = pair.a.verbs.cq(cq).unwrap().cqn;
+    let cqn = pair.a.verbs.cq_info(cq).unwrap().cqn;
     for _ in 0..2 {
         let error = refused!(pair.a.verbs.poll_cq(cq, &mut some), Eio, PollCqError::Broken { .. });
         assert_eq!(error, PollCqError::Broken { cqn, syndrome: 1 });
@@ -281,12 +281,12 @@ fn a_queue_of_two_queue_pairs_has_room_for_what_their_rings_admit() {
         let sizes = pair.a.verbs.ring_sizes(QpType::Rc, &cap).unwrap();
         assert!(sizes.send_blocks > 2 * cap.max_send_wr, "{sizes:?}");
         let cq = pair.a.verbs.create_cq(2 * if by_rings { sizes.send_blocks } else { cap.max_send_wr }).unwrap();
-        let info = pair.a.verbs.cq(cq).unwrap();
+        let info = pair.a.verbs.cq_info(cq).unwrap();
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
         let mut there = None;
         let qps = [(); 2].map(|()| {
             let qp = pair.a.verbs.create_qp(&init).unwrap();
-            let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+            let qpn = pair.a.verbs.qp_info(qp).unwrap().qpn;
             let (a, b) = (End { pd, cq, qp, qpn }, end(&mut pair.b, true));
             pair.connect(&a, &b, &Connection::default());
             let region = pair.b.region(b.pd, 4096, ALL_ACCESS);

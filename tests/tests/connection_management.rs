@@ -85,7 +85,7 @@ impl Side {
     }
 
     fn qpn(&self) -> Qpn {
-        self.node.verbs.qp(self.qp.0.handle()).unwrap().qpn
+        self.node.verbs.qp_info(self.qp.0.handle()).unwrap().qpn
     }
 
     /// Carries what there is, and lets time do its work.
@@ -552,5 +552,5 @@ fn a_lost_device_ends_the_carrier() {
     });
     assert!(matches!(lost, Some(PollCqError::DeviceLost { .. })), "{lost:?}");
     assert!(two.a.carrier.restart(&mut two.a.node.verbs).is_err());
-    assert_eq!(two.b.node.verbs.qp(two.b.qp.0.handle()).unwrap().state, QpState::Reset);
+    assert_eq!(two.b.node.verbs.qp_info(two.b.qp.0.handle()).unwrap().state, QpState::Reset);
 }

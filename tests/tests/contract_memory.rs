@@ -51,7 +51,7 @@ fn every_combination_of_access_flags() {
             refused!(made, Einval, RegMrError::RemoteWithoutLocalWrite);
         } else {
             let mr = made.unwrap_or_else(|error| panic!("{access:?}: {error}"));
-            let info = node.verbs.mr(mr).unwrap();
+            let info = node.verbs.mr_info(mr).unwrap();
             assert_eq!((info.pd, info.addr, info.length, info.access), (pd, buffer.addr, 8192, access));
             assert_ne!(info.lkey.index(), 0);
             assert_eq!(node.snapshot().device.engine.mkeys, before.device.engine.mkeys + 1);
@@ -170,7 +170,7 @@ fn an_open_batch_refuses_a_region_that_is_gone() {
     // And after a request that a batch does not post as part of its caller.
     let bytes = pair.a.buffer(4096).bytes();
     let here = register(&mut pair.a.verbs, a.pd, bytes, ALL_ACCESS).unwrap();
-    let sge = pair.a.verbs.mr(here).map(|mr| Sge { addr: mr.addr, length: 8, lkey: mr.lkey }).unwrap();
+    let sge = pair.a.verbs.mr_info(here).map(|mr| Sge { addr: mr.addr, length: 8, lkey: mr.lkey }).unwrap();
     batch.post(&SendWr::write(there.remote(0), &[sge])).unwrap();
     batch.post(&SendWr::write(there.remote(0), &[sge; 4])).unwrap();
     pair.a.verbs.dereg_mr_raw(here).unwrap();
@@ -194,8 +194,8 @@ fn a_full_table_of_regions() {
     node.verbs.dereg_mr_raw(gone).unwrap();
     let new = reg(&mut node).unwrap();
     refused!(node.verbs.dereg_mr_raw(gone), Einval, DeregMrError::Stale);
-    assert_eq!(node.verbs.mr(gone), Err(StaleHandle));
-    assert!(node.verbs.mr(new).is_ok());
+    assert_eq!(node.verbs.mr_info(gone), Err(StaleHandle));
+    assert!(node.verbs.mr_info(new).is_ok());
     assert_eq!(node.snapshot(), full);
     for mr in all.into_iter().chain([new]) {
         node.verbs.dereg_mr_raw(mr).unwrap();
@@ -274,10 +274,10 @@ fn what_the_device_refuses_leaves_nothing_behind() {
     // A refused destroy leaves the object whole.
     fail(&node, CmdOpcode::DestroyMkey, CmdStatus::ResBusy);
     refused!(node.verbs.dereg_mr_raw(region.mr), Ebusy, DeregMrError::Device(_));
-    assert!(node.verbs.mr(region.mr).is_ok());
+    assert!(node.verbs.mr_info(region.mr).is_ok());
     fail(&node, CmdOpcode::DestroyMkey, CmdStatus::BadRes);
     refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Device(_));
-    assert!(node.verbs.mw(mw).is_ok());
+    assert!(node.verbs.mw_info(mw).is_ok());
     assert_eq!(node.snapshot(), before);
     node.verbs.dealloc_mw(mw).unwrap();
     node.verbs.dereg_mr_raw(region.mr).unwrap();
@@ -320,12 +320,12 @@ fn a_full_table_of_windows() {
     }
     assert_eq!(node.snapshot(), full);
     for (n, mw) in all.into_iter().enumerate() {
-        let info = node.verbs.mw(mw).unwrap();
+        let info = node.verbs.mw_info(mw).unwrap();
         assert_eq!(info.kind, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 });
         assert_eq!((info.pd, info.binding), (pd, None));
         node.verbs.dealloc_mw(mw).unwrap();
         refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Stale);
-        assert_eq!(node.verbs.mw(mw), Err(StaleHandle));
+        assert_eq!(node.verbs.mw_info(mw), Err(StaleHandle));
     }
     assert_eq!(node.snapshot().device.engine.mkeys, 0);
 }
@@ -345,8 +345,8 @@ fn handles_of_another_device_name_nothing() {
     refused!(verbs.dereg_mr_raw(other.mr), Einval, DeregMrError::Stale);
     refused!(verbs.dealloc_mw(foreign_mw), Einval, DeallocMwError::Stale);
     refused!(verbs.dealloc_pd(b.pd), Einval, DeallocPdError::Stale);
-    assert_eq!(verbs.mr(other.mr), Err(StaleHandle));
-    assert_eq!(verbs.mw(foreign_mw), Err(StaleHandle));
+    assert_eq!(verbs.mr_info(other.mr), Err(StaleHandle));
+    assert_eq!(verbs.mw_info(foreign_mw), Err(StaleHandle));
     let bind = |mr| Type1Bind {
         wr_id: 1,
         flags: SendFlags::empty(),
@@ -383,10 +383,10 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
         rkey
     };
     let busy = |node: &mut Node, count| {
-        let kept = node.verbs.mr(region.mr).unwrap();
+        let kept = node.verbs.mr_info(region.mr).unwrap();
         let error = refused!(node.verbs.dereg_mr_raw(region.mr), Ebusy, DeregMrError::Busy { .. });
         assert_eq!(error, DeregMrError::Busy { bindings: count });
-        assert_eq!(node.verbs.mr(region.mr), Ok(kept), "intact");
+        assert_eq!(node.verbs.mr_info(region.mr), Ok(kept), "intact");
     };
     bind(&mut node, windows[0], &request(&region, 100));
     busy(&mut node, 1);
@@ -397,11 +397,11 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     bind(&mut node, windows[0], &request(&other, 8192));
     busy(&mut node, 1);
     bind(&mut node, windows[1], &request(&region, 0));
-    assert_eq!(node.verbs.mw(windows[1]).unwrap().binding, None);
+    assert_eq!(node.verbs.mw_info(windows[1]).unwrap().binding, None);
     node.verbs.dereg_mr_raw(region.mr).unwrap();
     // Deallocation of a bound window frees its region.
     let bound = Binding { mr: other.mr, addr: other.buffer.addr, length: 8192, access: Access::REMOTE_READ };
-    assert_eq!(node.verbs.mw(windows[0]).unwrap().binding, Some(bound));
+    assert_eq!(node.verbs.mw_info(windows[0]).unwrap().binding, Some(bound));
     refused!(node.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
     node.verbs.dealloc_mw(windows[0]).unwrap();
     node.verbs.dereg_mr_raw(other.mr).unwrap();
@@ -585,7 +585,7 @@ impl Fixture {
 
     /// Checks that a bind with these defects gives the error of the earliest row among them.
     fn check(&mut self, wrongs: &[Wrong]) {
-        let before = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        let before = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw_info(mw))));
         let error = match self.bind(wrongs) {
             Ok(_) => panic!("bound in spite of {wrongs:?}"),
             Err(error) => error,
@@ -595,7 +595,7 @@ impl Fixture {
         assert_eq!(error.errno(), errno, "{wrongs:?}: {error:?}");
         let of_row = wrongs.iter().any(|wrong| matches!(expected(*wrong, &error), (of, true) if of == errno));
         assert!(of_row, "{wrongs:?}: {error:?}");
-        let after = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        let after = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw_info(mw))));
         assert_eq!(after, before, "{wrongs:?}");
     }
 }
@@ -657,7 +657,7 @@ fn an_unbind_ignores_region_address_and_access() {
     };
     let second = fixture.pair.a.verbs.bind_type1(fixture.ready.qp, mw, &unbind).unwrap();
     assert_ne!(first, second);
-    let info = fixture.pair.a.verbs.mw(mw).unwrap();
+    let info = fixture.pair.a.verbs.mw_info(mw).unwrap();
     assert_eq!((info.rkey, info.binding), (second, None));
     let done = fixture.pair.a.completions(fixture.ready.cq, 2);
     assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
@@ -768,7 +768,7 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
         length: 4096,
         access: Access::REMOTE_READ,
     };
-    let mut key = node.verbs.mw(mw).unwrap().rkey;
+    let mut key = node.verbs.mw_info(mw).unwrap().rkey;
     for n in 0..300 {
         let next = node.verbs.bind_type1(end.qp, mw, &request).unwrap();
         assert_ne!(next, key, "bind {n}");
@@ -793,7 +793,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
         let before = pair.b.snapshot();
         let mr = register(&mut pair.b.verbs, b.pd, buffer.part(offset, 9000), ALL_ACCESS | Access::ZERO_BASED);
         let mr = mr.unwrap_or_else(|error| panic!("region at {offset}: {error}"));
-        let info = pair.b.verbs.mr(mr).unwrap();
+        let info = pair.b.verbs.mr_info(mr).unwrap();
         // A peer writes all of it from address 0 on.
         let sges = [here.sge(0, 9000)];
         let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr: 0, rkey: info.rkey } };
@@ -836,7 +836,7 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
     assert_eq!((state.tag, state.free), (key.tag(), false));
     assert_eq!((state.start, state.length), (region.buffer.addr, 8192));
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
-    let fresh = pair.b.verbs.mw(mw).unwrap().rkey;
+    let fresh = pair.b.verbs.mw_info(mw).unwrap().rkey;
     let state = pair.b.verbs.direct().query_mkey(fresh.index()).unwrap();
     assert_eq!((state.tag, state.free), (fresh.tag(), true));
     let bind = Type1Bind {
@@ -864,7 +864,7 @@ fn windows_do_not_begin_with_the_key_of_the_one_before() {
     let mut seen = Vec::new();
     for _ in 0..200 {
         let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
-        let key = node.verbs.mw(mw).unwrap().rkey;
+        let key = node.verbs.mw_info(mw).unwrap().rkey;
         assert!(!seen.contains(&key), "{key:?} comes again");
         seen.push(key);
         node.verbs.dealloc_mw(mw).unwrap();

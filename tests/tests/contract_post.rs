@@ -142,7 +142,7 @@ impl Fixture {
             remote: self.there.remote(0),
             mw: self.windows[0],
             info: self.info(),
-            rkey: self.pair.a.verbs.mw(self.windows[0]).unwrap().rkey,
+            rkey: self.pair.a.verbs.mw_info(self.windows[0]).unwrap().rkey,
         }
     }
 
@@ -177,7 +177,7 @@ fn every_opcode_of_a_reliable_connection_is_done() {
     let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], tag: KeyTag(9), binding: info });
     fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
     assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
-    let far = fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().rkey;
+    let far = fixture.pair.b.verbs.mw_info(fixture.windows[1]).unwrap().rkey;
     for (n, op) in OPS.into_iter().enumerate() {
         let sges = [fixture.here.sge(0, 8)];
         let mut parts = fixture.parts(&sges);
@@ -195,8 +195,8 @@ fn every_opcode_of_a_reliable_connection_is_done() {
             assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
         }
     }
-    assert_eq!(fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().binding, None, "the peer took it");
-    assert_eq!(fixture.pair.a.verbs.mw(fixture.windows[0]).unwrap().binding, None);
+    assert_eq!(fixture.pair.b.verbs.mw_info(fixture.windows[1]).unwrap().binding, None, "the peer took it");
+    assert_eq!(fixture.pair.a.verbs.mw_info(fixture.windows[0]).unwrap().binding, None);
     fixture.pair.assert_no_findings();
 }
 
@@ -285,7 +285,7 @@ fn signaled_matters_only_without_sq_sig_all() {
 #[test]
 fn inline_payloads_up_to_the_limit() {
     let mut fixture = Fixture::new(QpType::Rc);
-    let max = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap.max_inline_data;
+    let max = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap.max_inline_data;
     assert!(max >= CAP.max_inline_data);
     let bytes = pattern(5, max as usize + 1);
     let remote = fixture.there.remote(0);
@@ -302,7 +302,7 @@ fn inline_payloads_up_to_the_limit() {
     // And without room for any: not one byte.
     let cap = QpCap { max_send_sge: 0, max_inline_data: 0, ..CAP };
     let mut fixture = Fixture::with(QpType::Rc, cap, false);
-    let max = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap.max_inline_data as usize;
+    let max = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap.max_inline_data as usize;
     let remote = fixture.there.remote(0);
     let long = SendOp::Write { payload: Payload::Inline(&bytes[..max + 1]), remote };
     refused!(fixture.post(SendFlags::empty(), long), Einval, PostSendError::InlineSize { .. });
@@ -312,7 +312,7 @@ fn inline_payloads_up_to_the_limit() {
 #[test]
 fn as_many_sges_as_the_queue_takes() {
     let mut fixture = Fixture::new(QpType::Rc);
-    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
+    let cap = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap;
     let sges = vec![fixture.here.sge(0, 1); cap.max_send_sge as usize + 1];
     let most = &sges[..cap.max_send_sge as usize];
     for op in [Op::Send, Op::SendWithImm, Op::SendWithInv, Op::Write, Op::WriteWithImm, Op::Read] {
@@ -328,7 +328,7 @@ fn as_many_sges_as_the_queue_takes() {
     verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges[1..] }).unwrap();
     let error = refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges }), Einval, PostRecvError::SgeCount { .. });
     assert_eq!(error, PostRecvError::SgeCount { count: sges.len(), max: cap.max_recv_sge });
-    assert_eq!(verbs.qp(qp).unwrap().recvs, 1);
+    assert_eq!(verbs.qp_info(qp).unwrap().recvs, 1);
 }
 
 // contract: post-message-size
@@ -339,7 +339,7 @@ fn messages_longer_than_the_device_sends() {
     // No byte of it is ever read, so there need not be any.
     let (start, map) = (1 << 32, OffsetMap::default());
     let mr = register_mapped(&mut fixture.pair.a.verbs, fixture.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
-    let lkey = fixture.pair.a.verbs.mr(mr).unwrap().lkey;
+    let lkey = fixture.pair.a.verbs.mr_info(mr).unwrap().lkey;
     let sge = |length: u64| Sge { addr: start, length: length as u32, lkey };
     for op in [Op::Send, Op::Write, Op::Read] {
         let whole = [sge(max)];
@@ -481,7 +481,7 @@ fn a_send_queue_holds_exactly_its_blocks() {
     let mut fixture = Fixture::new(QpType::Rc);
     let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 8)]), remote: fixture.there.remote(0) };
     let capacity = fixture.free();
-    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
+    let cap = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap;
     assert!(cap.max_send_wr >= CAP.max_send_wr);
     for lap in 0..3 {
         for n in 0..capacity - 1 {
@@ -493,7 +493,7 @@ fn a_send_queue_holds_exactly_its_blocks() {
             let error = refused!(fixture.send(9, SendFlags::SIGNALED, op), Enospc, PostSendError::QueueFull { .. });
             assert_eq!(error, PostSendError::QueueFull { needed: 1, free: 0 });
         }
-        assert_eq!(fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().send_blocks, capacity);
+        assert_eq!(fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().send_blocks, capacity);
         let done = fixture.done();
         assert_eq!((done.wr_id, done.status), (1000 + lap, WcStatus::Success));
         assert_eq!(fixture.free(), capacity, "all are retired by the one completion");
@@ -504,7 +504,7 @@ fn a_send_queue_holds_exactly_its_blocks() {
 #[test]
 fn as_many_requests_of_the_greatest_size_fit_as_the_capacity_says() {
     let mut fixture = Fixture::new(QpType::Rc);
-    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
+    let cap = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap;
     let bytes = pattern(2, cap.max_inline_data as usize);
     let op = SendOp::Write { payload: Payload::Inline(&bytes), remote: fixture.there.remote(0) };
     for n in 0..cap.max_send_wr {
@@ -519,7 +519,7 @@ fn as_many_requests_of_the_greatest_size_fit_as_the_capacity_says() {
 #[test]
 fn a_thousand_requests_of_many_sges_have_rings_of_their_size_and_fit() {
     let mut fixture = Fixture::with(QpType::Rc, QpCap { max_send_wr: 1024, max_send_sge: 8, max_inline_data: 0, ..CAP }, false);
-    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
+    let cap = fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().cap;
     assert!(cap.max_send_wr >= 1024 && cap.max_send_sge >= 8, "{cap:?}");
     let sges = vec![fixture.here.sge(0, 8); cap.max_send_sge as usize];
     let op = SendOp::Write { payload: Payload::Sges(&sges), remote: fixture.there.remote(0) };
@@ -543,7 +543,7 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
     let (info, mw) = (fixture.info(), fixture.windows[0]);
     let bind = SendOp::BindMw { mw, tag: KeyTag(1), binding: info };
-    let before = fixture.pair.a.verbs.mw(mw);
+    let before = fixture.pair.a.verbs.mw_info(mw);
     let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp);
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
     while post(op).unwrap() > 2 {}
@@ -552,14 +552,14 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     assert_eq!((post(op), post(op)), (Ok(1), Ok(0)));
     refused!(post(op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
     drop(batch);
-    assert_eq!(fixture.pair.a.verbs.mw(mw), before, "the window is as it was");
+    assert_eq!(fixture.pair.a.verbs.mw_info(mw), before, "the window is as it was");
 }
 
 // contract: recv-rules
 #[test]
 fn a_receive_queue_holds_exactly_its_entries() {
     let mut fixture = Fixture::new(QpType::Rc);
-    let capacity = fixture.pair.b.verbs.qp(fixture.b.qp).unwrap().cap.max_recv_wr;
+    let capacity = fixture.pair.b.verbs.qp_info(fixture.b.qp).unwrap().cap.max_recv_wr;
     assert!(capacity >= CAP.max_recv_wr);
     let payload = Payload::Inline(b"message");
     for lap in 0..3_u64 {
@@ -614,7 +614,7 @@ fn sges_and_their_regions() {
         ("as long as can be", at(start + 8, u32::MAX), Errno::Erange, SgeFault::Range, false),
     ];
     for (name, sge, errno, fault, only_writes) in cases {
-        let (before, recvs) = (fixture.free(), fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().recvs);
+        let (before, recvs) = (fixture.free(), fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().recvs);
         for op in OPS.into_iter().filter(|op| !matches!(op, Op::BindMw | Op::LocalInv)) {
             // The second of two, where there can be two.
             let lonely = matches!(op, Op::CompareSwap | Op::FetchAdd);
@@ -631,7 +631,7 @@ fn sges_and_their_regions() {
         let error = fixture.pair.a.verbs.post_recv(fixture.a.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap_err();
         assert_eq!(error, PostRecvError::Sge { index: 2, lkey: sge.lkey, fault }, "{name}");
         assert_eq!(error.errno(), errno);
-        assert_eq!((fixture.free(), fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().recvs), (before, recvs), "{name}");
+        assert_eq!((fixture.free(), fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().recvs), (before, recvs), "{name}");
     }
     // What is read from may be read only; the first and the last byte are bytes; and of no bytes nothing is asked.
     for sge in [read_only.sge(0, 4096), at(start, 1), at(end - 1, 1), Sge { addr: 3, length: 0, lkey: Lkey::new(0) }] {
@@ -710,7 +710,7 @@ fn a_list_of_receives_stops_at_the_first_that_fails() {
         (0..6).map(|n| RecvWr { wr_id: n as u64, sges: if n == 3 { &wrong } else { &sges[n] } }).collect();
     let error = PostRecvError::Sge { index: 0, lkey: Lkey::new(0), fault: SgeFault::UnknownKey };
     assert_eq!(fixture.pair.b.verbs.post_recv_list(fixture.b.qp, &list), Err(BadWr { index: 3, error }));
-    assert_eq!(fixture.pair.b.verbs.qp(fixture.b.qp).unwrap().recvs, 3);
+    assert_eq!(fixture.pair.b.verbs.qp_info(fixture.b.qp).unwrap().recvs, 3);
     fixture.pair.b.verbs.post_recv_list(fixture.b.qp, &list[4..]).unwrap();
     for n in 0..5 {
         fixture.send(n, SendFlags::SIGNALED, SendOp::Send { payload: Payload::Inline(&[n as u8 + 1; 64]) }).unwrap();
@@ -776,7 +776,7 @@ fn binds_and_invalidations_as_work_requests() {
         assert_eq!((error, error.errno()), (PostSendError::Bind(refusal), errno));
     }
     // A key that no type 2 window of the domain has.
-    let keys = [type1, elsewhere].map(|mw| fixture.pair.a.verbs.mw(mw).unwrap().rkey);
+    let keys = [type1, elsewhere].map(|mw| fixture.pair.a.verbs.mw_info(mw).unwrap().rkey);
     for rkey in [keys[0], keys[1], fixture.here.info.rkey, Rkey::new(0)] {
         let error = refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Einval, PostSendError::Bind(_));
         assert_eq!(error, PostSendError::Bind(UnknownKey { rkey }));
@@ -789,7 +789,7 @@ fn binds_and_invalidations_as_work_requests() {
     let full = fixture.free();
     let bind = SendOp::BindMw { mw: type2, tag: KeyTag(8), binding: info };
     refused!(fixture.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
-    let rkey = fixture.pair.a.verbs.mw(type2).unwrap().rkey;
+    let rkey = fixture.pair.a.verbs.mw_info(type2).unwrap().rkey;
     refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);
     assert_eq!(fixture.free(), full);
 }

@@ -105,7 +105,7 @@ impl Host {
     }
 
     fn state(&mut self, at: usize) -> QpState {
-        let kept = self.node.verbs.qp(self.ends[at].qp).unwrap().state;
+        let kept = self.node.verbs.qp_info(self.ends[at].qp).unwrap().state;
         assert_eq!(self.node.verbs.query_qp(self.ends[at].qp).unwrap().state, kept);
         kept
     }
@@ -536,7 +536,7 @@ fn two_ends_of_one_device_share_a_completion_queue() {
     let region = pair.a.region(pd, 3 * ROOM, ALL_ACCESS);
     let dlid = pair.a.verbs.query_port(1).unwrap().lid;
     let ah = pair.a.verbs.create_ah(pd, &AddressVector { dlid, port_num: 1, ..AddressVector::default() }).unwrap();
-    let qpns: Vec<Qpn> = qps.iter().map(|qp| pair.a.verbs.qp(*qp).unwrap().qpn).collect();
+    let qpns: Vec<Qpn> = qps.iter().map(|qp| pair.a.verbs.qp_info(*qp).unwrap().qpn).collect();
     for (at, qp) in qps.iter().enumerate() {
         let sges = [region.sge(at * ROOM, ROOM)];
         pair.a.verbs.post_recv(*qp, &RecvWr { wr_id: at as u64, sges: &sges }).unwrap();

@@ -429,7 +429,7 @@ fn removal_in_operation() {
     assert_eq!(verbs.create_cq(4), Err(CreateCqError::Device(gone)));
     assert_eq!(verbs.query_qp(a.qp), Err(bareverbs::QueryQpError::Device(gone)));
     assert_eq!(verbs.destroy_qp(a.qp), Err(bareverbs::DestroyQpError::Device(gone)));
-    assert!(verbs.qp(a.qp).is_ok(), "it is as before");
+    assert!(verbs.qp_info(a.qp).is_ok(), "it is as before");
     assert_eq!(verbs.direct().health(), Err(gone));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_secs(1));
     let used = pair.a.verbs.provider().statistics().pages_held;
@@ -612,7 +612,7 @@ fn device_errors_keep_what_was_posted() {
     arm(&fixture.node.host, status_of(opcode, CmdStatus::IntErr).0);
     let moved = fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE);
     refused!(moved, Eio, bareverbs::ModifyQpError::Device(_));
-    assert_eq!(fixture.node.verbs.qp(qp).unwrap().recvs, 5);
+    assert_eq!(fixture.node.verbs.qp_info(qp).unwrap().recvs, 5);
     fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
     let found: Vec<_> = fixture.node.completions(cq, 5).iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(found, (0..5).map(|n| (n, WcStatus::WrFlushErr)).collect::<Vec<_>>());
@@ -674,7 +674,7 @@ fn whatever_the_device_does_the_driver_comes_to_an_end() {
         };
         connect(&mut node, &near);
         let region = node.region(near.pd, 4096, ALL_ACCESS);
-        let cqn = node.verbs.cq(near.cq).unwrap().cqn.get();
+        let cqn = node.verbs.cq_info(near.cq).unwrap().cqn.get();
         let start = host.clock().now();
         let mut done = 0;
         for step in 0..300 {

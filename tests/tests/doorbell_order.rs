@@ -46,7 +46,7 @@ impl Fixture {
         let cq = verbs.create_cq(256).unwrap();
         let init = bareverbs::QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
         let qp = verbs.create_qp(&init).unwrap();
-        let qpn = verbs.qp(qp).unwrap().qpn;
+        let qpn = verbs.qp_info(qp).unwrap().qpn;
         for (attr, mask) in rc_steps(&Connection::default(), bareverbs::Lid::new(1), qpn, 7, 7) {
             verbs.modify_qp(qp, &attr, mask).unwrap();
         }

@@ -88,7 +88,7 @@ fn each_send_is_done_or_flushed_or_silent_once() {
             let expected = Drained { completed: signaled as u32, flushed: 3, silent: 4 - signaled as u32 };
             assert_eq!((drained, flushed), (expected, vec![4, 5, 6]));
         }
-        let info = a.verbs.qp(qp.handle()).unwrap();
+        let info = a.verbs.qp_info(qp.handle()).unwrap();
         assert_eq!((info.state, info.send_blocks), (QpState::Err, 0));
         // What was not flushed was executed.
         let mut bytes = [0; 4];
@@ -120,7 +120,7 @@ fn unsignaled_sends_that_are_done_end_with_the_marker() {
             let expected = Drained { silent: 6, ..Drained::default() };
             assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Ok(expected), vec![]), "round {round}");
             // A drained queue pair begins anew, and its ring is another round on.
-            let attr = a.verbs.qp(qp.handle()).unwrap().attr;
+            let attr = a.verbs.qp_info(qp.handle()).unwrap().attr;
             a.verbs.reset_qp(&mut qp).unwrap();
             assert_eq!(cq.completions().count(), 0);
             a.verbs.modify_qp_to_rts(qp.handle(), &QpAttr { sq_psn: Psn::new(attr.sq_psn.get() + 6), ..attr }).unwrap();
@@ -202,7 +202,7 @@ fn receives_of_a_queue_pair_that_was_never_connected_are_flushed() {
     let init = QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: CAP, sq_sig_all: true };
     let mut qp = a.verbs.create_qp(&init).unwrap();
     assert_eq!(drain_rq(&mut a, &mut qp, &mut cq), (Ok(Drained::default()), vec![]));
-    assert_eq!(a.verbs.qp(qp.handle()).unwrap().state, QpState::Reset, "nothing is in flight there");
+    assert_eq!(a.verbs.qp_info(qp.handle()).unwrap().state, QpState::Reset, "nothing is in flight there");
     let attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
     let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
     a.verbs.modify_qp(qp.handle(), &attr, mask).unwrap();
@@ -246,7 +246,7 @@ fn completions_of_others_in_the_queue_are_given_too() {
     let mut all: Vec<u64> = given.iter().map(|done| done.wr_id).collect();
     all.sort_unstable();
     assert_eq!(all, [0, 1, 2, 3, 10, 11, 12, 13, 100, 101, 102, 103]);
-    let info = a.verbs.qp(other.0.handle()).unwrap();
+    let info = a.verbs.qp_info(other.0.handle()).unwrap();
     assert_eq!((info.state, info.recvs), (QpState::Rts, 4), "another queue pair goes on");
 }
 
@@ -287,7 +287,7 @@ fn what_cannot_be_drained_is_refused_and_stays() {
         assert_eq!((error, error.errno()), (DrainError::OtherCq, Errno::Einval));
         assert_eq!(a.verbs.drain_rq(&mut qa.qp.recv, cq, deadline, never), Err(DrainError::OtherCq));
     }
-    assert_eq!(a.verbs.qp(qa.qp.handle()).unwrap().state, QpState::Rts);
+    assert_eq!(a.verbs.qp_info(qa.qp.handle()).unwrap().state, QpState::Rts);
     qb.qp.recv.post(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
     qa.qp.send.post(&SendWr::send(b"").id(1)).unwrap();
     assert_eq!(qa.wait().unwrap().status, WcStatus::Success);
@@ -331,10 +331,10 @@ fn a_marker_without_an_answer_ends_at_the_deadline() {
     let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     (0..2).for_each(|id| qp.send.post(&SendWr::write(target.remote(0), b"x").id(id)).unwrap());
     settle(&a);
-    a.arm(Fault::DropCqe { cqn: a.verbs.cq(cq.handle()).unwrap().cqn.get() });
+    a.arm(Fault::DropCqe { cqn: a.verbs.cq_info(cq.handle()).unwrap().cqn.get() });
     for _ in 0..2 {
         assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Err(DrainError::Overdue { left: 2 }), vec![]));
-        assert_eq!(a.verbs.qp(qp.handle()).unwrap().send_blocks, 3);
+        assert_eq!(a.verbs.qp_info(qp.handle()).unwrap().send_blocks, 3);
     }
 }
 

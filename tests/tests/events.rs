@@ -108,7 +108,7 @@ fn an_interrupt_handler_is_told_of_the_overflow() {
     let mut pair = Pair::new();
     let (a, b) = pair.connected();
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
-    let vector = pair.a.verbs.cq(a.cq).unwrap().vector;
+    let vector = pair.a.verbs.cq_info(a.cq).unwrap().vector;
     let mut handler = pair.a.verbs.take_interrupt_handler().unwrap();
     flood(&mut pair, &a, there.remote(0), ENTRIES + 50);
     let taken = handler.on_interrupt(vector);
@@ -157,7 +157,7 @@ fn an_event_of_a_destroyed_completion_queue_is_not_its_successor_s() {
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
     assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
-    let old = pair.a.verbs.cq(a.cq).unwrap().cqn;
+    let old = pair.a.verbs.cq_info(a.cq).unwrap().cqn;
     pair.a.verbs.destroy_qp(a.qp).unwrap();
     // Its event waits to be taken by somebody who handles interrupts: until then the number must not come again.
     let handler = pair.a.verbs.take_interrupt_handler().unwrap();
@@ -166,7 +166,7 @@ fn an_event_of_a_destroyed_completion_queue_is_not_its_successor_s() {
     pair.a.verbs.destroy_cq(a.cq).unwrap();
     let same = (0..8).any(|_| {
         let cq = pair.a.verbs.create_cq(16).unwrap();
-        let same = pair.a.verbs.cq(cq).unwrap().cqn == old;
+        let same = pair.a.verbs.cq_info(cq).unwrap().cqn == old;
         assert_eq!(waiting(&mut pair.a), [], "it was never armed");
         pair.a.verbs.destroy_cq(cq).unwrap();
         same
@@ -182,7 +182,7 @@ fn an_error_event_from_before_a_reset() {
     break_peer(&mut pair, &a, &there);
     reconnect(&mut pair, &a, &b);
     assert_eq!(waiting(&mut pair.b), [Event::Stray(AsyncEvent::QpAccessError(b.qpn))]);
-    assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, QpState::Rts);
+    assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, QpState::Rts);
     // Both directions, so that the state is what posting finds too.
     assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
     pair.b
@@ -194,7 +194,7 @@ fn an_error_event_from_before_a_reset() {
     reconnect(&mut pair, &a, &b);
     break_peer(&mut pair, &a, &there);
     assert_eq!(waiting(&mut pair.b), [Event::QpAccessError(b.qp)]);
-    assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, QpState::Err);
+    assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, QpState::Err);
     pair.assert_no_findings();
 }
 
@@ -212,7 +212,7 @@ fn an_error_event_of_a_number_that_came_again() {
             bareverbs::QpInit { pd: b.pd, qp_type: QpType::Rc, send_cq: b.cq, recv_cq: b.cq, cap: CAP, sq_sig_all: true };
         let qp = loop {
             let qp = pair.b.verbs.create_qp(&init).unwrap();
-            if pair.b.verbs.qp(qp).unwrap().qpn == b.qpn {
+            if pair.b.verbs.qp_info(qp).unwrap().qpn == b.qpn {
                 break qp;
             }
             pair.b.verbs.destroy_qp(qp).unwrap();
@@ -224,7 +224,7 @@ fn an_error_event_of_a_number_that_came_again() {
         }
         assert_eq!(waiting(&mut pair.b), [Event::Stray(AsyncEvent::QpAccessError(b.qpn))]);
         let state = if connected { QpState::Rts } else { QpState::Reset };
-        assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, state);
+        assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, state);
         if !connected {
             pair.connect(&a, &b, &Connection::default());
         }

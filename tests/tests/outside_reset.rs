@@ -377,14 +377,14 @@ impl Ledger {
         let mut queues = Vec::new();
         for (n, which) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
             let qp = make(&mut pair.a, pd, cqs, which);
-            let info = pair.a.verbs.qp(qp).unwrap();
+            let info = pair.a.verbs.qp_info(qp).unwrap();
             if n == 3 {
                 let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(2), bareverbs::Qpn::new(9), 0, 0);
                 pair.a.verbs.modify_qp(qp, &steps[0].0, steps[0].1).unwrap();
             } else {
                 let theirs = make(&mut pair.b, their_pd, their_cqs, (0, 0));
                 let end = |pd, cq, qp, qpn| End { pd, cq, qp, qpn };
-                let their_qpn = pair.b.verbs.qp(theirs).unwrap().qpn;
+                let their_qpn = pair.b.verbs.qp_info(theirs).unwrap().qpn;
                 pair.connect(
                     &end(pd, cqs[0], qp, info.qpn),
                     &end(their_pd, their_cqs[0], theirs, their_qpn),
@@ -638,7 +638,7 @@ fn every_call_after_the_loss_fails_at_once_and_takes_nothing() {
     let mut pair = Pair::new();
     let (ledger, here, _there) = Ledger::new(&mut pair);
     let (pd, cq, qp) = (here.info.pd, ledger.cqs[0], ledger.queues[0].qp);
-    let init = pair.a.verbs.qp(qp).unwrap();
+    let init = pair.a.verbs.qp_info(qp).unwrap();
     reset(&pair.a.host);
     assert_eq!(maintain(&mut pair.a).0, Error::DeviceReset);
     let (start, before) = (pair.a.host.clock().now(), pair.a.verbs.provider().statistics());
@@ -670,6 +670,6 @@ fn every_call_after_the_loss_fails_at_once_and_takes_nothing() {
     let after = pair.a.verbs.provider().statistics();
     assert_eq!((after.commands, after.pages_used), (before.commands, before.pages_used));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_millis(1), "at once");
-    assert_eq!(pair.a.verbs.qp(qp).unwrap().cap, init.cap);
-    assert_eq!(pair.a.verbs.mr(here.mr).unwrap(), here.info);
+    assert_eq!(pair.a.verbs.qp_info(qp).unwrap().cap, init.cap);
+    assert_eq!(pair.a.verbs.mr_info(here.mr).unwrap(), here.info);
 }

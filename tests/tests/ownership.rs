@@ -111,10 +111,10 @@ fn a_late_event_of_an_overrun_queue_breaks_no_other() {
     let mut pair = Pair::of_devices(DeviceConfig { limits, ..instant(1) }, instant(2));
     let pd = pair.a.verbs.alloc_pd().unwrap();
     let cq = pair.a.verbs.create_cq(1).unwrap();
-    let cqn = pair.a.verbs.cq(cq).unwrap().cqn;
+    let cqn = pair.a.verbs.cq_info(cq).unwrap().cqn;
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
     let qp = pair.a.verbs.create_qp(&init).unwrap();
-    let near = End { pd, cq, qp, qpn: pair.a.verbs.qp(qp).unwrap().qpn };
+    let near = End { pd, cq, qp, qpn: pair.a.verbs.qp_info(qp).unwrap().qpn };
     let far = end(&mut pair.b, true);
     pair.connect(&near, &far, &Connection::default());
     let there = pair.b.region(far.pd, 64, ALL_ACCESS);
@@ -130,7 +130,7 @@ fn a_late_event_of_an_overrun_queue_breaks_no_other() {
     pair.a.verbs.destroy_cq(cq).unwrap();
     let new = loop {
         let new = pair.a.verbs.create_cq(64).unwrap();
-        if pair.a.verbs.cq(new).unwrap().cqn == cqn {
+        if pair.a.verbs.cq_info(new).unwrap().cqn == cqn {
             break new;
         }
         pair.a.verbs.destroy_cq(new).unwrap();
@@ -140,7 +140,7 @@ fn a_late_event_of_an_overrun_queue_breaks_no_other() {
     assert_eq!(pair.a.verbs.queue(new).completions().next(), None);
     // And it works.
     let qp = pair.a.verbs.create_qp(&QpInit { send_cq: new, recv_cq: new, ..init }).unwrap();
-    let near = End { pd, cq: new, qp, qpn: pair.a.verbs.qp(qp).unwrap().qpn };
+    let near = End { pd, cq: new, qp, qpn: pair.a.verbs.qp_info(qp).unwrap().qpn };
     let far = end(&mut pair.b, true);
     pair.connect(&near, &far, &Connection::default());
     let there = pair.b.region(far.pd, 64, ALL_ACCESS);

@@ -87,7 +87,7 @@ impl Walker {
     }
 
     fn modify(&mut self, to: QpState, mask: M) -> Result<(), ModifyQpError<Error>> {
-        let attr = QpAttr { state: to, cur_state: self.node.verbs.qp(self.qp).unwrap().state, ..self.good };
+        let attr = QpAttr { state: to, cur_state: self.node.verbs.qp_info(self.qp).unwrap().state, ..self.good };
         self.node.verbs.modify_qp(self.qp, &attr, mask)
     }
 
@@ -108,7 +108,7 @@ impl Walker {
             Sqe => panic!("no RC queue pair is ever there"),
         };
         for next in path {
-            let from = self.node.verbs.qp(self.qp).unwrap().state;
+            let from = self.node.verbs.qp_info(self.qp).unwrap().state;
             self.modify(*next, M::STATE | rule(from, *next).unwrap().0).unwrap();
         }
         assert_eq!(self.state(), to);
@@ -137,7 +137,7 @@ fn every_transition_of_the_table() {
             };
             // What is needed is enough.
             walker.modify(to, M::STATE | required).unwrap_or_else(|error| panic!("{from:?} to {to:?}: {error}"));
-            assert_eq!((walker.node.verbs.qp(walker.qp).unwrap().state, walker.state()), (to, to), "{from:?} to {to:?}");
+            assert_eq!((walker.node.verbs.qp_info(walker.qp).unwrap().state, walker.state()), (to, to), "{from:?} to {to:?}");
             // Each optional attribute alone, and all of them.
             for extra in bits(optional).chain([optional]) {
                 walker.go(from);
@@ -319,7 +319,7 @@ fn a_refused_modify_leaves_the_state() {
         let mask = M::STATE | rule(from, to).unwrap().0;
         let error = refused!(walker.modify(to, mask), Einval, ModifyQpError::Device(_));
         assert_eq!(error, ModifyQpError::Device(Error::CommandStatus { opcode, status, syndrome: 3 }));
-        assert_eq!((walker.node.verbs.qp(walker.qp).unwrap().state, walker.state()), (from, from));
+        assert_eq!((walker.node.verbs.qp_info(walker.qp).unwrap().state, walker.state()), (from, from));
         walker.modify(to, mask).unwrap();
     }
 }
@@ -347,14 +347,14 @@ fn query_tells_what_the_device_has() {
     let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: Remote { addr: 0, ..there.remote(0) } };
     pair.a.verbs.post_send(a.qp, &signaled(2, op)).unwrap();
     pair.world.advance(Duration::from_millis(1));
-    assert_eq!(pair.a.verbs.qp(a.qp).unwrap().state, Rts);
+    assert_eq!(pair.a.verbs.qp_info(a.qp).unwrap().state, Rts);
     assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().state, InError);
-    assert_eq!(pair.a.verbs.qp(a.qp).unwrap().state, InError);
+    assert_eq!(pair.a.verbs.qp_info(a.qp).unwrap().state, InError);
     assert_eq!(pair.a.poll(a.cq)[0].status, WcStatus::RemAccessErr);
     // The responder reports it by an event.
     let event = pair.b.event(|event| matches!(event, Event::QpAccessError(_)).then_some(event));
     assert_eq!(event, Some(Event::QpAccessError(b.qp)));
-    assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, InError);
+    assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, InError);
 }
 
 #[test]
@@ -454,7 +454,7 @@ fn the_error_state_flushes_both_queues_in_order() {
     // Unsignaled ones too: none may be lost.
     let [sends, receives] = by_queue(&pair.a.completions(a.cq, 18));
     assert_eq!((sends, receives), (flushed(0, 10), flushed(100, 8)));
-    let info = pair.a.verbs.qp(a.qp).unwrap();
+    let info = pair.a.verbs.qp_info(a.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs), (0, 0));
     pair.world.advance(Duration::from_millis(10));
     assert!(pair.a.poll(a.cq).is_empty(), "and none twice");
@@ -489,7 +489,7 @@ fn requests_without_a_doorbell_are_flushed_too() {
     pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
     let [sends, receives] = by_queue(&pair.a.completions(a.cq, 22));
     assert_eq!((sends, receives), (flushed(0, 14), flushed(100, 8)));
-    assert_eq!(pair.a.verbs.mw(mw).unwrap().binding, None);
+    assert_eq!(pair.a.verbs.mw_info(mw).unwrap().binding, None);
     pair.world.advance(Duration::from_millis(10));
     assert!(pair.a.poll(a.cq).is_empty(), "and none twice");
     pair.assert_no_findings();
@@ -517,7 +517,7 @@ fn requests_without_a_doorbell_when_the_queue_pair_failed() {
         }
         let [sends, _] = by_queue(&pair.a.completions(a.cq, 3));
         assert_eq!(sends, flushed(1, 3));
-        assert_eq!(pair.a.verbs.qp(a.qp).unwrap().send_blocks, 0);
+        assert_eq!(pair.a.verbs.qp_info(a.qp).unwrap().send_blocks, 0);
         pair.assert_no_findings();
     }
 }
@@ -561,7 +561,7 @@ fn a_failed_request_flushes_what_is_behind_it() {
     let found = pair.a.completions(a.cq, 5);
     let ids: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(ids, [vec![(3, WcStatus::RemAccessErr)], flushed(4, 4)].concat(), "0 to 2 have ended well, unsignaled");
-    assert_eq!(pair.a.verbs.qp(a.qp).unwrap().state, InError);
+    assert_eq!(pair.a.verbs.qp_info(a.qp).unwrap().state, InError);
     pair.assert_no_findings();
 }
 
@@ -612,7 +612,7 @@ fn reset_takes_its_own_completions_and_no_others() {
         let init =
             bareverbs::QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq: a.cq, recv_cq: a.cq, cap: CAP, sq_sig_all: true };
         let qp = pair.a.verbs.create_qp(&init).unwrap();
-        let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+        let qpn = pair.a.verbs.qp_info(qp).unwrap().qpn;
         let (near, far) = (End { qp, qpn, ..a }, end_in(&mut pair.b, b.pd, QpType::Rc, CAP, true));
         pair.connect(&near, &far, &Connection::default());
         others.push(near);

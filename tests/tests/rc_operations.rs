@@ -76,7 +76,7 @@ fn inline_payloads_are_free_when_the_call_returns() {
     let mut pair = Pair::new();
     let ends = pair.connected();
     let to = pair.b.region(ends.1.pd, 8192, ALL);
-    let max = pair.a.verbs.qp(ends.0.qp).unwrap().cap.max_inline_data as usize;
+    let max = pair.a.verbs.qp_info(ends.0.qp).unwrap().cap.max_inline_data as usize;
     assert!(max >= 128);
     // More requests than the ring has blocks: the inline data wraps in it at every place.
     for (n, len) in (0..=max).chain((0..=max).rev()).enumerate() {

@@ -46,7 +46,7 @@ fn new_rights_count_and_old_keys_open_nothing() {
     let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let region = b.verbs.rereg_mr(region, &rights(open)).unwrap();
     assert_eq!(region.handle(), handle);
-    let info = b.verbs.mr(handle).unwrap();
+    let info = b.verbs.mr_info(handle).unwrap();
     assert_eq!((info.access, info.length, info.lkey, info.rkey), (open, 4096, region.lkey(), region.rkey()));
     let opened = region.remote(5);
     assert_ne!(opened.rkey, closed.rkey);
@@ -107,7 +107,7 @@ fn another_buffer_takes_what_comes_and_the_old_one_rests() {
         assert_eq!(write(&mut a, &mut b, &mut ends, before, 1), WcStatus::Success);
         let buffer = b.host.memory(3 * 4096).whole();
         let (region, old) = b.verbs.rereg_mr_buffer(region, buffer, &MrChange::default()).map_err(|r| r.error).unwrap();
-        assert_eq!((old.len(), region.len(), b.verbs.mr(region.handle()).unwrap().length), (4096, 3 * 4096, 3 * 4096));
+        assert_eq!((old.len(), region.len(), b.verbs.mr_info(region.handle()).unwrap().length), (4096, 3 * 4096, 3 * 4096));
         let far = region.remote(2 * 4096 + 7);
         assert_eq!(far.addr < 3 * 4096, extra == Access::ZERO_BASED);
         assert_eq!(write(&mut a, &mut b, &mut ends, region.remote(7), 2), WcStatus::Success);
@@ -154,7 +154,7 @@ fn a_refused_change_leaves_the_region() {
     let [mut binder, _] = connect(&mut b, &mut a).unwrap();
     let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
     let mut region = b.register(4096, open).unwrap();
-    let (info, remote) = (b.verbs.mr(region.handle()).unwrap(), region.remote(0));
+    let (info, remote) = (b.verbs.mr_info(region.handle()).unwrap(), region.remote(0));
     let unknown = Access::from_bits_retain(1 << 30);
     let stale = b.verbs.alloc_pd().unwrap();
     b.verbs.dealloc_pd(stale).unwrap();
@@ -166,7 +166,7 @@ fn a_refused_change_leaves_the_region() {
     let mut number = 0;
     let mut check = |a: &mut Node, b: &mut Node, region: &Mr| {
         number += 1;
-        assert_eq!(b.verbs.mr(region.handle()).unwrap(), info);
+        assert_eq!(b.verbs.mr_info(region.handle()).unwrap(), info);
         assert_eq!(write(a, b, &mut ends, remote, number), WcStatus::Success);
         assert_eq!(byte(&**region, 0), number);
     };

@@ -69,7 +69,7 @@ fn completions_stay_whole_through_every_resize() {
             if next - expected < u64::from(size) {
                 a.verbs.resize_cq(&mut cq, wanted as u32).unwrap();
                 size = (wanted as u32).next_power_of_two();
-                assert_eq!(a.verbs.cq(cq.handle()).unwrap().entries, size);
+                assert_eq!(a.verbs.cq_info(cq.handle()).unwrap().entries, size);
             }
             if roll(2) == 0 {
                 settle(&a);
@@ -118,7 +118,7 @@ fn too_few_entries_and_other_queues_are_refused() {
         assert!(matches!(error, ResizeCqError::Device(Error::CommandStatus { .. })), "{error:?}");
         assert_eq!(error.errno(), Errno::Einval);
     }
-    assert_eq!(a.verbs.cq(cq.handle()).unwrap().entries, 16);
+    assert_eq!(a.verbs.cq_info(cq.handle()).unwrap().entries, 16);
     // A full queue has no place for the mark.
     post(&mut qp, 7);
     settle(&a);

@@ -82,7 +82,7 @@ impl Host {
     }
 
     fn qpn(&self, qp: QpHandle) -> Qpn {
-        self.node.verbs.qp(qp).unwrap().qpn
+        self.node.verbs.qp_info(qp).unwrap().qpn
     }
 
     /// Connects a queue pair, of this host, to that of another.
@@ -520,7 +520,7 @@ fn an_entry_that_is_deleted_takes_the_connections_over_it_and_no_others() {
         let (sges, remote) = ([a.from.sge(0, 10)], b.into.remote(0));
         post(a, qa, SendOp::Write { payload: Payload::Sges(&sges), remote });
         let done = a.node.completions(a.cq, 1)[0];
-        assert_eq!((done.status, a.node.verbs.qp(qa).unwrap().state), (WcStatus::RetryExcErr, QpState::Err));
+        assert_eq!((done.status, a.node.verbs.qp_info(qa).unwrap().state), (WcStatus::RetryExcErr, QpState::Err));
         write(a, b, other, 2, 3000);
         if of_sender {
             // No new connection begins at an entry that is empty.

@@ -123,7 +123,7 @@ fn receives_are_completed_in_another_order_than_posted() {
         taken(&mut short_a.cq);
     }
     assert!(!longs.is_empty() && !shorts.is_empty());
-    assert_eq!(b.verbs.srq(shared.handle()).unwrap().recvs, 7);
+    assert_eq!(b.verbs.srq_info(shared.handle()).unwrap().recvs, 7);
 }
 
 // contract: events-srq
@@ -147,7 +147,7 @@ fn the_limit_event_comes_once_when_fewer_are_left() {
             assert_eq!(event(&mut b), expected, "{count} taken in round {round}");
             let limit = if count < 4 { 4 } else { 0 };
             let info = b.verbs.query_srq(handle).unwrap();
-            assert_eq!((info.limit, b.verbs.srq(handle).unwrap().limit), (limit, limit));
+            assert_eq!((info.limit, b.verbs.srq_info(handle).unwrap().limit), (limit, limit));
         }
         assert_eq!(received(&mut into, WcStatus::Success), (0..7).collect::<Vec<_>>());
         taken(&mut from.cq);
@@ -227,7 +227,7 @@ fn an_error_flushes_what_was_taken_and_says_when_it_is_all() {
     let (qp, cq) = into.into_parts();
     b.verbs.destroy_qp(qp).map_err(|refused| refused.error).unwrap();
     b.verbs.destroy_cq(cq).map_err(|refused| refused.error).unwrap();
-    assert_eq!(b.verbs.srq(shared.handle()).unwrap().recvs, 2);
+    assert_eq!(b.verbs.srq_info(shared.handle()).unwrap().recvs, 2);
     taken(&mut from.cq);
 }
 
@@ -339,9 +339,9 @@ fn datagrams_of_two_queue_pairs_come_with_their_source() {
     (0..7).for_each(|place| post(&mut shared, &inbox, place).unwrap());
     let dlid = b.verbs.query_port(1).unwrap().lid;
     let ah = a.verbs.create_ah(a.pd, &AddressVector { dlid, port_num: 1, ..AddressVector::default() }).unwrap();
-    let from_qpn = a.verbs.qp(from.handle()).unwrap().qpn;
+    let from_qpn = a.verbs.qp_info(from.handle()).unwrap().qpn;
     for (place, number) in [0, 1, 1, 0, 1].into_iter().enumerate() {
-        let remote_qpn = b.verbs.qp(into[number].handle()).unwrap().qpn;
+        let remote_qpn = b.verbs.qp_info(into[number].handle()).unwrap().qpn;
         let to = Destination { ah, remote_qpn, remote_qkey: Qkey::new(7) };
         from.send.post(&SendWr::send_to(&to, b"datagram")).unwrap();
         settle(&a);
@@ -362,7 +362,7 @@ fn a_device_that_lies_about_the_place_is_refused() {
     let mut shared = srq(&mut b, 7);
     let (mut from, mut into) = connect_with_srq(&mut a, &mut b, shared.handle()).unwrap();
     let qp = into.qp.handle();
-    let cqn = b.verbs.cq(into.cq.handle()).unwrap().cqn.get();
+    let cqn = b.verbs.cq_info(into.cq.handle()).unwrap().cqn.get();
     // Places 0 to 3 are posted.
     (10..14).for_each(|wr_id| shared.post(&RecvWr { wr_id, sges: &[] }).unwrap());
     let mut message = |fault: Option<Fault>| {
@@ -390,7 +390,7 @@ fn a_device_that_lies_about_the_place_is_refused() {
     assert_eq!(message(Some(Fault::WrongWqeCounter { cqn, counter: 3 })), [Ok((13, WcStatus::Success))]);
     assert_eq!(message(None), [unknown(3)]);
     // Places 0 and 2 were never given back.
-    assert_eq!(b.verbs.srq(shared.handle()).unwrap().recvs, 2);
+    assert_eq!(b.verbs.srq_info(shared.handle()).unwrap().recvs, 2);
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn a_message_that_is_too_long_fails_one_queue_pair() {
     assert_eq!(from.wait().unwrap().status, WcStatus::RemInvReqErr);
     let done = into.wait().unwrap();
     assert_eq!((done.wr_id, done.status), (1, WcStatus::LocLenErr));
-    assert_eq!(b.verbs.qp(into.qp.handle()).unwrap().state, QpState::Err);
+    assert_eq!(b.verbs.qp_info(into.qp.handle()).unwrap().state, QpState::Err);
     other.qp.send.post(&SendWr::send(b"fits")).unwrap();
     let done = other_into.wait().unwrap();
     assert_eq!((done.wr_id, done.status, done.byte_len), (2, WcStatus::Success, 4));

@@ -257,7 +257,7 @@ impl Control<'_> {
     fn connect(&self, first: QpHandle, second: QpHandle) {
         let lid = self.verbs.lock().query_port(1).unwrap().lid;
         for (qp, peer) in [(first, second), (second, first)] {
-            let dest = self.verbs.lock().qp(peer).unwrap().qpn;
+            let dest = self.verbs.lock().qp_info(peer).unwrap().qpn;
             for (attr, mask) in rc_steps(&Connection { timeout: 14, ..Connection::default() }, lid, dest, 7, 7) {
                 self.modify(qp, &attr, mask);
             }
@@ -307,7 +307,7 @@ impl Control<'_> {
         let failing = self.post(near, wrong);
         if !round.is_multiple_of(3) {
             assert_eq!(self.wait(failing), WcStatus::RemAccessErr);
-            assert_eq!(self.verbs.lock().qp(near).unwrap().state, QpState::Err);
+            assert_eq!(self.verbs.lock().qp_info(near).unwrap().state, QpState::Err);
             self.wait_event(Event::QpAccessError(far));
         }
         if round % 3 == 1 {

@@ -37,7 +37,7 @@ fn verbs_over_statics() {
         let pd = verbs.alloc_pd().unwrap();
         let memory = host.memory(4096);
         let mr = register(&mut verbs, pd, memory.whole(), ALL_ACCESS).unwrap();
-        let info = verbs.mr(mr).unwrap();
+        let info = verbs.mr_info(mr).unwrap();
         let mut cq = verbs.create_cq(64).unwrap();
         let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let (send_cq, recv_cq) = (cq.handle(), cq.handle());
@@ -47,7 +47,7 @@ fn verbs_over_statics() {
         assert_eq!(verbs.create_qp(&init).err(), Some(bareverbs::CreateQpError::Full));
         let lid = verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid;
         for mut qp in qps {
-            let qpn = verbs.qp(qp.handle()).unwrap().qpn;
+            let qpn = verbs.qp_info(qp.handle()).unwrap().qpn;
             for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
                 verbs.modify_qp(qp.handle(), &attr, mask).unwrap();
             }
@@ -62,7 +62,7 @@ fn verbs_over_statics() {
                 assert_eq!((one[0].wr_id, one[0].status, one[0].qp), (number, WcStatus::Success, qp.handle()), "round {round}");
             }
         }
-        assert_eq!(verbs.mr(mr).unwrap().access & Access::MW_BIND, Access::MW_BIND);
+        assert_eq!(verbs.mr_info(mr).unwrap().access & Access::MW_BIND, Access::MW_BIND);
         drop(cq);
         let Ok(driver) = verbs.into_provider() else { panic!("somebody has a queue") };
         assert!(driver.teardown().is_ok());
@@ -85,7 +85,7 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true }).unwrap();
     let QueuePair { mut send, mut recv } = qp;
     let qp = send.qp();
-    let (lid, qpn) = (verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid, verbs.qp(qp).unwrap().qpn);
+    let (lid, qpn) = (verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid, verbs.qp_info(qp).unwrap().qpn);
     for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
         verbs.modify_qp(qp, &attr, mask).unwrap();
     }

@@ -71,7 +71,7 @@ fn successor(node: &mut Node, old: &End) -> End {
     let init = QpInit { pd: old.pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
     for _ in 0..16 {
         let qp = node.verbs.create_qp(&init).unwrap();
-        if node.verbs.qp(qp).unwrap().qpn == old.qpn {
+        if node.verbs.qp_info(qp).unwrap().qpn == old.qpn {
             return End { pd: old.pd, cq, qp, qpn: old.qpn };
         }
         node.verbs.destroy_qp(qp).unwrap();
@@ -129,7 +129,7 @@ fn a_reset_that_unwinds_drains_both_completion_queues() {
     let recv_cq = pair.b.verbs.create_cq(512).unwrap();
     let init = QpInit { pd: b.pd, qp_type: QpType::Rc, send_cq: b.cq, recv_cq, cap: CAP, sq_sig_all: true };
     b.qp = pair.b.verbs.create_qp(&init).unwrap();
-    b.qpn = pair.b.verbs.qp(b.qp).unwrap().qpn;
+    b.qpn = pair.b.verbs.qp_info(b.qp).unwrap().qpn;
     reset(&mut pair.a, &a);
     pair.connect(&a, &b, &Connection::default());
     let there = pair.b.region(b.pd, 64, ALL_ACCESS);
@@ -174,14 +174,14 @@ fn the_handle_of_a_completion_queue_whose_destruction_unwound_names_no_other() {
     pair.b.verbs.post_send(b.qp, &signaled(1, op)).unwrap();
     pair.world.advance(Duration::from_millis(5));
     let old = pair.b.verbs.create_cq(16).unwrap();
-    let cqn = pair.b.verbs.cq(old).unwrap().cqn;
+    let cqn = pair.b.verbs.cq_info(old).unwrap().cqn;
     let cq = pair.b.verbs.take_cq(old);
     let verbs = pair.b.verbs.verbs_mut();
     assert!(catch_unwind(AssertUnwindSafe(|| verbs.destroy_cq(cq).map_err(|refused| refused.error))).is_err());
     // Events are taken again, and completion queues destroyed.
     let new = (0..32).find_map(|_| {
         let new = pair.b.verbs.create_cq(16).unwrap();
-        if pair.b.verbs.cq(new).unwrap().cqn == cqn {
+        if pair.b.verbs.cq_info(new).unwrap().cqn == cqn {
             return Some(new);
         }
         pair.b.verbs.destroy_cq(new).unwrap();

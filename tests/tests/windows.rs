@@ -67,7 +67,7 @@ impl Fixture {
         let rkey = self.pair.b.verbs.bind_type1(self.b.qp, self.mw, request).unwrap();
         let done = self.pair.b.completions(self.b.cq, 1)[0];
         assert_eq!((done.wr_id, done.opcode, done.status), (5, WcOpcode::BindMw, WcStatus::Success));
-        assert_eq!(self.pair.b.verbs.mw(self.mw).unwrap().rkey, rkey);
+        assert_eq!(self.pair.b.verbs.mw_info(self.mw).unwrap().rkey, rkey);
         rkey
     }
 
@@ -124,14 +124,14 @@ fn a_zero_based_window_counts_from_its_start() {
 #[test]
 fn an_unbound_window_opens_nothing() {
     let mut fixture = Fixture::new();
-    let unbound = fixture.pair.b.verbs.mw(fixture.mw).unwrap().rkey;
+    let unbound = fixture.pair.b.verbs.mw_info(fixture.mw).unwrap().rkey;
     let addr = fixture.there.buffer.addr;
     fixture.refused(addr, unbound, 1);
     let bound = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
     assert_eq!(write(&mut fixture, addr, bound, 64), WcStatus::Success);
     let after = fixture.bind(&Type1Bind { length: 0, ..fixture.request(0, 0, Access::empty()) });
     assert_ne!(after, bound);
-    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().binding, None);
+    assert_eq!(fixture.pair.b.verbs.mw_info(fixture.mw).unwrap().binding, None);
     fixture.refused(addr, bound, 1);
     fixture.refused(addr, after, 1);
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
@@ -202,7 +202,7 @@ fn a_failed_bind_leaves_the_window_as_it_was() {
     let mut fixture = Fixture::new();
     let addr = fixture.there.buffer.addr;
     let kept = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
-    let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+    let before = fixture.pair.b.verbs.mw_info(fixture.mw).unwrap();
     let other = fixture.pair.b.region(fixture.b.pd, 4096, ALL);
 
     // Accepted while the queue is drained, flushed when it breaks: three binds of one window fail together.
@@ -216,13 +216,13 @@ fn a_failed_bind_leaves_the_window_as_it_was() {
     for request in &requests {
         fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, request).unwrap();
     }
-    assert_ne!(fixture.pair.b.verbs.mw(fixture.mw).unwrap(), before);
+    assert_ne!(fixture.pair.b.verbs.mw_info(fixture.mw).unwrap(), before);
     assert!(fixture.pair.b.verbs.dereg_mr_raw(other.mr).is_err(), "a bind in flight holds its region");
     let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
     fixture.pair.b.verbs.modify_qp(fixture.b.qp, &err, QpAttrMask::STATE).unwrap();
     let flushed = fixture.pair.b.completions(fixture.b.cq, 3);
     assert!(flushed.iter().all(|c| c.status == WcStatus::WrFlushErr && c.opcode == WcOpcode::BindMw), "{flushed:?}");
-    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap(), before, "old key and old binding");
+    assert_eq!(fixture.pair.b.verbs.mw_info(fixture.mw).unwrap(), before, "old key and old binding");
     fixture.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
     assert!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).is_err(), "still bound");
 
@@ -284,7 +284,7 @@ fn an_invalidation_that_is_polled_late_frees_no_region() {
     let recv_cq = fixture.pair.b.verbs.create_cq(64).unwrap();
     let init = QpInit { pd: fixture.b.pd, qp_type: QpType::Rc, send_cq: fixture.b.cq, recv_cq, cap: CAP, sq_sig_all: true };
     let qp = fixture.pair.b.verbs.create_qp(&init).unwrap();
-    let b2 = End { qp, qpn: fixture.pair.b.verbs.qp(qp).unwrap().qpn, ..fixture.b };
+    let b2 = End { qp, qpn: fixture.pair.b.verbs.qp_info(qp).unwrap().qpn, ..fixture.b };
     let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
     fixture.pair.connect(&a2, &b2, &Connection::default());
     let inbox = fixture.pair.b.region(fixture.b.pd, 64, ALL);
@@ -304,7 +304,7 @@ fn an_invalidation_that_is_polled_late_frees_no_region() {
         }
         fixture.pair.b.verbs.post_send(qp, &bind(KeyTag(tag))).unwrap();
         assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
-        keys.push(fixture.pair.b.verbs.mw(mw).unwrap().rkey);
+        keys.push(fixture.pair.b.verbs.mw_info(mw).unwrap().rkey);
         if keys.len() < 3 {
             invalidate(&mut fixture, keys[keys.len() - 1]);
         }
@@ -329,9 +329,9 @@ fn a_window_is_busy_while_binds_of_it_are_in_flight() {
     for _ in 0..2 {
         fixture.pair.b.verbs.bind_type1(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
     }
-    let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+    let before = fixture.pair.b.verbs.mw_info(fixture.mw).unwrap();
     refused!(fixture.pair.b.verbs.dealloc_mw(fixture.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
-    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw), Ok(before));
+    assert_eq!(fixture.pair.b.verbs.mw_info(fixture.mw), Ok(before));
     let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
     fixture.pair.b.verbs.modify_qp(fixture.b.qp, &rts, QpAttrMask::STATE).unwrap();
     fixture.pair.world.advance(core::time::Duration::from_millis(1));
@@ -376,7 +376,7 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     ];
     for unbind in &nonsense {
         fixture.bind(unbind);
-        assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().binding, None);
+        assert_eq!(fixture.pair.b.verbs.mw_info(fixture.mw).unwrap().binding, None);
     }
     fixture.refused(addr, bound, 1);
     // Of a type 2 window too.
@@ -386,7 +386,7 @@ fn an_unbind_does_not_look_at_region_address_or_access() {
     for (tag, info) in [(KeyTag(1), bind), (KeyTag(2), unbind)] {
         fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, binding: info })).unwrap();
         assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
-        assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
+        assert_eq!(fixture.pair.b.verbs.mw_info(mw).unwrap().binding.is_some(), info.length != 0);
     }
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
     fixture.pair.assert_no_findings();
@@ -415,7 +415,7 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
         fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, tag, binding: info })).unwrap();
         let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
         assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
-        fixture.pair.b.verbs.mw(mw).unwrap().rkey
+        fixture.pair.b.verbs.mw_info(mw).unwrap().rkey
     };
     let rkey = bind(&mut fixture, KeyTag(0x42));
     assert_eq!(rkey.get() & 0xff, 0x42);
@@ -466,7 +466,7 @@ fn an_invalidation_costs_the_same_in_a_large_table() {
         for (least, mw) in least.iter_mut().zip([windows[0], windows[WINDOWS - 1]]) {
             node.verbs.post_send(end.qp, &signaled(1, SendOp::BindMw { mw, tag: KeyTag(tag), binding: info })).unwrap();
             assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
-            let rkey = node.verbs.mw(mw).unwrap().rkey;
+            let rkey = node.verbs.mw_info(mw).unwrap().rkey;
             let mut batch = node.verbs.send_batch(end.qp);
             let start = Instant::now();
             batch.post(&signaled(2, SendOp::LocalInv { rkey })).unwrap();
@@ -534,7 +534,7 @@ fn the_key_of_a_window_that_is_gone_is_no_window_s_for_long() {
     // As many windows as have numbers, over and over: none gets the key that a peer may still have.
     for n in 0..100 {
         fixture.mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type1).unwrap();
-        assert_ne!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().rkey, old, "window {n}");
+        assert_ne!(fixture.pair.b.verbs.mw_info(fixture.mw).unwrap().rkey, old, "window {n}");
         let key = fixture.bind(&fixture.request(4096, 64, Access::REMOTE_WRITE));
         assert_ne!(key, old, "window {n}");
         fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
@@ -547,7 +547,7 @@ fn a_reset_drops_a_bind_that_the_device_did_not_do() {
         let mut fixture = Fixture::new();
         let other = fixture.pair.b.region(fixture.b.pd, 8192, ALL);
         let kept = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
-        let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+        let before = fixture.pair.b.verbs.mw_info(fixture.mw).unwrap();
         let request = Type1Bind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) };
         if rung {
             fixture.drain();
@@ -558,7 +558,7 @@ fn a_reset_drops_a_bind_that_the_device_did_not_do() {
             std::mem::forget(batch);
         }
         fixture.reconnect();
-        assert_eq!(fixture.pair.b.verbs.mw(fixture.mw), Ok(before), "doorbell rung: {rung}");
+        assert_eq!(fixture.pair.b.verbs.mw_info(fixture.mw), Ok(before), "doorbell rung: {rung}");
         assert_eq!(write(&mut fixture, before.binding.unwrap().addr, kept, 64), WcStatus::Success, "doorbell rung: {rung}");
         fixture.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
         refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
@@ -577,7 +577,7 @@ fn a_reset_drops_a_type_2_bind_after_an_invalidation_that_the_device_did_not_do(
     let bind = |tag| SendOp::BindMw { mw, tag: KeyTag(tag), binding: info };
     fixture.pair.b.verbs.post_send(qp, &signaled(1, bind(0x11))).unwrap();
     assert_eq!(fixture.pair.b.completions(cq, 1)[0].status, WcStatus::Success);
-    let rkey = fixture.pair.b.verbs.mw(mw).unwrap().rkey;
+    let rkey = fixture.pair.b.verbs.mw_info(mw).unwrap().rkey;
     fixture.pair.b.verbs.post_send(qp, &signaled(2, SendOp::LocalInv { rkey })).unwrap();
     assert_eq!(fixture.pair.b.completions(cq, 1)[0].status, WcStatus::Success);
     let drained = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
@@ -587,7 +587,7 @@ fn a_reset_drops_a_type_2_bind_after_an_invalidation_that_the_device_did_not_do(
     fixture.pair.world.advance(Duration::from_millis(1));
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     fixture.pair.b.verbs.modify_qp(qp, &reset, QpAttrMask::STATE).unwrap();
-    assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding, None);
+    assert_eq!(fixture.pair.b.verbs.mw_info(mw).unwrap().binding, None);
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
@@ -598,7 +598,7 @@ fn a_reset_keeps_a_bind_that_the_device_has_done() {
     fixture.pair.world.advance(core::time::Duration::from_millis(1));
     // Its completion is never taken: the RESET drops it.
     fixture.reconnect();
-    let info = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+    let info = fixture.pair.b.verbs.mw_info(fixture.mw).unwrap();
     assert_eq!((info.rkey, info.binding.is_some()), (key, true));
     assert_eq!(write(&mut fixture, info.binding.unwrap().addr, key, 64), WcStatus::Success);
     refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });

@@ -238,7 +238,7 @@ pub unsafe extern "C" fn bv_create_cq(device: *mut bv_device, entries: u32, cq: 
             let place = Output::new(cq, "cq")?;
             let queue = up.verbs.create_cq(entries)?;
             let handle = queue.handle();
-            let cqe = up.verbs.cq(handle)?.entries;
+            let cqe = up.verbs.cq_info(handle)?.entries;
             if let Some(slot) = up.cqs.get_mut(usize::from(handle.index())) {
                 *slot = Some(queue);
             }
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn bv_create_qp(device: *mut bv_device, init: *const bv_qp
             };
             let queues = up.verbs.create_qp(&init)?;
             let handle = queues.handle();
-            let qp_num = up.verbs.qp(handle)?.qpn.get();
+            let qp_num = up.verbs.qp_info(handle)?.qpn.get();
             if let Some(slot) = up.qps.get_mut(usize::from(handle.index())) {
                 *slot = Some(queues);
             }

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn bv_reg_mr(
             }
             let (pd, access) = (PdHandle::from_raw(pd.number), Access::from_bits_retain(access));
             let handle = up.verbs.reg_mr_raw(pd, addr.expose_provenance() as u64, length as u64, access, &up.map)?;
-            let info = up.verbs.mr(handle)?;
+            let info = up.verbs.mr_info(handle)?;
             place.set(bv_mr { number: handle.into_raw(), lkey: info.lkey.get(), rkey: info.rkey.get() });
             Ok(0)
         })

@@ -79,7 +79,7 @@ fn no_stale_completion_comes_after(
         take(&mut queue, &mut |wr_id| given.push(wr_id));
         given.retain(|wr_id| *wr_id >= NEW);
         assert_eq!(given, [NEW, NEW + 1]);
-        let info = harness.verbs.qp(harness.qp).unwrap();
+        let info = harness.verbs.qp_info(harness.qp).unwrap();
         assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Rts, 0, 0));
     });
 }

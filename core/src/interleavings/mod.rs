@@ -74,11 +74,11 @@ impl Harness {
 
     /// Moves the queue pair from RESET or INIT to RTS.
     fn connect(&mut self) {
-        if self.verbs.qp(self.qp).unwrap().state == QpState::Reset {
+        if self.verbs.qp_info(self.qp).unwrap().state == QpState::Reset {
             assert!(self.leaves_reset());
         }
         for state in [QpState::Rtr, QpState::Rts] {
-            let info = self.verbs.qp(self.qp).unwrap();
+            let info = self.verbs.qp_info(self.qp).unwrap();
             let rule = crate::transition::rule(info.qp_type, info.state, state).unwrap();
             self.verbs.modify_qp(self.qp, &attributes(state), rule.required | QpAttrMask::STATE).unwrap();
         }

@@ -82,7 +82,7 @@ fn each_receive_is_given_once_and_its_place_is_used_again() {
         let (mut cq, mut given) = poller.join().unwrap();
         given.extend(cq.completions().map(|done| done.unwrap().wr_id));
         assert_eq!(given, (100..100 + posted).collect::<Vec<_>>());
-        assert_eq!(verbs.srq(srq.handle()).unwrap().recvs, 0);
+        assert_eq!(verbs.srq_info(srq.handle()).unwrap().recvs, 0);
         drop(verbs);
     });
 }

@@ -22,7 +22,7 @@ fn ends_in(to: QpState, recovers: bool) {
         let attr = QpAttr { state: to, cur_state: QpState::Sqe, ..QpAttr::default() };
         harness.verbs.modify_qp(harness.qp, &attr, mask).unwrap();
         drop(poller.join().unwrap());
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, to);
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, to);
     });
 }
 

@@ -21,15 +21,15 @@ fn post(harness: &mut Harness, mw: MwHandle, offset: u64, length: u64) -> Rkey {
 }
 
 fn info(harness: &Harness, mw: MwHandle) -> MwInfo {
-    harness.verbs.mw(mw).unwrap()
+    harness.verbs.mw_info(mw).unwrap()
 }
 
 /// Checks that a bind fails with this errno and changes nothing.
 fn refused(harness: &mut Harness, mw: MwHandle, bind: &Type1Bind, errno: Errno) -> BindType1Error {
-    let before = (harness.verbs.mw(mw), harness.verbs.qp(harness.qp).unwrap().send_blocks);
+    let before = (harness.verbs.mw_info(mw), harness.verbs.qp_info(harness.qp).unwrap().send_blocks);
     let error = harness.verbs.bind_type1(harness.qp, mw, bind).unwrap_err();
     assert_eq!(error.errno(), errno, "{error}");
-    assert_eq!((harness.verbs.mw(mw), harness.verbs.qp(harness.qp).unwrap().send_blocks), before);
+    assert_eq!((harness.verbs.mw_info(mw), harness.verbs.qp_info(harness.qp).unwrap().send_blocks), before);
     error
 }
 
@@ -172,7 +172,7 @@ fn a_failed_bind_restores_the_window_with_its_old_key() {
     harness.complete(0, WcStatus::MwBindErr);
     harness.poll().unwrap();
     assert_eq!(info(&harness, mw), unbound);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Err);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
     harness.verbs.dereg_mr_raw(harness.mr).unwrap();
 }
 
@@ -286,7 +286,7 @@ fn binds_of_a_window_are_in_flight_on_one_queue_pair_at_a_time() {
         }
         assert_eq!(refused.errno(), Errno::Ebusy);
         assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
-        let (qpn, other_qpn) = (harness.qpn(), harness.verbs.qp(other).unwrap().qpn);
+        let (qpn, other_qpn) = (harness.qpn(), harness.verbs.qp_info(other).unwrap().qpn);
         assert!(harness.device().execute(qpn));
         assert_eq!(harness.poll().unwrap()[0].status, WcStatus::Success);
         // Done: now the other may.

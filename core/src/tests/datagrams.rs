@@ -76,7 +76,7 @@ fn what_is_wrong_with_a_datagram_is_named_and_nothing_is_posted() {
     let foreign = destination(&mut harness, other_pd);
     let far = Destination { remote_qpn: Qpn::new(1 << 24), ..to };
     let other_mr = register(&mut harness.verbs, other_pd, super::BASE, LENGTH, ALL_RIGHTS).unwrap();
-    let other_key = harness.verbs.mr(other_mr).unwrap().lkey;
+    let other_key = harness.verbs.mr_info(other_mr).unwrap().lkey;
     let good = harness.sge(0, 8);
     let bytes = [0; 2000];
     let max = Mtu::Mtu1024.bytes();
@@ -220,7 +220,7 @@ fn the_port_says_how_long_a_datagram_is() {
         harness.device().fail_after = Some(0);
         let rule = crate::transition::rule(QpType::Ud, QpState::Init, QpState::Rtr).unwrap();
         harness.verbs.modify_qp(qp, &attributes(QpState::Rtr), rule.required | QpAttrMask::STATE).unwrap_err();
-        assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Init);
+        assert_eq!(harness.verbs.qp_info(qp).unwrap().state, QpState::Init);
         harness.step(qp, QpState::Rtr);
         harness.step(qp, QpState::Rts);
         let to = destination(&mut harness, pd);
@@ -238,7 +238,7 @@ fn received_datagrams_say_where_they_came_from() {
     let (qpn, init) = (harness.qpn(), harness.init(QpType::Rc));
     let connected = harness.verbs.create_qp(&init).unwrap();
     harness.connect(connected);
-    let connected_qpn = harness.verbs.qp(connected).unwrap().qpn;
+    let connected_qpn = harness.verbs.qp_info(connected).unwrap().qpn;
     for wr_id in 0..5 {
         harness.verbs.post_recv(harness.qp, &RecvWr { wr_id, sges: &[] }).unwrap();
         harness.verbs.post_recv(connected, &RecvWr { wr_id: 10 + wr_id, sges: &[] }).unwrap();
@@ -280,7 +280,7 @@ fn groups_are_left_before_the_queue_pair_ends() {
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.attach_mcast(qp, &group), Err(AttachMcastError::Device(MockError::Refused)));
     harness.verbs.attach_mcast(qp, &group).unwrap();
-    assert!(harness.device().groups.contains(&(harness.verbs.qp(qp).unwrap().qpn, group.0)));
+    assert!(harness.device().groups.contains(&(harness.verbs.qp_info(qp).unwrap().qpn, group.0)));
     assert_eq!(harness.verbs.destroy_qp(qp), Err(DestroyQpError::Attached { groups: 1 }));
     assert_eq!(harness.verbs.detach_mcast(qp, &other), Err(DetachMcastError::NotAttached));
     // A device that keeps count of attachments would want two detachments.
@@ -334,7 +334,7 @@ fn what_failed_before_a_recovery_does_not_stop_what_comes_after() {
             for _ in 0..polled_before {
                 harness.verbs.completions(cq).next().unwrap().unwrap();
             }
-            let state = |harness: &Harness| harness.verbs.qp(harness.qp).unwrap().state;
+            let state = |harness: &Harness| harness.verbs.qp_info(harness.qp).unwrap().state;
             assert_eq!(state(&harness), if polled_before == 0 { QpState::Rts } else { QpState::Sqe });
             // As `ibv_modify_qp` is used: the caller says which state it assumes.
             let attr = QpAttr { state: QpState::Rts, cur_state: QpState::Sqe, ..QpAttr::default() };

@@ -31,7 +31,7 @@ fn after_reset_the_queue_is_polled_empty_before_the_queue_pair_goes_on() {
     harness.step(harness.qp, QpState::Reset);
     let error = initialize(&mut harness).unwrap_err();
     assert_eq!((error, error.errno()), (ModifyQpError::Draining, Errno::Eagain));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Reset);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Reset);
     // Of the old completions none is given.
     assert_eq!(ids(&mut queue), []);
     harness.connect(harness.qp);
@@ -61,7 +61,7 @@ fn a_queue_that_was_not_found_empty_is_not_drained() {
     let mut harness = Harness::new();
     let other = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
     harness.connect(other);
-    let (qpn, other_qpn) = (harness.qpn(), harness.verbs.qp(other).unwrap().qpn);
+    let (qpn, other_qpn) = (harness.qpn(), harness.verbs.qp_info(other).unwrap().qpn);
     for n in 0..2 {
         harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
         harness.verbs.post_send(other, &send(10 + n, &[])).unwrap();
@@ -141,12 +141,12 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     while harness.device().execute(qpn) {}
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.verbs.destroy_qp(harness.qp).unwrap();
-    assert!(harness.verbs.qp(harness.qp).is_err());
+    assert!(harness.verbs.qp_info(harness.qp).is_err());
     let error = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap_err();
     assert_eq!((error, error.errno()), (CreateQpError::Draining, Errno::Eagain));
     assert_eq!(ids(&mut queue), []);
     let next = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
-    assert_eq!(harness.verbs.qp(next).unwrap().qpn, qpn, "the number came again");
+    assert_eq!(harness.verbs.qp_info(next).unwrap().qpn, qpn, "the number came again");
     harness.connect(next);
     harness.verbs.post_send(next, &send(10, &[])).unwrap();
     assert!(harness.device().execute(qpn));
@@ -181,7 +181,7 @@ fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number
         harness.verbs.destroy_qp(harness.qp).unwrap();
         harness.device().next_qpn = Some(qpn);
         harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
-        assert_eq!((harness.verbs.qp(harness.qp).unwrap().qpn, harness.qp.index()), (qpn, 1 - place));
+        assert_eq!((harness.verbs.qp_info(harness.qp).unwrap().qpn, harness.qp.index()), (qpn, 1 - place));
         assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
         assert_eq!(ids(&mut queue), []);
         harness.connect(harness.qp);
@@ -190,7 +190,7 @@ fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number
         }
         while harness.device().execute(qpn) {}
         assert_eq!(ids(&mut queue), [10, 11], "{is_without_cookies} {place}");
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().send_blocks, 0);
     }
 }
 
@@ -252,11 +252,11 @@ fn stale_receives_are_dropped_too() {
     harness.push(raw);
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.step(harness.qp, QpState::Reset);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 0);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().recvs, 0);
     assert_eq!(ids(&mut queue), []);
     harness.connect(harness.qp);
     harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id: 10, sges: &[] }).unwrap();
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().recvs, 1);
 }
 
 /// A bind ends by its completion before the queue pair is reset, or by a query of the device: never by both.
@@ -270,7 +270,7 @@ fn a_dropped_completion_of_a_bind_ends_no_later_bind() {
     assert!(harness.device().execute(qpn));
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.step(harness.qp, QpState::Reset);
-    assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
+    assert_eq!((harness.verbs.mw_info(mw).unwrap().rkey, harness.binds()), (key, 0));
     assert_eq!(ids(&mut queue), []);
     harness.connect(harness.qp);
     harness.verbs.bind_type1(harness.qp, mw, &bind).unwrap();
@@ -279,7 +279,7 @@ fn a_dropped_completion_of_a_bind_ends_no_later_bind() {
     assert!(harness.device().execute(qpn));
     let done = queue.completions().next().unwrap().unwrap();
     assert_eq!((done.wr_id, done.status), (1, WcStatus::WrFlushErr));
-    assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
+    assert_eq!((harness.verbs.mw_info(mw).unwrap().rkey, harness.binds()), (key, 0));
 }
 
 /// A broken queue that is split off returns its error at its end, and is drained then: no further completion comes.
@@ -307,7 +307,7 @@ fn a_flood_of_stale_completions_ends_the_poll() {
     harness.step(harness.qp, QpState::Reset);
     harness.device().floods = 1000;
     assert_eq!(harness.poll_ids(), []);
-    let entries = harness.verbs.cq(harness.cq).unwrap().entries;
+    let entries = harness.verbs.cq_info(harness.cq).unwrap().entries;
     let taken = 1000 - harness.device().floods;
     assert!(taken <= entries, "one poll took {taken} completions of a queue of {entries}");
 }

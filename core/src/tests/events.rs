@@ -30,11 +30,11 @@ fn events_name_handles_and_break_queue_pairs() {
         harness.device().events.push_back(raw);
         assert_eq!(harness.verbs.poll_event(), Ok(Some(event)));
     }
-    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp_info(qp).unwrap().state, QpState::Rts);
     harness.device().break_qp(qpn);
-    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Rts, "nothing was reported yet");
+    assert_eq!(harness.verbs.qp_info(qp).unwrap().state, QpState::Rts, "nothing was reported yet");
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::QpAccessError(qp))));
-    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Err);
+    assert_eq!(harness.verbs.qp_info(qp).unwrap().state, QpState::Err);
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
@@ -44,7 +44,7 @@ fn events_name_handles_and_break_queue_pairs() {
 fn a_loop_over_events_ends_though_the_device_writes_one_after_the_other() {
     let mut harness = Harness::new();
     let cqs = [harness.cq, harness.verbs.create_cq(4).unwrap()];
-    let cqns = cqs.map(|cq| harness.verbs.cq(cq).unwrap().cqn);
+    let cqns = cqs.map(|cq| harness.verbs.cq_info(cq).unwrap().cqn);
     for flood in [CompletionEvent::Completion(cqns[0]), CompletionEvent::Overflow] {
         // The other one has an event of before.
         harness.device().completion_events.push_back((0, CompletionEvent::Completion(cqns[1])));
@@ -75,7 +75,7 @@ fn a_stale_event_after_a_reset_breaks_nothing() {
     harness.poll_ids();
     harness.connect(harness.qp);
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
     harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
 }
 
@@ -91,7 +91,7 @@ fn an_event_of_a_queue_pair_that_is_gone_does_not_break_the_next_with_its_number
     harness.connect(harness.qp);
     assert_eq!(harness.qpn(), qpn);
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_device_that_does_not_answer_is_believed_that_a_queue_pair_is_broken() {
     // The first question takes the event, the second asks for the state.
     harness.device().fail_after = Some(1);
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::QpFatal(qp))));
-    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Err);
+    assert_eq!(harness.verbs.qp_info(qp).unwrap().state, QpState::Err);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn completion_events_that_are_lost_count_for_every_queue() {
     assert_eq!(woken, [Event::Completion(harness.cq), Event::Completion(other)]);
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.verbs.req_notify_cq(other, false).unwrap();
-    let cqn = harness.verbs.cq(other).unwrap().cqn;
+    let cqn = harness.verbs.cq_info(other).unwrap().cqn;
     assert_eq!(harness.device().armed, [(cqn, 1, false)]);
 }
 
@@ -170,7 +170,7 @@ fn a_queue_that_overran_says_so_when_its_event_was_taken() {
         harness.verbs.destroy_qp(harness.qp).unwrap();
         let _ = harness.poll();
         let cq = harness.verbs.create_cq(entries).unwrap();
-        let cqn = harness.verbs.cq(cq).unwrap().cqn;
+        let cqn = harness.verbs.cq_info(cq).unwrap().cqn;
         let init = QpInit { send_cq: cq, recv_cq: cq, ..harness.init(QpType::Rc) };
         harness.qp = harness.verbs.create_qp(&init).unwrap();
         harness.connect(harness.qp);
@@ -219,7 +219,7 @@ fn an_interrupt_handler_takes_the_events_of_its_vector() {
     let (_, other) = harness.second();
     let mut handler = harness.verbs.take_interrupt_handler().unwrap();
     assert_eq!(harness.verbs.take_interrupt_handler().err(), Some(TakeError::Taken));
-    let (cqn, other_cqn) = (harness.cqn(), harness.verbs.cq(other).unwrap().cqn);
+    let (cqn, other_cqn) = (harness.cqn(), harness.verbs.cq_info(other).unwrap().cqn);
     for (vector, cqn) in [(0, cqn), (1, other_cqn), (1, Cqn::new(0x999)), (1, other_cqn)] {
         harness.device().completion_events.push_back((vector, CompletionEvent::Completion(cqn)));
     }

@@ -190,7 +190,7 @@ impl<P: Provider> KeptVerbs<P> {
 
     /// Takes what is in the completion queues of a queue pair, as far as they are kept. What is of other queue pairs is lost.
     fn poll_empty(&mut self, qp: QpHandle) {
-        let Ok(info) = self.verbs.qp(qp) else { return };
+        let Ok(info) = self.verbs.qp_info(qp) else { return };
         for cq in [info.send_cq, info.recv_cq] {
             if let Some(queue) = self.cqs.iter_mut().find(|kept| kept.handle() == cq) {
                 // Twice: an error ends a poll.

@@ -74,7 +74,7 @@ fn what_had_come_is_first_then_the_rest_is_flushed_in_its_order() {
     for cq in [harness.cq, other_cq] {
         assert_eq!(all(&mut harness, cq), [], "once");
     }
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Err, 0, 0));
 }
 
@@ -105,7 +105,7 @@ fn each_state_has_its_requests_flushed() {
         harness.step(qp, QpState::Reset);
         harness.poll_of(cq).unwrap();
         for to in [QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd] {
-            if harness.verbs.qp(qp).unwrap().state != state && state != QpState::Err {
+            if harness.verbs.qp_info(qp).unwrap().state != state && state != QpState::Err {
                 harness.step(qp, to);
             }
         }
@@ -184,7 +184,7 @@ fn no_more_is_taken_than_the_queue_has_entries() {
 fn binds_are_flushed_and_leave_the_window_as_it_was() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type1);
-    let before = harness.verbs.mw(mw).unwrap();
+    let before = harness.verbs.mw_info(mw).unwrap();
     for wr_id in 1..=2 {
         let flags = if wr_id == 1 { SendFlags::empty() } else { SendFlags::SIGNALED };
         let bind = Type1Bind { wr_id, flags, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
@@ -197,7 +197,7 @@ fn binds_are_flushed_and_leave_the_window_as_it_was() {
         given.iter().map(|done| (done.wr_id, done.opcode)).collect::<Vec<_>>(),
         [(1, WcOpcode::BindMw), (2, WcOpcode::BindMw)]
     );
-    assert_eq!((harness.verbs.mw(mw).unwrap(), harness.binds()), (before, 0));
+    assert_eq!((harness.verbs.mw_info(mw).unwrap(), harness.binds()), (before, 0));
 }
 
 /// The queues are elsewhere, and a batch that was open at the time of the loss ends after all else was flushed.
@@ -317,7 +317,7 @@ fn a_call_that_fails_is_no_loss() {
     harness.device().error = MockError::NoAnswer;
     assert!(harness.verbs.alloc_pd().is_err());
     assert_eq!(harness.poll(), Ok(vec![]));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
 }
 
 /// Each call fails with the reason and changes nothing; a buffer comes back, a region stays.
@@ -369,7 +369,7 @@ fn every_call_fails_and_takes_nothing() {
     let refused = verbs.dereg_mr(region).err().unwrap();
     assert_eq!(refused.error, DeregMrError::Device(device));
     let region = refused.returned.unwrap();
-    assert_eq!(harness.verbs.mr(region.handle()).unwrap().lkey, region.lkey());
+    assert_eq!(harness.verbs.mr_info(region.handle()).unwrap().lkey, region.lkey());
     assert_eq!(harness.device().alive, before);
     assert_eq!(all(&mut harness, cq), []);
 }

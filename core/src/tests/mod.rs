@@ -145,13 +145,13 @@ impl Harness {
 
     /// Does one transition, with the attributes that it requires.
     fn step(&mut self, qp: QpHandle, to: QpState) {
-        let info = self.verbs.qp(qp).unwrap();
+        let info = self.verbs.qp_info(qp).unwrap();
         let rule = crate::transition::rule(info.qp_type, info.state, to).unwrap();
         self.verbs.modify_qp(qp, &attributes(to), rule.required | QpAttrMask::STATE).unwrap();
     }
 
     fn lkey(&self) -> crate::Lkey {
-        self.verbs.mr(self.mr).unwrap().lkey
+        self.verbs.mr_info(self.mr).unwrap().lkey
     }
 
     fn sge(&self, offset: u64, length: u32) -> Sge {
@@ -159,11 +159,11 @@ impl Harness {
     }
 
     fn qpn(&self) -> Qpn {
-        self.verbs.qp(self.qp).unwrap().qpn
+        self.verbs.qp_info(self.qp).unwrap().qpn
     }
 
     fn cqn(&self) -> crate::Cqn {
-        self.verbs.cq(self.cq).unwrap().cqn
+        self.verbs.cq_info(self.cq).unwrap().cqn
     }
 
     fn window(&mut self, kind: MwType) -> MwHandle {

@@ -209,7 +209,7 @@ impl Model {
         let (send_cq, recv_cq) = (self.cqs[COMPLETES[n].0], self.cqs[COMPLETES[n].1]);
         let init = QpInit { pd: self.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap: CAP, sq_sig_all: false };
         let qp = self.verbs.create_qp(&init).unwrap();
-        let qpn = self.verbs.qp(qp).unwrap().qpn;
+        let qpn = self.verbs.qp_info(qp).unwrap().qpn;
         let (flying, receives) = (VecDeque::new(), BTreeMap::new());
         Queue { qp, qpn, flying, head: 0, receives, next_receive: 0, is_open: false }
     }
@@ -219,11 +219,11 @@ impl Model {
     }
 
     fn cqn(&self, cq: usize) -> Cqn {
-        self.verbs.cq(self.cqs[cq]).unwrap().cqn
+        self.verbs.cq_info(self.cqs[cq]).unwrap().cqn
     }
 
     fn index(&self, window: usize) -> u32 {
-        self.verbs.mw(self.mws[window]).unwrap().rkey.index()
+        self.verbs.mw_info(self.mws[window]).unwrap().rkey.index()
     }
 
     fn binds(&self) -> usize {
@@ -252,7 +252,7 @@ impl Model {
         };
         let too_many = window.is_some() && self.binds() == MWS;
         let full = PostSendError::QueueFull { needed, free };
-        let state = self.verbs.qp(self.queues[n].qp).unwrap().state;
+        let state = self.verbs.qp_info(self.queues[n].qp).unwrap().state;
         // Only these read the state again.
         let type1 = matches!(*request, Request::Bind { window, .. } if self.kinds[window] == MwType::Type1);
         let elsewhere = |window: usize| {
@@ -283,7 +283,7 @@ impl Model {
                 match self.kinds[window] {
                     MwType::Type1 => {
                         let bind = Type1Bind { wr_id, flags: flags(signaled), mr, addr, length, access };
-                        let before = self.verbs.mw(self.mws[window]).unwrap().rkey.get();
+                        let before = self.verbs.mw_info(self.mws[window]).unwrap().rkey.get();
                         let bound = batch.bind_type1(self.mws[window], &bind);
                         if let Ok(rkey) = bound {
                             assert_eq!(rkey.get(), before & !0xff | (before + 1) & 0xff);
@@ -300,7 +300,7 @@ impl Model {
                     MwType::Type2 if region.is_none() => return,
                     MwType::Type2 => {
                         // Often the same key again, so that an invalidation that is polled late has the key of a newer bind.
-                        let tag = self.verbs.mw(self.mws[window]).unwrap().rkey.tag();
+                        let tag = self.verbs.mw_info(self.mws[window]).unwrap().rkey.tag();
                         let tag = if signaled { tag } else { tag.next() };
                         let op = SendOp::BindMw { mw: self.mws[window], tag, binding: Binding { mr, addr, length, access } };
                         batch.post(&SendWr { wr_id, flags: flags(signaled), op })
@@ -311,7 +311,7 @@ impl Model {
                 if self.kinds[window] == MwType::Type1 {
                     return;
                 }
-                let rkey = self.verbs.mw(self.mws[window]).unwrap().rkey;
+                let rkey = self.verbs.mw_info(self.mws[window]).unwrap().rkey;
                 batch.post(&SendWr { wr_id, flags: flags(signaled), op: SendOp::LocalInv { rkey } })
             }
         };
@@ -321,7 +321,7 @@ impl Model {
             return;
         }
         if let Err(PostSendError::Bind(BindRefused::KeyInUse { rkey })) = result {
-            let info = self.verbs.mw(self.mws[window.unwrap()]).unwrap();
+            let info = self.verbs.mw_info(self.mws[window.unwrap()]).unwrap();
             assert_eq!((info.rkey.index(), info.kind), (rkey.index(), MwType::Type2));
             return;
         }
@@ -356,7 +356,7 @@ impl Model {
             return;
         }
         let mut taken = self.verbs.take_send(self.queues[n].qp);
-        let state = self.verbs.qp(self.queues[n].qp).unwrap().state;
+        let state = self.verbs.qp_info(self.queues[n].qp).unwrap().state;
         let mut batch = taken.batch();
         match state {
             QpState::Rts => {
@@ -559,7 +559,7 @@ impl Model {
         drop(device);
         for queue in &self.queues {
             let known: u32 = queue.flying.iter().filter(|flying| !flying.left).map(|flying| flying.blocks).sum();
-            assert_eq!(self.verbs.qp(queue.qp).unwrap().send_blocks, known, "after {op:?}");
+            assert_eq!(self.verbs.qp_info(queue.qp).unwrap().send_blocks, known, "after {op:?}");
         }
     }
 
@@ -571,13 +571,13 @@ impl Model {
         for n in 0..QPS {
             self.apply(&Op::Ring { qp: n });
             // Retires unsignaled requests.
-            if self.queues[n].flying.is_empty() || self.verbs.qp(self.queues[n].qp).unwrap().state != QpState::Rts {
+            if self.queues[n].flying.is_empty() || self.verbs.qp_info(self.queues[n].qp).unwrap().state != QpState::Rts {
                 continue;
             }
             self.drain(n);
             self.post(n, &Request::Send { long: 0, signaled: true });
             self.drain(n);
-            if !self.queues[n].flying.is_empty() && self.verbs.qp(self.queues[n].qp).unwrap().state == QpState::Rts {
+            if !self.queues[n].flying.is_empty() && self.verbs.qp_info(self.queues[n].qp).unwrap().state == QpState::Rts {
                 // Full of requests that ask for no completion: no way out but this.
                 self.apply(&Op::Reset { qp: n });
             }
@@ -589,7 +589,7 @@ impl Model {
         self.agree();
         // Not in error, and nothing in flight; and a window whose state is unknown is replaced.
         for n in 0..QPS {
-            if self.verbs.qp(self.queues[n].qp).unwrap().state != QpState::Rts {
+            if self.verbs.qp_info(self.queues[n].qp).unwrap().state != QpState::Rts {
                 self.apply(&Op::Reset { qp: n });
             }
         }
@@ -677,7 +677,7 @@ impl Model {
             assert!(flushed.iter().all(why), "{flushed:?}");
         }
         for queue in &self.queues {
-            let (info, slot) = (self.verbs.qp(queue.qp).unwrap(), &self.verbs.shared.qps[usize::from(queue.qp.index())]);
+            let (info, slot) = (self.verbs.qp_info(queue.qp).unwrap(), &self.verbs.shared.qps[usize::from(queue.qp.index())]);
             assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Err, 0, 0));
             assert_eq!(slot.binds.load(crate::sync::Ordering::Relaxed), 0);
         }
@@ -686,15 +686,15 @@ impl Model {
 
     fn agree(&mut self) {
         for queue in &self.queues {
-            let (info, state) = (self.verbs.qp(queue.qp).unwrap(), self.device().qps[&queue.qpn].state);
+            let (info, state) = (self.verbs.qp_info(queue.qp).unwrap(), self.device().qps[&queue.qpn].state);
             assert_eq!(info.state, state);
             // Unsignaled requests that were executed before a queue pair broke retire when it is reset.
             assert!(state == QpState::Err || info.send_blocks == 0);
         }
         for window in 0..MWS {
-            let info = self.verbs.mw(self.mws[window]).unwrap();
+            let info = self.verbs.mw_info(self.mws[window]).unwrap();
             let truth = self.device().windows[&info.rkey.index()];
-            let lkey = |mr| self.verbs.mr(mr).unwrap().lkey.get();
+            let lkey = |mr| self.verbs.mr_info(mr).unwrap().lkey.get();
             let known = info.binding.map(|binding| (lkey(binding.mr), binding.addr, binding.length));
             assert_eq!(info.kind, truth.kind);
             if self.uncertain[window] {
@@ -708,8 +708,8 @@ impl Model {
             return;
         }
         for region in 0..MRS {
-            let lkey = self.verbs.mr(self.mrs[region]).unwrap().lkey.get();
-            let infos = self.mws.map(|mw| self.verbs.mw(mw).unwrap());
+            let lkey = self.verbs.mr_info(self.mrs[region]).unwrap().lkey.get();
+            let infos = self.mws.map(|mw| self.verbs.mw_info(mw).unwrap());
             let is_held = infos.iter().any(|info| info.binding.is_some_and(|binding| binding.mr == self.mrs[region]));
             let result = self.verbs.dereg_mr_raw(self.mrs[region]);
             assert_eq!(result.is_err(), is_held, "{result:?} of {lkey:#x}");

@@ -25,7 +25,7 @@ fn region_rights_are_checked() {
     refused(Access::RELAXED_ORDERING.bits(), Errno::Eopnotsupp);
     for access in [Access::empty(), Access::REMOTE_READ, Access::MW_BIND, ALL_RIGHTS | Access::ZERO_BASED] {
         let mr = register(&mut harness.verbs, harness.pd, BASE, 16, access).unwrap();
-        assert_eq!(harness.verbs.mr(mr).unwrap().access, access);
+        assert_eq!(harness.verbs.mr_info(mr).unwrap().access, access);
         harness.verbs.dereg_mr_raw(mr).unwrap();
     }
 }
@@ -45,7 +45,7 @@ fn region_ranges_are_checked() {
 fn a_region_keeps_what_it_was_made_with() {
     let mut harness = Harness::new();
     let mr = register(&mut harness.verbs, harness.pd, 0x123, 0x456, Access::LOCAL_WRITE).unwrap();
-    let info = harness.verbs.mr(mr).unwrap();
+    let info = harness.verbs.mr_info(mr).unwrap();
     assert_eq!((info.pd, info.addr, info.length, info.access), (harness.pd, 0x123, 0x456, Access::LOCAL_WRITE));
     assert_eq!(info.lkey.get(), info.rkey.get());
     assert_ne!(info.lkey, harness.lkey());
@@ -93,10 +93,10 @@ fn a_device_that_refuses_leaves_nothing_behind() {
     // Destruction that fails leaves the object as it was.
     fail(&mut harness);
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Device(MockError::Refused)));
-    assert!(harness.verbs.mr(harness.mr).is_ok());
+    assert!(harness.verbs.mr_info(harness.mr).is_ok());
     fail(&mut harness);
     assert_eq!(harness.verbs.destroy_qp(harness.qp), Err(DestroyQpError::Device(MockError::Refused)));
-    assert!(harness.verbs.qp(harness.qp).is_ok());
+    assert!(harness.verbs.qp_info(harness.qp).is_ok());
     assert_eq!(DestroyQpError::Device(MockError::Refused).errno(), Errno::Eio);
 }
 
@@ -115,7 +115,7 @@ fn a_region_with_a_key_that_is_none_is_undone() {
 fn a_key_whose_index_is_taken_is_refused_and_destroys_nothing() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type1);
-    let taken = [harness.lkey().get(), harness.lkey().get() ^ 0x55, harness.verbs.mw(mw).unwrap().rkey.get()];
+    let taken = [harness.lkey().get(), harness.lkey().get() ^ 0x55, harness.verbs.mw_info(mw).unwrap().rkey.get()];
     for key in taken {
         harness.device().keys.push_back(key);
         let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
@@ -144,7 +144,7 @@ fn a_number_that_another_queue_has_is_refused_and_destroys_nothing() {
     assert_eq!(harness.device().destroyed, [0; 6]);
     // What is there goes on, and the device that tells the truth again makes more.
     let (qp, _) = harness.second();
-    assert_ne!(harness.verbs.qp(qp).unwrap().qpn, qpn);
+    assert_ne!(harness.verbs.qp_info(qp).unwrap().qpn, qpn);
     assert_eq!(harness.verbs.dealloc_pd(harness.pd), Err(DeallocPdError::Busy { users: 3 }));
     assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Busy { users: 2 }));
 }
@@ -187,13 +187,13 @@ fn stale_handles_are_errors_of_every_verb() {
     assert_eq!(harness.verbs.create_qp(&init), Err(CreateQpError::StalePd));
     assert_eq!(harness.verbs.create_qp(&crate::QpInit { pd, ..init }), Err(CreateQpError::StaleCq));
     assert_eq!(harness.verbs.create_qp(&crate::QpInit { pd, send_cq: cq, ..init }), Err(CreateQpError::StaleCq));
-    assert_eq!(harness.verbs.mr(harness.mr), Err(StaleHandle));
+    assert_eq!(harness.verbs.mr_info(harness.mr), Err(StaleHandle));
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Stale));
-    assert_eq!(harness.verbs.mw(window), Err(StaleHandle));
+    assert_eq!(harness.verbs.mw_info(window), Err(StaleHandle));
     assert_eq!(harness.verbs.dealloc_mw(window), Err(DeallocMwError::Stale));
-    assert_eq!(harness.verbs.cq(harness.cq), Err(StaleHandle));
+    assert_eq!(harness.verbs.cq_info(harness.cq), Err(StaleHandle));
     assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Stale));
-    assert_eq!(harness.verbs.qp(harness.qp), Err(StaleHandle));
+    assert_eq!(harness.verbs.qp_info(harness.qp), Err(StaleHandle));
     assert_eq!(harness.verbs.query_qp(harness.qp), Err(crate::QueryQpError::Stale));
     assert_eq!(harness.verbs.destroy_qp(harness.qp), Err(DestroyQpError::Stale));
     assert_eq!(harness.device().alive, alive);
@@ -208,7 +208,7 @@ fn handles_of_another_device_are_stale() {
     let mut other = verbs_on(other);
     let pd = other.alloc_pd().unwrap();
     register(&mut other, pd, BASE, LENGTH, ALL_RIGHTS).unwrap();
-    assert_eq!(other.mr(harness.mr), Err(StaleHandle));
+    assert_eq!(other.mr_info(harness.mr), Err(StaleHandle));
     assert_eq!(other.dealloc_pd(harness.pd), Err(DeallocPdError::Stale));
 }
 
@@ -219,7 +219,7 @@ fn completion_queue_sizes_are_checked() {
     let too_many = (1 << 20) + 1;
     assert_eq!(harness.verbs.create_cq(too_many), Err(CreateCqError::Entries { entries: too_many, max: 1 << 20 }));
     let cq = harness.verbs.create_cq(5).unwrap();
-    assert_eq!(harness.verbs.cq(cq).unwrap().entries, 8);
+    assert_eq!(harness.verbs.cq_info(cq).unwrap().entries, 8);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn destroying_a_queue_pair_takes_its_completions_along() {
     harness.verbs.post_send(harness.qp, &post::send(1, &[])).unwrap();
     harness.complete(0, WcStatus::Success);
     let mut raw = harness.raw(crate::RawKind::Send, 0, WcStatus::Success);
-    raw.qpn = harness.verbs.qp(other).unwrap().qpn;
+    raw.qpn = harness.verbs.qp_info(other).unwrap().qpn;
     harness.push(raw);
     harness.verbs.destroy_qp(harness.qp).unwrap();
     let ids: std::vec::Vec<_> = harness.poll_ids();

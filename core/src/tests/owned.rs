@@ -40,8 +40,8 @@ fn queues_post_and_poll_without_the_verbs() {
     assert_eq!(cq.poll(&mut out), Ok(2));
     let rest: std::vec::Vec<u64> = cq.completions().map(|done| done.unwrap().wr_id).collect();
     assert_eq!((out[0].wr_id, out[1].wr_id, &rest[..]), (1, 2, &[3, 4, 5][..]));
-    assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    assert_eq!((harness.verbs.mw_info(mw).unwrap().rkey, harness.binds()), (key, 0));
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs), (0, 3));
     // The state that the verbs gave the queue pair is that of its queues.
     harness.step(harness.qp, QpState::Sqd);
@@ -256,7 +256,7 @@ fn sender_receiver_and_poller_work_at_the_same_time() {
         queues
     });
     harness.verbs.keep_qp(QueuePair { send: sent, recv: received });
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs), (0, 0));
 }
 

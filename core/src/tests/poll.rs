@@ -16,10 +16,10 @@ fn a_completion_retires_itself_and_everything_before_it() {
     }
     harness.complete(9, WcStatus::Success);
     assert_eq!(harness.poll_ids(), [9]);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 6);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().send_blocks, 6);
     harness.complete(15, WcStatus::Success);
     assert_eq!(harness.poll_ids(), [15]);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().send_blocks, 0);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn receives_carry_what_the_peer_sent() {
     let done = harness.poll().unwrap();
     assert_eq!((done[0].wr_id, done[0].opcode, done[0].byte_len), (0, WcOpcode::Recv, 33));
     assert_eq!((done[1].wr_id, done[1].opcode, done[1].data), (1, WcOpcode::RecvRdmaWithImm, WcData::Imm([1, 2, 3, 4])));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().recvs, 1);
 }
 
 /// Each invalid completion of a device is one error, with the completions around it intact.
@@ -146,7 +146,7 @@ fn a_completion_in_the_wrong_queue_is_refused() {
     let other = harness.verbs.create_cq(4).unwrap();
     harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
     let raw = harness.raw(RawKind::Send, 0, WcStatus::Success);
-    let cqn = harness.verbs.cq(other).unwrap().cqn;
+    let cqn = harness.verbs.cq_info(other).unwrap().cqn;
     harness.device().complete(cqn, raw);
     let error = harness.verbs.poll_cq(other, &mut [crate::Completion::EMPTY]).unwrap_err();
     assert_eq!(error, PollCqError::UnknownQp { qpn: harness.qpn(), cqn });
@@ -158,12 +158,12 @@ fn a_receive_in_the_wrong_queue_is_refused() {
     let other = harness.verbs.create_cq(4).unwrap();
     harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
     let raw = harness.raw(RawKind::Recv, 0, WcStatus::Success);
-    let cqn = harness.verbs.cq(other).unwrap().cqn;
+    let cqn = harness.verbs.cq_info(other).unwrap().cqn;
     // By a poll of one and by a loop.
     for mut out in [std::vec![crate::Completion::EMPTY], std::vec![crate::Completion::EMPTY; 2]] {
         harness.device().complete(cqn, raw);
         assert_eq!(harness.verbs.poll_cq(other, &mut out), Err(PollCqError::UnknownQp { qpn: harness.qpn(), cqn }));
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().recvs, 1);
     }
 }
 
@@ -253,7 +253,7 @@ fn polling_takes_no_more_than_fits_and_tells_the_device_once() {
     assert_eq!(harness.poll_ids(), [8, 9, 10, 11, 12, 13, 14, 15]);
     assert!(harness.poll_ids().is_empty());
     assert_eq!(harness.device().consumed, 2, "an empty poll publishes nothing");
-    let cqn = harness.verbs.cq(harness.cq).unwrap().cqn;
+    let cqn = harness.verbs.cq_info(harness.cq).unwrap().cqn;
     assert_eq!(harness.device().entries(cqn).len(), 0);
 }
 
@@ -274,12 +274,12 @@ fn an_error_moves_the_queue_pair_and_the_rest_is_flushed_in_order() {
         let ends: std::vec::Vec<_> = done.iter().map(|done| (done.wr_id, done.status, done.vendor_err)).collect();
         let flushed = WcStatus::WrFlushErr;
         assert_eq!(ends, [(1, WcStatus::RemAccessErr, 0x88), (2, flushed, 0), (3, flushed, 0)]);
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, after, "{qp_type:?}");
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, after, "{qp_type:?}");
         assert_eq!(harness.verbs.post_send(harness.qp, &send(5, &[])).unwrap_err().errno(), Errno::Enotconn);
         let raw = harness.raw(RawKind::Recv, 0, WcStatus::WrFlushErr);
         harness.push(raw);
         assert_eq!(harness.poll_ids(), [9]);
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Err);
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
     }
 }
 
@@ -307,7 +307,7 @@ fn rings_cross_each_wrap() {
                 if n % 2 == 1 {
                     harness.complete(at as u16, WcStatus::Success);
                     assert_eq!(harness.poll_ids(), [n]);
-                    assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
+                    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().send_blocks, 0);
                 }
                 let raw = harness.raw(RawKind::Recv, entry as u16, WcStatus::Success);
                 harness.push(raw);

@@ -119,7 +119,7 @@ fn sges_are_checked_against_their_regions() {
     let other_pd = harness.verbs.alloc_pd().unwrap();
     let foreign = register(&mut harness.verbs, other_pd, BASE, LENGTH, Access::LOCAL_WRITE).unwrap();
     let readable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::empty()).unwrap();
-    let (foreign, readable) = (harness.verbs.mr(foreign).unwrap().lkey, harness.verbs.mr(readable).unwrap().lkey);
+    let (foreign, readable) = (harness.verbs.mr_info(foreign).unwrap().lkey, harness.verbs.mr_info(readable).unwrap().lkey);
     let good = harness.sge(0, 16);
     let mut refused = |bad: Sge, fault: SgeFault, errno: Errno| {
         let sges = [good, bad];
@@ -154,7 +154,7 @@ fn sge_counts_and_message_sizes_are_checked() {
     harness.verbs.post_send(harness.qp, &send(1, &five[..4])).unwrap();
     harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
     let big = register(&mut harness.verbs, harness.pd, 0, 1 << 40, Access::empty()).unwrap();
-    let lkey = harness.verbs.mr(big).unwrap().lkey;
+    let lkey = harness.verbs.mr_info(big).unwrap().lkey;
     let half = Sge { addr: 0, length: 1 << 30, lkey };
     harness.verbs.post_send(harness.qp, &send(1, &[half, half])).unwrap();
     let over = [half, half, Sge { length: 1, ..half }];
@@ -277,7 +277,7 @@ fn signaling_follows_the_queue_pair() {
 fn receives_follow_the_same_rules() {
     let mut harness = Harness::new();
     let readable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::empty()).unwrap();
-    let readable = [Sge { lkey: harness.verbs.mr(readable).unwrap().lkey, ..harness.sge(0, 8) }];
+    let readable = [Sge { lkey: harness.verbs.mr_info(readable).unwrap().lkey, ..harness.sge(0, 8) }];
     let good = [harness.sge(0, 8)];
     let three = [good[0]; 3];
     let recv = |wr_id, sges| RecvWr { wr_id, sges };
@@ -300,7 +300,7 @@ fn a_zero_based_region_is_addressed_from_zero() {
     let mut harness = Harness::new();
     let access = Access::LOCAL_WRITE | Access::ZERO_BASED;
     let mr = register(&mut harness.verbs, harness.pd, BASE, 64, access).unwrap();
-    let lkey = harness.verbs.mr(mr).unwrap().lkey;
+    let lkey = harness.verbs.mr_info(mr).unwrap().lkey;
     harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: 0, length: 64, lkey }])).unwrap();
     let error = harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: BASE, length: 64, lkey }])).unwrap_err();
     assert_eq!(error.errno(), Errno::Erange);
@@ -336,7 +336,7 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
         let mw = harness.window(MwType::Type1);
         let sges = [harness.sge(0, 8); 4];
         let bind = Type1Bind { wr_id: 1, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-        for request in 0..harness.verbs.qp(qp).unwrap().cap.max_send_wr {
+        for request in 0..harness.verbs.qp_info(qp).unwrap().cap.max_send_wr {
             assert!(post(&mut harness, &sges, mw, &bind), "kind {n}, request {request}");
         }
     }
@@ -373,7 +373,7 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     let mut batch = harness.verbs.send_batch(harness.qp);
     batch.post(&send(1, &[sge])).unwrap();
     core::mem::forget(batch);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().send_blocks, 0);
     assert!(harness.device().doorbells.is_empty());
     harness.verbs.post_send(harness.qp, &send(2, &[])).unwrap();
     while harness.device().execute(qpn) {}
@@ -413,7 +413,7 @@ fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     harness.device().break_qp(qpn);
     while harness.device().execute(qpn) {}
     assert_eq!(harness.poll_ids(), [1]);
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Err);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
     assert_eq!(harness.verbs.dealloc_mw(mw), Err(crate::DeallocMwError::Busy { binds: 1 }));
     harness.verbs.ring_send_queue(harness.qp);
     while harness.device().execute(qpn) {}
@@ -443,17 +443,17 @@ fn type_two_windows_are_bound_by_request() {
     let mut harness = Harness::new();
     let mw = harness.window(MwType::Type2);
     let info = crate::Binding { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let unbound = harness.verbs.mw(mw).unwrap().rkey;
+    let unbound = harness.verbs.mw_info(mw).unwrap().rkey;
     harness
         .verbs
         .post_send(harness.qp, &wr(SendOp::BindMw { mw, tag: KeyTag(0x42), binding: info }, SendFlags::SIGNALED))
         .unwrap();
-    let bound = harness.verbs.mw(mw).unwrap();
+    let bound = harness.verbs.mw_info(mw).unwrap();
     assert_eq!(bound.rkey.get(), unbound.get() & !0xff | 0x42);
     assert!(bound.binding.is_some());
     let inv = SendOp::LocalInv { rkey: bound.rkey };
     harness.verbs.post_send(harness.qp, &wr(inv, SendFlags::SIGNALED)).unwrap();
-    assert_eq!(harness.verbs.mw(mw).unwrap().binding, None);
+    assert_eq!(harness.verbs.mw_info(mw).unwrap().binding, None);
     assert!(harness.verbs.dereg_mr_raw(harness.mr).is_err(), "the invalidation is not done yet");
     harness.complete(3, WcStatus::Success);
     assert_eq!(harness.poll().unwrap()[0].opcode, WcOpcode::LocalInv);

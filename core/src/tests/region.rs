@@ -61,7 +61,7 @@ unsafe impl DmaBuffer for Buffer {
 fn a_region_owns_its_buffer_and_gives_it_back() {
     let (mut harness, alive) = (Harness::new(), Arc::new(()));
     let mut region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
-    let info = harness.verbs.mr(region.handle()).unwrap();
+    let info = harness.verbs.mr_info(region.handle()).unwrap();
     assert_eq!((info.addr, info.length, info.lkey, info.rkey), (BASE, 64, region.lkey(), region.rkey()));
     assert_eq!(region.sge(8, 4), Sge { addr: BASE + 8, length: 4, lkey: info.lkey });
     assert_eq!((region.remote(8).addr, region.remote(8).rkey), (BASE + 8, info.rkey));
@@ -113,7 +113,7 @@ fn a_change_that_gives_a_key_that_is_taken_destroys_nothing() {
         let (mut harness, alive) = (Harness::new(), Arc::new(()));
         let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
         let mw = harness.window(MwType::Type1);
-        let window = Lkey::new(harness.verbs.mw(mw).unwrap().rkey.get());
+        let window = Lkey::new(harness.verbs.mw_info(mw).unwrap().rkey.get());
         let taken = [region.lkey(), harness.lkey(), window][owner];
         let key = KeyTag(taken.get() as u8 ^ 1).key(taken.index());
         harness.device().keys.push_back(key);
@@ -139,7 +139,7 @@ fn a_region_that_is_dropped_stays_registered_and_keeps_its_buffer() {
     let (handle, sge) = (region.handle(), region.sge(0, 8));
     drop(region);
     assert_eq!(Arc::strong_count(&alive), 2);
-    assert_eq!(harness.verbs.mr(handle).unwrap().lkey, sge.lkey);
+    assert_eq!(harness.verbs.mr_info(handle).unwrap().lkey, sge.lkey);
     harness.verbs.post_send(harness.qp, &post::send(1, &[sge])).unwrap();
 }
 
@@ -177,7 +177,7 @@ fn check(verbs: &Verbs<'static, Mock>, pd: PdHandle, addr: u64, lkey: Lkey) -> R
 }
 
 fn lkey(verbs: &Verbs<'static, Mock>, mr: MrHandle) -> Lkey {
-    verbs.mr(mr).unwrap().lkey
+    verbs.mr_info(mr).unwrap().lkey
 }
 
 #[test]

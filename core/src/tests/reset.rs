@@ -31,6 +31,6 @@ fn a_reset_that_only_the_device_knows_leaves_no_request() {
         return;
     }
     harness.connect(harness.qp);
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.state, info.send_blocks), (QpState::Rts, 0), "requests of before the RESET are in flight after it");
 }

@@ -48,7 +48,7 @@ pub(super) fn sharing(harness: &mut Harness, srq: SrqHandle, cq: CqHandle) -> Sh
 }
 
 fn qpn(harness: &Harness, qp: QpHandle) -> Qpn {
-    harness.verbs.qp(qp).unwrap().qpn
+    harness.verbs.qp_info(qp).unwrap().qpn
 }
 
 pub(super) const fn recv(wr_id: u64) -> RecvWr<'static> {
@@ -77,7 +77,7 @@ fn messages_of_several_queue_pairs_complete_what_each_took() {
     let (qpn_a, qpn_b) = (qpn(&harness, a), qpn(&harness, b));
     assert_eq!(srq.post_list(&[recv(1), recv(2), recv(3)]), Ok(()));
     srq.post(&recv(4)).unwrap();
-    assert_eq!(harness.verbs.srq(handle).unwrap().recvs, 4);
+    assert_eq!(harness.verbs.srq_info(handle).unwrap().recvs, 4);
     {
         // `a` takes the first and ends last.
         let mut device = harness.device();
@@ -89,9 +89,9 @@ fn messages_of_several_queue_pairs_complete_what_each_took() {
     }
     assert_eq!(given(&mut harness, other_cq), [(2, b), (3, b)]);
     assert_eq!(given(&mut harness, cq), [(1, a)]);
-    let info = harness.verbs.srq(handle).unwrap();
+    let info = harness.verbs.srq_info(handle).unwrap();
     assert_eq!((info.recvs, info.queue_pairs, info.pd), (1, 2, harness.pd));
-    assert_eq!((harness.verbs.qp(a).unwrap().srq, harness.verbs.qp(harness.qp).unwrap().srq), (Some(handle), None));
+    assert_eq!((harness.verbs.qp_info(a).unwrap().srq, harness.verbs.qp_info(harness.qp).unwrap().srq), (Some(handle), None));
     deliver(&harness, a).unwrap();
     assert_eq!(given(&mut harness, cq), [(4, a)]);
 }
@@ -146,9 +146,9 @@ fn what_is_wrong_with_a_receive_is_said_and_nothing_is_posted() {
     let good = harness.sge(0, 8);
     let other_pd = harness.verbs.alloc_pd().unwrap();
     let foreign = register(&mut harness.verbs, other_pd, BASE, LENGTH, ALL_RIGHTS).unwrap();
-    let foreign = harness.verbs.mr(foreign).unwrap().lkey;
+    let foreign = harness.verbs.mr_info(foreign).unwrap().lkey;
     let readable = harness.region(Access::empty());
-    let readable = harness.verbs.mr(readable).unwrap().lkey;
+    let readable = harness.verbs.mr_info(readable).unwrap().lkey;
     let sge = |lkey, length| crate::Sge { lkey, length, ..good };
     let refused = |index, lkey, fault| Err(PostRecvError::Sge { index, lkey, fault });
     for (sges, error) in [
@@ -162,7 +162,7 @@ fn what_is_wrong_with_a_receive_is_said_and_nothing_is_posted() {
     let bad = [sge(foreign, 8)];
     let list = [recv(1), RecvWr { wr_id: 2, sges: &bad }, recv(3)];
     assert_eq!(srq.post_list(&list).unwrap_err().index, 1);
-    assert_eq!(harness.verbs.srq(srq.handle()).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.srq_info(srq.handle()).unwrap().recvs, 1);
 }
 
 /// A device that names what is not posted, or what was given back before, or a place that there is not.
@@ -176,7 +176,7 @@ fn a_completion_of_nothing_is_an_error_and_gives_no_wr_id() {
     srq.post_list(&[recv(1), recv(2)]).unwrap();
     let at = deliver(&harness, a).unwrap();
     assert_eq!(given(&mut harness, cq), [(1, a)]);
-    let cqn = harness.verbs.cq(other_cq).unwrap().cqn;
+    let cqn = harness.verbs.cq_info(other_cq).unwrap().cqn;
     let lie = |harness: &Harness, index: u16, status| {
         let raw = RawCompletion { status, ..raw(qpn(harness, b), RawKind::Recv, index.into()) };
         harness.device().complete(cqn, raw);
@@ -189,7 +189,7 @@ fn a_completion_of_nothing_is_an_error_and_gives_no_wr_id() {
             assert_eq!(harness.poll_of(other_cq), Err(unknown));
         }
     }
-    assert_eq!(harness.verbs.srq(srq.handle()).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.srq_info(srq.handle()).unwrap().recvs, 1);
     // A place that is posted, twice: its `wr_id` comes once.
     lie(&harness, 1, WcStatus::Success);
     lie(&harness, 1, WcStatus::Success);
@@ -246,7 +246,7 @@ fn only_rc_and_ud_take_from_a_shared_queue_that_there_is() {
     for qp_type in [QpType::Rc, QpType::Ud] {
         let init = harness.init(qp_type);
         let qp = harness.verbs.create_qp_with_srq(&init, srq.handle()).unwrap();
-        let info = harness.verbs.qp(qp.handle()).unwrap();
+        let info = harness.verbs.qp_info(qp.handle()).unwrap();
         assert_eq!((info.cap.max_recv_wr, info.srq, qp.recv.srq()), (0, Some(srq.handle()), srq.handle()));
         harness.verbs.verbs_mut().destroy_qp(qp).unwrap();
     }
@@ -281,7 +281,7 @@ fn a_queue_is_destroyed_when_no_queue_pair_uses_it() {
     assert_eq!(harness.verbs.destroy_dropped_srq(handle), Err(DestroySrqError::Device(MockError::Refused)));
     harness.verbs.destroy_dropped_srq(handle).unwrap();
     assert_eq!(harness.verbs.destroy_dropped_srq(handle), Err(DestroySrqError::Stale));
-    assert_eq!(harness.verbs.srq(handle), Err(StaleHandle));
+    assert_eq!(harness.verbs.srq_info(handle), Err(StaleHandle));
     assert_eq!(harness.verbs.query_srq(handle), Err(QuerySrqError::Stale));
     assert_eq!(harness.verbs.arm_srq(handle, 1), Err(ArmSrqError::Stale));
     assert_eq!(harness.device().alive[5], 0);
@@ -318,9 +318,9 @@ fn the_limit_is_armed_reported_once_and_queried() {
     deliver(&harness, qp.handle()).unwrap();
     assert_eq!(harness.verbs.poll_event(), Ok(None), "two are left");
     deliver(&harness, qp.handle()).unwrap();
-    assert_eq!(harness.verbs.srq(handle).unwrap().limit, 2, "the event is not taken");
+    assert_eq!(harness.verbs.srq_info(handle).unwrap().limit, 2, "the event is not taken");
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::SrqLimitReached(handle))));
-    assert_eq!((harness.verbs.srq(handle).unwrap().limit, harness.verbs.query_srq(handle).unwrap().limit), (0, 0));
+    assert_eq!((harness.verbs.srq_info(handle).unwrap().limit, harness.verbs.query_srq(handle).unwrap().limit), (0, 0));
     deliver(&harness, qp.handle()).unwrap();
     assert_eq!(harness.verbs.poll_event(), Ok(None), "once");
     harness.device().fail_after = Some(0);
@@ -330,7 +330,7 @@ fn the_limit_is_armed_reported_once_and_queried() {
     // Below at once; and of a queue that is not there.
     harness.verbs.arm_srq(handle, 1).unwrap();
     let stray = crate::AsyncEvent::SrqLimitReached(crate::Srqn::new(0x999));
-    let number = harness.verbs.srq(handle).unwrap().srqn;
+    let number = harness.verbs.srq_info(handle).unwrap().srqn;
     harness.device().events.extend([stray, crate::AsyncEvent::SrqError(number)]);
     let mut event = || harness.verbs.poll_event().unwrap();
     assert_eq!(event(), Some(Event::SrqLimitReached(handle)));
@@ -405,7 +405,7 @@ fn a_stale_completion_frees_nothing_of_the_next_queue_in_the_slot() {
     new.post(&recv(2)).unwrap();
     assert_eq!(at, 0, "the place of the new queue's first request too");
     assert_eq!(given(&mut harness, cq), []);
-    assert_eq!(harness.verbs.srq(new.handle()).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.srq_info(new.handle()).unwrap().recvs, 1);
     let b = sharing(&mut harness, new.handle(), cq);
     deliver(&harness, b.handle()).unwrap();
     assert_eq!(given(&mut harness, cq), [(2, b.handle())]);
@@ -459,7 +459,7 @@ fn each_request_of_a_lost_device_is_completed_or_flushed_once() {
         // The completion of 1 waits in `other_cq`; a poll of `cq` before that flushes it, and the completion is dropped.
         let order = if other_first { [other_cq, cq] } else { [cq, other_cq] };
         assert_eq!(all(&mut harness, &order), [&[(1, !other_first)][..], &flushed].concat());
-        assert_eq!(harness.verbs.srq(first.handle()).unwrap().recvs, 0);
+        assert_eq!(harness.verbs.srq_info(first.handle()).unwrap().recvs, 0);
         drop((b, c));
     }
 }
@@ -488,7 +488,7 @@ fn requests_without_a_queue_pair_are_not_flushed() {
     harness.verbs.verbs_mut().destroy_qp(a).unwrap();
     lose(&mut harness);
     assert_eq!(all(&mut harness, &[cq]), []);
-    assert_eq!(harness.verbs.srq(srq.handle()).unwrap().recvs, 1);
+    assert_eq!(harness.verbs.srq_info(srq.handle()).unwrap().recvs, 1);
     drop(srq);
 }
 
@@ -523,7 +523,7 @@ fn a_queue_pair_that_shares_is_reset_and_used_again() {
 fn a_number_that_another_shared_receive_queue_has_is_refused_and_destroys_nothing() {
     let mut harness = harness();
     let mut srq = create(&mut harness, 3);
-    let srqn = harness.verbs.srq(srq.handle()).unwrap().srqn;
+    let srqn = harness.verbs.srq_info(srq.handle()).unwrap().srqn;
     harness.device().next_srqn = Some(srqn);
     let init = SrqInit { pd: harness.pd, cap: SrqCap { max_wr: 7, max_sge: 2 } };
     let error = harness.verbs.create_srq(&init).unwrap_err();
@@ -531,7 +531,7 @@ fn a_number_that_another_shared_receive_queue_has_is_refused_and_destroys_nothin
     assert_eq!(harness.device().destroyed, [0; 6]);
     srq.post(&recv(1)).unwrap();
     let other = harness.verbs.create_srq(&init).unwrap();
-    assert_ne!(harness.verbs.srq(other.handle()).unwrap().srqn, srqn);
+    assert_ne!(harness.verbs.srq_info(other.handle()).unwrap().srqn, srqn);
     assert!(harness.verbs.destroy_srq(srq).is_ok());
 }
 

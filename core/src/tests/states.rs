@@ -38,7 +38,7 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
         let mut harness = Harness::with(qp_type, false);
         set_state(&harness.verbs, harness.qp, QpState::Reset);
         harness.verbs.modify_qp_to_rts(harness.qp, &attributes(QpState::Reset)).unwrap();
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
         let again = harness.verbs.modify_qp_to_rts(harness.qp, &attributes(QpState::Reset)).unwrap_err();
         assert_eq!(again, ModifyQpError::Transition { from: QpState::Rts, to: QpState::Init });
     }
@@ -46,7 +46,7 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
     set_state(&harness.verbs, harness.qp, QpState::Reset);
     let wrong = QpAttr { timeout: 32, ..attributes(QpState::Reset) };
     assert!(matches!(harness.verbs.modify_qp_to_rts(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
 }
 
 /// Every single attribute of every transition: a required one cannot be left out, a foreign one cannot be added.
@@ -77,9 +77,9 @@ fn each_transition_names_what_is_missing_and_what_is_forbidden() {
             }
             let unknown = M::from_bits_retain(1 << 30);
             assert!(harness.verbs.modify_qp(harness.qp, &attr, given | unknown).is_err());
-            assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, from);
+            assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, from);
             harness.verbs.modify_qp(harness.qp, &attr, given | rule.optional).unwrap();
-            assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, to);
+            assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, to);
         }
     }
 }
@@ -98,7 +98,7 @@ fn attributes_outside_the_mask_change_nothing() {
     let mut harness = Harness::new();
     let attr = QpAttr { access: Access::REMOTE_READ, timeout: 99, ..QpAttr::default() };
     harness.verbs.modify_qp(harness.qp, &attr, M::ACCESS_FLAGS).unwrap();
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.state, info.attr.access, info.attr.timeout), (QpState::Rts, Access::REMOTE_READ, 14));
 }
 
@@ -128,18 +128,18 @@ fn values_out_of_range_are_named() {
         let mut harness = Harness::new();
         let qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
         for step in [QpState::Init, QpState::Rtr] {
-            if harness.verbs.qp(qp).unwrap().state != to && step != to && to != QpState::Init {
+            if harness.verbs.qp_info(qp).unwrap().state != to && step != to && to != QpState::Init {
                 harness.step(qp, step);
             }
         }
-        let from = harness.verbs.qp(qp).unwrap().state;
+        let from = harness.verbs.qp_info(qp).unwrap().state;
         let mut attr = attributes(to);
         spoil(&mut attr);
         let mask = rule(QpType::Rc, from, to).unwrap().required | M::STATE | attribute;
         let error = harness.verbs.modify_qp(qp, &attr, mask).unwrap_err();
         let ModifyQpError::Value { attribute: found, value, min, max } = error else { panic!("{error}") };
         assert!(found == attribute && !(min..=max).contains(&value), "{error}");
-        assert_eq!(harness.verbs.qp(qp).unwrap().state, from);
+        assert_eq!(harness.verbs.qp_info(qp).unwrap().state, from);
     }
     let route = AddressVector { grh: Some(GlobalRoute::default()), ..AddressVector::default() };
     assert_eq!(route.port_num, 0, "a path without a port uses the queue pair's");
@@ -166,7 +166,7 @@ fn a_device_that_refuses_leaves_the_state() {
     harness.device().fail_after = Some(0);
     let error = harness.verbs.modify_qp(harness.qp, &attributes(QpState::Sqd), M::STATE).unwrap_err();
     assert_eq!((error, error.errno()), (ModifyQpError::Device(MockError::Refused), Errno::Eio));
-    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
 }
 
 // contract: qp-reset
@@ -180,7 +180,7 @@ fn reset_empties_the_queues_and_starts_from_zero() {
     harness.complete(0, WcStatus::Success);
     harness.step(harness.qp, QpState::Reset);
     assert!(harness.poll_ids().is_empty());
-    let info = harness.verbs.qp(harness.qp).unwrap();
+    let info = harness.verbs.qp_info(harness.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs, info.attr), (0, 0, QpAttr::default()));
     harness.connect(harness.qp);
     harness.verbs.post_send(harness.qp, &send(7, &[])).unwrap();

@@ -145,7 +145,7 @@ mod loggers {
         harness.device().events.push_back(AsyncEvent::QpFatal(qpn));
         unwinding("event: ", || harness.verbs.poll_event());
         while harness.verbs.poll_event().unwrap().is_some() {}
-        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Err);
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
     }
 
     #[test]

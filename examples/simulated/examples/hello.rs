@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (send_cq, recv_cq) = (cq.handle(), cq.handle());
         let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
         let av = AddressVector { dlid: verbs.wait_active(1, Duration::from_secs(60))?.lid, port_num: 1, ..Default::default() };
-        let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp.handle())?.qpn);
+        let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp_info(qp.handle())?.qpn);
         Ok((pd, cq, qp, QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() }))
     }
     let (_, mut cq, mut qp_a, address_a) = create(&mut a)?;

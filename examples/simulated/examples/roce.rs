@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let cq = node.verbs.create_cq(256)?;
         let (pd, send_cq, recv_cq) = (node.pd, cq.handle(), cq.handle());
         let qp = node.verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
-        let qpn = node.verbs.qp(qp.handle())?.qpn;
+        let qpn = node.verbs.qp_info(qp.handle())?.qpn;
         Ok((qp, cq, qpn))
     };
     let (mut qp_a, mut cq, qpn_a) = create(&mut a)?;

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             b.verbs.arm_srq(handle, 4)?;
         }
     }
-    println!("6 messages of 2 connections, {} receives left", b.verbs.srq(handle)?.recvs);
+    println!("6 messages of 2 connections, {} receives left", b.verbs.srq_info(handle)?.recvs);
 
     // A connection ends: to ERR, the event, its completions. Receives that it did not take stay for the other one.
     let [(_, end), _other] = ends;

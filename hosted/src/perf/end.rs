@@ -102,7 +102,7 @@ impl<H: Host> PerfEnd<H> {
         for queue_pair in 0..parameters.queue_pairs {
             let qp = self.endpoint.create_qp(device, qp_type(parameters), (send_cq, recv_cq), cap)?;
             let psn = Psn::new(RandomState::new().hash_one(queue_pair) as u32 & 0xff_ffff);
-            numbers.push((device.verbs.qp(qp)?.qpn.get(), psn.get()));
+            numbers.push((device.verbs.qp_info(qp)?.qpn.get(), psn.get()));
             queues.psns.push(psn);
         }
         let connection = Connection {
@@ -222,7 +222,7 @@ impl<H: Host> PerfEnd<H> {
     /// The first queue pair that is.
     pub(super) fn check_queue_pairs(&mut self, device: &Device<H>) -> Result<()> {
         for (queue_pair, qp) in self.endpoint.qps().iter().enumerate() {
-            let info = device.verbs.qp(qp.handle())?;
+            let info = device.verbs.qp_info(qp.handle())?;
             if matches!(info.state, QpState::Err | QpState::Sqe) {
                 bail!("queue pair {queue_pair} (number {}) is in error: the device refused a request to it", info.qpn);
             }

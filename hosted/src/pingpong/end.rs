@@ -194,7 +194,7 @@ impl<H: Host> PingpongEnd<H> {
             endpoint.region.write(buffers.send(queue_pair), &message)?;
             let qp = endpoint.create_qp(device, plan.transport.qp_type(), (cq, cq), cap)?;
             let psn = Psn::new(((plan.seed >> 40) as u32).wrapping_add((queue_pair as u32) << 12) & 0xff_ffff);
-            locals.push(Address { lid: port.lid, qpn: device.verbs.qp(qp)?.qpn, psn, gid });
+            locals.push(Address { lid: port.lid, qpn: device.verbs.qp_info(qp)?.qpn, psn, gid });
             peers.push(Peer { qp, to: None, pending: RECEIVE });
         }
         Ok(Self {

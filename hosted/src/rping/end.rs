@@ -194,7 +194,7 @@ impl<H: Host> RpingEnd<H> {
     }
 
     fn qpn(&mut self, device: &Device<H>) -> Result<bareverbs::Qpn> {
-        Ok(device.verbs.qp(self.endpoint.qp(0)?.handle()).context("queue pair")?.qpn)
+        Ok(device.verbs.qp_info(self.endpoint.qp(0)?.handle()).context("queue pair")?.qpn)
     }
 
     /// Does what there is to do. Returns whether there was anything.

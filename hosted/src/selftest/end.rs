@@ -114,7 +114,7 @@ impl<H: Host> SelftestEnd<H> {
         let port = device.verbs.query_port(PORT).context("query_port")?;
         let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
         let gid = device.verbs.query_gid(PORT, 0).context("query_gid")?;
-        let address = Address { lid, gid, mac, grh_required: port.grh_required, qpn: device.verbs.qp(qp)?.qpn };
+        let address = Address { lid, gid, mac, grh_required: port.grh_required, qpn: device.verbs.qp_info(qp)?.qpn };
         Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, taken: VecDeque::new() })
     }
 
@@ -217,7 +217,7 @@ impl<H: Host> SelftestEnd<H> {
     pub(super) fn alloc_window(&self, device: &mut Device<H>) -> Result<(MwHandle, Rkey)> {
         let window = device.verbs.alloc_mw(self.endpoint.pd(), MwType::Type1);
         let window = window.with_context(|| format!("alloc_mw of {}", self.name))?;
-        Ok((window, device.verbs.mw(window)?.rkey))
+        Ok((window, device.verbs.mw_info(window)?.rkey))
     }
 
     /// Posts a bind of a window to the exposed slots and the counter, or with `unbind` to no bytes. Returns the new rkey.

@@ -105,7 +105,7 @@ impl<H: Host> Harness<H> {
         let deadline = self.devices.of(Role::Server).host.now().after(EVENT_TIMEOUT);
         loop {
             let (end, device) = self.end(Role::Server);
-            if device.verbs.qp(end.qp)?.state == QpState::Err || device.host.now() > deadline {
+            if device.verbs.qp_info(end.qp)?.state == QpState::Err || device.host.now() > deadline {
                 return Ok(());
             }
             self.devices.idle()?;

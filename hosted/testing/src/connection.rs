@@ -111,7 +111,7 @@ pub fn connect_with(a: &mut Node, b: &mut Node, connection: &Connection) -> Resu
 /// let [mut a, mut b] = pair(Faults::none())?;
 /// let srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
 /// let (_first, _second) = (connect_with_srq(&mut a, &mut b, srq.handle())?, connect_with_srq(&mut a, &mut b, srq.handle())?);
-/// assert_eq!(b.verbs.srq(srq.handle())?.queue_pairs, 2);
+/// assert_eq!(b.verbs.srq_info(srq.handle())?.queue_pairs, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -122,7 +122,7 @@ pub fn connect_with_srq(a: &mut Node, b: &mut Node, srq: SrqHandle) -> Result<(E
     let end_a = create(a, &connection)?;
     let Connection { qp_type, cap, .. } = connection;
     let sizes = b.verbs.ring_sizes(qp_type, &cap).map_err(failed)?;
-    let shared = b.verbs.srq(srq).map_err(failed)?.cap.max_wr;
+    let shared = b.verbs.srq_info(srq).map_err(failed)?.cap.max_wr;
     let cq = b.verbs.create_cq(sizes.send_blocks.saturating_add(shared)).map_err(failed)?;
     let (send_cq, recv_cq) = (cq.handle(), cq.handle());
     let init = QpInit { pd: b.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: true };
@@ -193,7 +193,7 @@ fn attributes<P: Provider<Error: Send + Sync + 'static>>(
         port_num: 1,
         av: path_to(peer)?,
         path_mtu: connection.mtu,
-        dest_qpn: peer.qp(qp).map_err(failed)?.qpn,
+        dest_qpn: peer.qp_info(qp).map_err(failed)?.qpn,
         rq_psn: Psn::new(rq_psn),
         sq_psn: Psn::new(sq_psn),
         timeout: connection.timeout,

@@ -79,7 +79,7 @@ impl Node {
     /// let [mut a, mut b] = pair(Faults::none())?;
     /// let [mut qa, _qb] = connect(&mut a, &mut b)?;
     /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    /// let cqn = a.verbs.cq(qa.cq.handle())?.cqn.get();
+    /// let cqn = a.verbs.cq_info(qa.cq.handle())?.cqn.get();
     /// a.arm(Fault::DropCqe { cqn });
     /// qa.qp.send.post(&SendWr::write(target.remote(0), b"x"))?;
     /// assert!(matches!(qa.wait(), Err(WaitError::Overdue(_))));

@@ -136,7 +136,7 @@ fn a_lie_is_an_error_of_the_wait() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [mut qa, _qb] = connect(&mut a, &mut b).unwrap();
     let target = b.register(64, OPEN).unwrap();
-    let cqn = a.verbs.cq(qa.cq.handle()).unwrap().cqn.get();
+    let cqn = a.verbs.cq_info(qa.cq.handle()).unwrap().cqn.get();
     a.arm(Fault::ForeignQpn { cqn, qpn: 0xabcdef });
     qa.qp.send.post(&SendWr::write(target.remote(0), b"x")).unwrap();
     let error = qa.wait().unwrap_err();
@@ -148,7 +148,7 @@ fn a_wait_that_is_over_has_the_facts() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [mut qa, _qb] = connect(&mut a, &mut b).unwrap();
     let target = b.register(64, OPEN).unwrap();
-    let cqn = a.verbs.cq(qa.cq.handle()).unwrap().cqn.get();
+    let cqn = a.verbs.cq_info(qa.cq.handle()).unwrap().cqn.get();
     a.arm(Fault::DropCqe { cqn });
     a.arm(Fault::LostInterrupt { vector: 31 });
     qa.qp.send.post(&SendWr::write(target.remote(0), b"x")).unwrap();

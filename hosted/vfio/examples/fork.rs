@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let (send_cq, recv_cq) = (cq.handle(), cq.handle());
     let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
-    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, Mtu::Mtu1024);
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp_info(qp.handle())?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     verbs.modify_qp_to_rts(
         qp.handle(),

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (send_cq, recv_cq) = (cq.handle(), cq.handle());
     let mut qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true })?;
     // Connected to itself: a request that it refuses as the responder breaks it, and is flushed.
-    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, Mtu::Mtu1024);
+    let (dlid, dest_qpn, path_mtu) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp_info(qp.handle())?.qpn, Mtu::Mtu1024);
     let av = AddressVector { dlid, port_num: 1, ..Default::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, path_mtu, timeout: 14, retry_cnt: 7, ..Default::default() };
 
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A map that lies: it names bytes to the card that the IOMMU does not translate.
     // SAFETY: this process has no mapping at these I/O virtual addresses, so that the card reaches nothing by them.
     let elsewhere = unsafe { verbs.reg_mr_raw(pd, 0x1000, 4096, access, &OffsetMap::default()) }?;
-    let elsewhere = verbs.mr(elsewhere)?;
+    let elsewhere = verbs.mr_info(elsewhere)?;
     verbs.modify_qp_to_rts(qp.handle(), &attr)?;
     let status = write(&mut qp, &mut cq, Sge { addr: 0x1000, length: 64, lkey: elsewhere.lkey }, region.remote(0))?;
     println!("reading where the IOMMU maps nothing: {status:?}");
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gone = device.memory(4096)?;
     // SAFETY: from the drop on the IOMMU translates these addresses to nothing, and they are not given to other memory.
     let mr = unsafe { verbs.reg_mr_raw(pd, gone.addr(), 4096, access, &gone) }?;
-    let target = Remote { addr: gone.addr(), rkey: verbs.mr(mr)?.rkey };
+    let target = Remote { addr: gone.addr(), rkey: verbs.mr_info(mr)?.rkey };
     let before = write(&mut qp, &mut cq, own, target)?;
     drop(gone);
     // New memory has other addresses, so that the old key gives no access to it.

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "--listen" => TcpListener::bind(("0.0.0.0", 18516))?.accept()?.0,
         host => TcpStream::connect((host, 18516))?,
     };
-    let (lid, qpn, here) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp(qp.handle())?.qpn, region.remote(0));
+    let (lid, qpn, here) = (verbs.wait_active(1, PORT_TIMEOUT)?.lid, verbs.qp_info(qp.handle())?.qpn, region.remote(0));
     writeln!(tcp, "{} {} {} {}", lid.get(), qpn.get(), here.addr, here.rkey.get())?;
     let (mut line, mut reader) = (String::new(), BufReader::new(tcp.try_clone()?));
     reader.read_line(&mut line)?;

@@ -241,13 +241,13 @@ impl Fixture {
         // SAFETY: the device stands still from here on and moves no byte.
         let mr = (0..4).map(|n| unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr")).last();
         let mr = mr.expect("regions");
-        let info = verbs.mr(mr).expect("mr");
+        let info = verbs.mr_info(mr).expect("mr");
         // Keys come one after the other: the ninth begins its search at the slot of the first.
         let mut displaced = None;
         for n in 4..9 {
             // SAFETY: as above.
             let mr = unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr");
-            displaced = Some(verbs.mr(mr).expect("mr"));
+            displaced = Some(verbs.mr_info(mr).expect("mr"));
             if n < 8 {
                 verbs.dereg_mr_raw(mr).expect("dereg_mr_raw");
             }
@@ -258,12 +258,12 @@ impl Fixture {
         let cap = QpCap { max_send_wr: 80, max_recv_wr: DEPTH as u32, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).expect("qp");
-        let qpn = verbs.qp(qp.handle()).expect("qp").qpn;
+        let qpn = verbs.qp_info(qp.handle()).expect("qp").qpn;
         for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
             let av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
             verbs.modify_qp(qp.handle(), &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
         }
-        let cq_entries = verbs.cq(cq.handle()).expect("cq").entries;
+        let cq_entries = verbs.cq_info(cq.handle()).expect("cq").entries;
         let ring = watch.0.lock().expect("no panic before").expect("CREATE_CQ");
         let ring = arena.at(ring, cq_entries as usize * 64).expect("inside");
         Self {
@@ -305,7 +305,7 @@ impl Fixture {
 
     /// Returns the present key of the window.
     pub(crate) fn window_key(&self) -> Rkey {
-        self.verbs.mw(self.mw).expect("mw").rkey
+        self.verbs.mw_info(self.mw).expect("mw").rkey
     }
 
     /// Runs of `operation` that fit in its queue.

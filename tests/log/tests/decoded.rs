@@ -286,7 +286,7 @@ fn a_completion_queue_that_overran() {
     let cq = pair.a.verbs.create_cq(4).unwrap();
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
     let qp = pair.a.verbs.create_qp(&init).unwrap();
-    let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+    let qpn = pair.a.verbs.qp_info(qp).unwrap().qpn;
     let (a, b) = (End { pd, cq, qp, qpn }, end(&mut pair.b, true));
     pair.connect(&a, &b, &Connection::default());
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);

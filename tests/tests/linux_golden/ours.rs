@@ -72,7 +72,7 @@ impl Fixture {
             let cq = node.verbs.create_cq(tool.entries).unwrap();
             let init = QpInit { pd, qp_type: tool.qp_type, send_cq: cq, recv_cq: cq, cap: tool.cap, sq_sig_all: false };
             let qp = node.verbs.create_qp(&init).unwrap();
-            let qpn = node.verbs.qp(qp).unwrap().qpn;
+            let qpn = node.verbs.qp_info(qp).unwrap().qpn;
             (End { pd, cq, qp, qpn }, region)
         });
         sides.reverse();

@@ -70,7 +70,7 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
         if let Ok(mut qp) = verbs.create_qp(&init) {
             let attr = QpAttr { port_num: 1, ..QpAttr::default() };
             let _ = (verbs.modify_qp_to_rts(qp.handle(), &attr), verbs.query_qp(qp.handle()));
-            let lkey = mr.ok().and_then(|mr| verbs.mr(mr).ok()).map_or_else(Default::default, |info| info.lkey);
+            let lkey = mr.ok().and_then(|mr| verbs.mr_info(mr).ok()).map_or_else(Default::default, |info| info.lkey);
             let sges = [Sge { addr: 0x1000, length: 8, lkey }];
             let op = SendOp::Send { payload: Payload::Sges(&sges) };
             let _ = qp.send.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op });

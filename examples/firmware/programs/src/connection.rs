@@ -99,14 +99,14 @@ impl Connection {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
         let region = rdma.reg_mr(pd, buffer, access).during("reg_mr")?;
         let cq = rdma.create_cq(64).during("create_cq")?;
-        let vector = usize::from(rdma.cq(cq.handle()).during("cq")?.vector);
+        let vector = usize::from(rdma.cq_info(cq.handle()).during("cq_info")?.vector);
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let (send_cq, recv_cq) = (cq.handle(), cq.handle());
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
         let qp = rdma.create_qp(&init).during("create_qp")?;
         // A connection that follows another one soon must not take its packets for its own.
         let psn = Psn::new(Timer.now().as_nanos() as u32 & 0xff_ffff);
-        let address = Address { lid, qpn: rdma.qp(qp.handle()).during("qp")?.qpn, psn };
+        let address = Address { lid, qpn: rdma.qp_info(qp.handle()).during("qp_info")?.qpn, psn };
         Ok(Self { rdma, region, qp, pd, address, events: false, vector, cq, armed: false, interrupts: 0 })
     }
 

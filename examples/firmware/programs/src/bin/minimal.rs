@@ -87,7 +87,7 @@ fn write(verbs: &mut Verbs<'static, &'static mut Card>, buffer: IdentityBuffer) 
 
     // LID and QPN are those of the peer: here its own. A real port gets a LID when its link is trained, from a subnet manager.
     let port = verbs.wait_active(1, PORT_TIMEOUT).during("wait_active")?;
-    let (dlid, dest_qpn) = (port.lid, verbs.qp(qp.handle()).during("qp")?.qpn);
+    let (dlid, dest_qpn) = (port.lid, verbs.qp_info(qp.handle()).during("qp")?.qpn);
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     let attr = QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
     verbs.modify_qp_to_rts(qp.handle(), &attr).during("modify_qp_to_rts")?;
