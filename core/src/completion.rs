@@ -10,7 +10,7 @@ use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss,
+    AnswerFault, Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss,
     NotifyCqError, Peek, PollCqError, Provider, QpHandle, Qpn, RawCompletion, RawKind, Refused, Source, StaleHandle, WcData,
     WcOpcode, WcStatus,
 };
@@ -759,7 +759,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
         if self.cqs.iter().any(|(_, other)| other.info.cqn == cqn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
-            return Err(CreateCqError::ForeignNumber { cqn });
+            return Err(CreateCqError::Answer { fault: AnswerFault::NumberInUse { number: cqn.get() } });
         }
         for word in [&slot.events, &slot.reported_events, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);

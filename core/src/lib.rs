@@ -109,7 +109,7 @@ pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
-    AllocMwError, AllocPdError, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError,
+    AllocMwError, AllocPdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError,
     CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
     DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
     PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault,

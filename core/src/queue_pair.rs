@@ -13,9 +13,10 @@ use crate::table::TableView;
 use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressVector, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError,
-    DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState, Provider, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle, StaleHandle, kind,
+    Access, AddressVector, AnswerFault, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp,
+    DestroyQpError, DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState,
+    Provider, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle,
+    StaleHandle, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -230,7 +231,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let CreatedQp { qp: inner, send, recv, qpn } = created;
         if self.qps.iter().any(|(_, other)| other.qpn == qpn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
-            return Err(CreateQpError::ForeignNumber { qpn });
+            return Err(CreateQpError::Answer { fault: AnswerFault::NumberInUse { number: qpn.get() } });
         }
         pd.users = pd.users.saturating_add(1);
         if let Some(srq) = taken_from {
@@ -637,7 +638,7 @@ fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result
     let sizes = provider.ring_sizes(qp_type, cap).map_err(CreateQpError::Device)?;
     let sensible = |length: u32| length == 0 || length.is_power_of_two() && length <= 1 << 15;
     if !sensible(sizes.send_blocks) || !sensible(sizes.recv_entries) {
-        return Err(CreateQpError::ForeignRings { send: sizes.send_blocks, recv: sizes.recv_entries });
+        return Err(CreateQpError::Answer { fault: AnswerFault::Rings { send: sizes.send_blocks, recv: sizes.recv_entries } });
     }
     Ok(sizes)
 }

@@ -7,8 +7,8 @@ use crate::send_queue::max_message_of;
 use crate::shared::{RegionFacts, RegionSlot};
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressMap, AllocPdError, CoreToken, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle,
-    MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
+    Access, AddressMap, AllocPdError, AnswerFault, CoreToken, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey,
+    MrHandle, MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
 };
 
 /// Attributes of a memory region.
@@ -188,7 +188,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut inner) {
                     return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use: true });
                 }
-                return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full }.into());
+                return Err(
+                    if vacant.is_some() { RegMrError::Answer { fault: AnswerFault::NoKey } } else { RegMrError::Full }.into()
+                );
             }
         };
         self.join_pd(pd);
@@ -219,7 +221,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         };
         if self.has_key(lkey.index()) {
             // Not destroyed: by its index that would be the other.
-            return Err(Unregistered { error: RegMrError::ForeignKey { lkey }, in_use: true });
+            return Err(Unregistered {
+                error: RegMrError::Answer { fault: AnswerFault::KeyInUse { key: lkey.get() } },
+                in_use: true,
+            });
         }
         Ok((inner, lkey, rkey))
     }

@@ -6,8 +6,8 @@ use crate::log::log_event;
 use crate::region::Unregistered;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressMap, CoreToken, DeregMrError, DmaBuffer, Lkey, MrHandle, MrInfo, MrRequest, PdHandle, Provider, Refused,
-    RegMrError, Region, ReregMrError,
+    Access, AddressMap, AnswerFault, CoreToken, DeregMrError, DmaBuffer, Lkey, MrHandle, MrInfo, MrRequest, PdHandle, Provider,
+    Refused, RegMrError, Region, ReregMrError,
 };
 
 /// What changes of a region, beside its keys (`IBV_REREG_MR_CHANGE_PD`, `IBV_REREG_MR_CHANGE_ACCESS`); what is `None` stays.
@@ -156,7 +156,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         lkey: Lkey,
     ) -> Result<(), (ReregMrError<P::Error>, P::Mr)> {
         if lkey.get() == 0 {
-            return Err((RegMrError::ForeignKey { lkey }.into(), inner));
+            return Err((RegMrError::Answer { fault: AnswerFault::NoKey }.into(), inner));
         }
         if let Err(bindings) = self.hide_region(handle) {
             return Err((DeregMrError::Busy { bindings }.into(), inner));

@@ -5,8 +5,8 @@ use crate::shared::{Owner, Shared, check_sge};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
 use crate::{
-    Access, ArmSrqError, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError, Provider,
-    QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
+    Access, AnswerFault, ArmSrqError, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError,
+    Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
 };
 
 /// A shared receive queue to make (`ibv_srq_init_attr`).
@@ -179,7 +179,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let sizes = self.provider.srq_sizes(&wanted).map_err(CreateSrqError::Device)?;
         let SrqSizes { places, cap } = sizes;
         if !places.is_power_of_two() || !(2..=1 << 15).contains(&places) || cap.max_wr >= places {
-            return Err(CreateSrqError::ForeignRing { places });
+            return Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places } });
         }
         let slots: &'s [SrqSlot<'s>] = self.shared.srqs;
         let fits = |slot: &SrqSlot<'_>| slot.capacity() >= places as usize;
@@ -201,7 +201,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         };
         if self.srqs.iter().any(|(_, other)| other.srqn == srqn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
-            return Err(CreateSrqError::ForeignNumber { srqn });
+            return Err(CreateSrqError::Answer { fault: AnswerFault::NumberInUse { number: srqn.get() } });
         }
         pd.users = pd.users.saturating_add(1);
         slot.start(handle.generation(), places);

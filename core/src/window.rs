@@ -8,8 +8,8 @@ use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AllocMwError, BindRefused, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
-    QpHandle, Rkey, SendFlags,
+    Access, AllocMwError, AnswerFault, BindRefused, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle, MwType,
+    PdHandle, Provider, QpHandle, Rkey, SendFlags,
 };
 
 /// A bind of a type 1 window (`ibv_mw_bind`): [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
@@ -540,7 +540,7 @@ impl<P: Provider> Verbs<'_, P> {
         };
         if self.has_key(rkey.index()) {
             // Not destroyed: by its index that would be the other.
-            return Err(AllocMwError::ForeignKey { rkey });
+            return Err(AllocMwError::Answer { fault: AnswerFault::KeyInUse { key: rkey.get() } });
         }
         let near = self.shared.windows.with(|windows| vacancy(windows, &mut windows.places_of(rkey)));
         let handle = near.unwrap_or(any);

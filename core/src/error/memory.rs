@@ -1,7 +1,7 @@
 //! Errors of protection domains, memory regions and memory windows.
 
-use super::operation_error;
-use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
+use super::{AnswerFault, operation_error};
+use crate::{Access, DeviceLoss, Errno, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -65,12 +65,12 @@ operation_error! {
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
         Full => Enomem, "the table of memory regions is full";
-        /// The device gave a key that is none, or one with the index of another region or window. That one is as before, and the
-        /// buffer stays the device's.
-        ForeignKey {
-            /// The key.
-            lkey: Lkey
-        } => Ebadmsg, "another region or window has the index of key {lkey}, or it is no key";
+        /// What the device answered cannot be. Nothing that was there is touched. The buffer stays the device's, unless the answer is
+        /// no key at all.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
     }
     device {
         /// The device refuses.
@@ -145,11 +145,11 @@ operation_error! {
         StalePd => Einval, "the protection domain's handle is stale";
         /// The table is full.
         Full => Enomem, "the table of memory windows is full";
-        /// The device gave a key with the index of another region or window, which is as before.
-        ForeignKey {
-            /// The key.
-            rkey: Rkey
-        } => Ebadmsg, "another region or window has the index of key {rkey}";
+        /// What the device answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
     }
     device {
         /// The device refuses.

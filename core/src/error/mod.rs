@@ -98,6 +98,37 @@ macro_rules! operation_error {
 }
 use operation_error;
 
+operation_error! {
+    /// What a device or its backend answered that cannot be. What has the key or the number of another is not destroyed, since the device
+    /// would destroy the other.
+    pub enum AnswerFault {
+        /// A key that is none.
+        NoKey => Ebadmsg, "the device gave a key that is none";
+        /// A key with the index of another region or window.
+        KeyInUse {
+            /// The key.
+            key: u32
+        } => Ebadmsg, "the device gave key {key:#x}, whose index another region or window has";
+        /// The number of another queue of its kind.
+        NumberInUse {
+            /// The number.
+            number: u32
+        } => Ebadmsg, "the device gave number {number:#x}, which another queue has";
+        /// Rings whose length is no power of two or exceeds 32,768.
+        Rings {
+            /// Blocks of the send ring.
+            send: u32,
+            /// Entries of the receive ring.
+            recv: u32
+        } => Ebadmsg, "rings of {send} blocks and {recv} entries make no sense";
+        /// A ring of shared receives whose length is no power of two from 2 to 32,768, or that has no room for its requests.
+        SrqPlaces {
+            /// Places of the ring.
+            places: u32
+        } => Ebadmsg, "a shared receive queue of {places} places makes no sense";
+    }
+}
+
 /// A handle that names nothing here: its object is destroyed, or it belongs to another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

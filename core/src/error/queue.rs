@@ -3,10 +3,10 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::operation_error;
+use super::{AnswerFault, operation_error};
 use crate::{
-    AddressPart, Cqn, DeviceLoss, Errno, LinkFault, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState, QpType,
-    Qpn, SrqCap, Srqn,
+    AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState, QpType,
+    SrqCap,
 };
 
 operation_error! {
@@ -159,11 +159,11 @@ operation_error! {
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The table is full.
         Full => Enomem, "the table of completion queues is full";
-        /// The device gave the number of another completion queue, which is as before.
-        ForeignNumber {
-            /// The number.
-            cqn: Cqn
-        } => Ebadmsg, "another completion queue has number {cqn}";
+        /// What the device or the backend answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
     }
     device {
         /// The device refuses.
@@ -269,18 +269,11 @@ operation_error! {
         /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
         /// Poll that queue until it is empty.
         Draining => Eagain, "completions of a queue pair that is gone are not polled yet";
-        /// The backend made rings whose length is no power of two or exceeds 32,768.
-        ForeignRings {
-            /// Blocks of the send ring.
-            send: u32,
-            /// Entries of the receive ring.
-            recv: u32
-        } => Ebadmsg, "rings of {send} blocks and {recv} entries make no sense";
-        /// The device gave the number of another queue pair, which is as before.
-        ForeignNumber {
-            /// The number.
-            qpn: Qpn
-        } => Ebadmsg, "another queue pair has number {qpn}";
+        /// What the device or the backend answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
     }
     device {
         /// The device refuses.
@@ -430,16 +423,11 @@ operation_error! {
         } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the storage are as many";
         /// The table is full, or all entries that are enough are in use.
         Full => Enomem, "the table of shared receive queues is full";
-        /// The backend made a ring whose length is no power of two from 2 to 32,768, or that has no room for its requests.
-        ForeignRing {
-            /// Places of the ring.
-            places: u32
-        } => Ebadmsg, "a shared receive queue of {places} places makes no sense";
-        /// The device gave the number of another shared receive queue, which is as before.
-        ForeignNumber {
-            /// The number.
-            srqn: Srqn
-        } => Ebadmsg, "another shared receive queue has number {srqn}";
+        /// What the device or the backend answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
     }
     device {
         /// The device refuses.

@@ -5,8 +5,8 @@ use std::string::ToString as _;
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, post, register, verbs_on};
 use crate::{
-    Access, AllocMwError, AllocPdError, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError, DeregMrError,
-    DestroyCqError, DestroyQpError, Errno, Guid, Lkey, MwType, QpCap, QpInit, QpRings, QpType, QueryError, RegMrError,
+    Access, AllocMwError, AllocPdError, AnswerFault, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
+    DeregMrError, DestroyCqError, DestroyQpError, Errno, Guid, MwType, QpCap, QpInit, QpRings, QpType, QueryError, RegMrError,
     StaleHandle, Storage, Verbs, WcStatus,
 };
 
@@ -106,7 +106,7 @@ fn a_region_with_a_key_that_is_none_is_undone() {
     let alive = harness.device().alive;
     harness.device().keys.push_back(0);
     let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
-    assert_eq!((error, error.errno()), (RegMrError::ForeignKey { lkey: Lkey::new(0) }, Errno::Ebadmsg));
+    assert_eq!((error, error.errno()), (RegMrError::Answer { fault: AnswerFault::NoKey }, Errno::Ebadmsg));
     assert_eq!(harness.device().alive, alive);
 }
 
@@ -119,10 +119,10 @@ fn a_key_whose_index_is_taken_is_refused_and_destroys_nothing() {
     for key in taken {
         harness.device().keys.push_back(key);
         let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
-        assert_eq!((error, error.errno()), (RegMrError::ForeignKey { lkey: Lkey::new(key) }, Errno::Ebadmsg));
+        assert_eq!((error, error.errno()), (RegMrError::Answer { fault: AnswerFault::KeyInUse { key: key } }, Errno::Ebadmsg));
         harness.device().keys.push_back(key);
         let error = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap_err();
-        assert_eq!((error, error.errno()), (AllocMwError::ForeignKey { rkey: crate::Rkey::new(key) }, Errno::Ebadmsg));
+        assert_eq!((error, error.errno()), (AllocMwError::Answer { fault: AnswerFault::KeyInUse { key } }, Errno::Ebadmsg));
     }
     assert_eq!(harness.device().destroyed, [0; 6]);
     harness.verbs.post_send(harness.qp, &post::send(1, &[harness.sge(0, 8)])).unwrap();
@@ -137,10 +137,16 @@ fn a_number_that_another_queue_has_is_refused_and_destroys_nothing() {
     let (qpn, cqn) = (harness.qpn(), harness.cqn());
     harness.device().next_qpn = Some(qpn);
     let error = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap_err();
-    assert_eq!((error, error.errno()), (CreateQpError::ForeignNumber { qpn }, Errno::Ebadmsg));
+    assert_eq!(
+        (error, error.errno()),
+        (CreateQpError::Answer { fault: AnswerFault::NumberInUse { number: qpn.get() } }, Errno::Ebadmsg)
+    );
     harness.device().next_cqn = Some(cqn);
     let error = harness.verbs.create_cq(64).unwrap_err();
-    assert_eq!((error, error.errno()), (CreateCqError::ForeignNumber { cqn }, Errno::Ebadmsg));
+    assert_eq!(
+        (error, error.errno()),
+        (CreateCqError::Answer { fault: AnswerFault::NumberInUse { number: cqn.get() } }, Errno::Ebadmsg)
+    );
     assert_eq!(harness.device().destroyed, [0; 6]);
     // What is there goes on, and the device that tells the truth again makes more.
     let (qp, _) = harness.second();
@@ -253,7 +259,7 @@ fn queue_pair_capacities_are_checked() {
     for rings in [(48, 8), (1 << 16, 8), (64, 12)] {
         harness.device().rings = Some(rings);
         let error = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap_err();
-        assert_eq!(error, CreateQpError::ForeignRings { send: rings.0, recv: rings.1 });
+        assert_eq!(error, CreateQpError::Answer { fault: AnswerFault::Rings { send: rings.0, recv: rings.1 } });
     }
     assert_eq!(harness.device().alive, alive);
 }

@@ -8,10 +8,10 @@ use super::mock::{Mock, MockError, raw};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, register};
 use crate::kept_verbs::KeptVerbs;
 use crate::{
-    Access, ArmSrqError, BadWr, Completion, CqHandle, CreateQpError, CreateSrqError, DeallocPdError, DestroySrqError,
-    DeviceLoss, Errno, Event, PollCqError, PostRecvError, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, QuerySrqError,
-    QueuePair, RawCompletion, RawKind, RecvWr, Refused, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries,
-    SrqHandle, SrqInit, StaleHandle, Storage, Verbs, WcData, WcStatus,
+    Access, AnswerFault, ArmSrqError, BadWr, Completion, CqHandle, CreateQpError, CreateSrqError, DeallocPdError,
+    DestroySrqError, DeviceLoss, Errno, Event, PollCqError, PostRecvError, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
+    QuerySrqError, QueuePair, RawCompletion, RawKind, RecvWr, Refused, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap,
+    SrqEntries, SrqHandle, SrqInit, StaleHandle, Storage, Verbs, WcData, WcStatus,
 };
 
 type SharedQueue = SharedReceiveQueue<'static, Mock>;
@@ -216,10 +216,14 @@ fn what_is_wrong_with_a_new_queue_is_said() {
     assert_eq!(make(&mut harness, 8, 1), Err(CreateSrqError::Entries { max_wr: 8, places: 16 }));
     for places in [0, 1, 3, 1 << 16] {
         harness.device().rings = Some((0, places));
-        assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::ForeignRing { places }));
+        assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places } }));
     }
     harness.device().rings = Some((0, 2));
-    assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::ForeignRing { places: 2 }), "no room for the next place");
+    assert_eq!(
+        make(&mut harness, 2, 1),
+        Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places: 2 } }),
+        "no room for the next place"
+    );
     harness.device().rings = None;
     harness.device().fail_after = Some(0);
     assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Device(MockError::Refused)));
@@ -527,7 +531,10 @@ fn a_number_that_another_shared_receive_queue_has_is_refused_and_destroys_nothin
     harness.device().next_srqn = Some(srqn);
     let init = SrqInit { pd: harness.pd, cap: SrqCap { max_wr: 7, max_sge: 2 } };
     let error = harness.verbs.create_srq(&init).unwrap_err();
-    assert_eq!((error, error.errno()), (CreateSrqError::ForeignNumber { srqn }, Errno::Ebadmsg));
+    assert_eq!(
+        (error, error.errno()),
+        (CreateSrqError::Answer { fault: AnswerFault::NumberInUse { number: srqn.get() } }, Errno::Ebadmsg)
+    );
     assert_eq!(harness.device().destroyed, [0; 6]);
     srq.post(&recv(1)).unwrap();
     let other = harness.verbs.create_srq(&init).unwrap();

@@ -107,6 +107,7 @@ fn of_the_core() {
         AddressVector,
         AllocMwError<E>,
         AllocPdError<E>,
+        AnswerFault,
         AsyncEvent,
         AtomicOp,
         AtomicOpcode,
