@@ -320,8 +320,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Deregisters a region that [`Self::reg_mr_raw`] made, or one whose [`Region`] was dropped: its buffer is not freed. A
-    /// [`Region`] that still has it gives its buffer back no more.
+    /// Deregisters a region that [`Self::reg_mr_raw`] made, or one whose [`Region`] was dropped: its buffer is not freed.
+    ///
+    /// Not `unsafe`, since no memory is freed by it, whatever the handle names. A [`Region`] that still exists keeps its buffer for ever:
+    /// its keys are no keys any more, and [`Self::dereg_mr`] and [`Self::rereg_mr`] refuse it as stale.
     ///
     /// # Errors
     /// Same as [`Self::dereg_mr`].

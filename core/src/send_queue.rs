@@ -292,7 +292,9 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         PostCursor::new(self).ring();
     }
 
-    /// Returns the blocks that are free: what a request takes depends on the device, on mlx5 one for each 64 bytes.
+    /// Returns the blocks that are free. Blocks are the unit of the send ring, since requests differ in length: on mlx5 one for each 64
+    /// bytes. [`Verbs::ring_sizes`](crate::Verbs::ring_sizes) gives those that so many requests need, [`PostSendError::QueueFull`] those
+    /// that one needs.
     pub fn free_blocks(&self) -> u32 {
         free_blocks(self, self.head.get())
     }
