@@ -129,8 +129,8 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// verbs, and so no other device, as long as there is a region:
 ///
 /// ```compile_fail,E0499
-/// # use bareverbs::{Access, DmaBuffer, Provider, Storage, Verbs};
-/// fn again<P: Provider, B: DmaBuffer + 'static>(first: P, second: P, buffer: B, tables: &mut Storage<'_, P, 1, 1, 1, 1, 1>) {
+/// # use bareverbs::{Access, DmaBuffer, Provider, Verbs, storage};
+/// fn again<P: Provider, B: DmaBuffer + 'static>(first: P, second: P, buffer: B, tables: &mut storage![P; pds: 1, mrs: 1]) {
 ///     let mut verbs = Verbs::new(first, tables);
 ///     let Ok(pd) = verbs.alloc_pd() else { return };
 ///     let region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE);

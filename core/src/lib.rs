@@ -27,7 +27,7 @@
 //!
 //! # Steps of a program
 //!
-//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`Storage`], [`QpRings`]).
+//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`]).
 //! 2. [`Verbs::alloc_pd`], [`Verbs::create_cq`] and [`Verbs::create_qp`] make a protection domain and queues; [`Verbs::modify_qp_to_rts`] takes the
 //!    queue pair to the peer's.
 //!    On an Ethernet port [`Verbs::set_gid`] sets the addresses first.

@@ -137,7 +137,56 @@ format_as!(
     |this| this.send.len(), this.recv.len(),
 );
 
-/// The tables of one device's objects, without heap. They have room for `PD` protection domains, `MR` regions, `MW` windows
+/// Names the type of a [`Storage`] by the capacity of each table: `pds`, `mrs`, `mws`, `cqs`, `qps` and `srqs`, in any order. What is
+/// not named has no room. The lifetime is that of the rings; without it the compiler finds it.
+///
+/// ```
+/// use bareverbs::{QpRings, storage};
+/// # use bareverbs_testing::Driver;
+///
+/// type Tables = storage!['static, Driver; pds: 1, mrs: 4, cqs: 2, qps: 1];
+///
+/// static RINGS: QpRings<64, 16> = QpRings::new();
+/// let tables = Tables::new([RINGS.view()]);
+/// ```
+///
+/// ```compile_fail
+/// # use bareverbs::storage;
+/// # use bareverbs_testing::Driver;
+/// type Tables = storage!['static, Driver; pairs: 1];
+/// ```
+#[macro_export]
+macro_rules! storage {
+    (@ ($($of:tt)*) $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt) => {
+        $crate::Storage<$($of)*, $pd, $mr, $mw, $cq, $qp, $srq>
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt pds: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of {$new} $mr $mw $cq $qp $srq $($($rest)*)?)
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt mrs: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of $pd {$new} $mw $cq $qp $srq $($($rest)*)?)
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt mws: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of $pd $mr {$new} $cq $qp $srq $($($rest)*)?)
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt cqs: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of $pd $mr $mw {$new} $qp $srq $($($rest)*)?)
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt qps: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of $pd $mr $mw $cq {$new} $srq $($($rest)*)?)
+    };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt srqs: $new:expr $(, $($rest:tt)*)?) => {
+        $crate::storage!(@ $of $pd $mr $mw $cq $qp {$new} $($($rest)*)?)
+    };
+    ($lifetime:lifetime, $provider:ty; $($capacities:tt)*) => {
+        $crate::storage!(@ ($lifetime, $provider) 0 0 0 0 0 0 $($capacities)*)
+    };
+    ($provider:ty; $($capacities:tt)*) => {
+        $crate::storage!(@ ('_, $provider) 0 0 0 0 0 0 $($capacities)*)
+    };
+}
+
+/// The tables of one device's objects, without heap. [`storage!`](crate::storage) names the type readably. They have room for `PD` protection domains, `MR` regions, `MW` windows
 /// (and as many binds in flight), `CQ` completion queues, `QP` queue pairs and `SRQ` shared receive queues. The rings are separate,
 /// each of its own size ([`QpRings`], [`SrqEntries`](crate::SrqEntries)).
 ///

@@ -5,7 +5,7 @@ use std::mem;
 use bareverbs::{
     AddressVector, Clock as _, Completion, CompletionQueue, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle,
     MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, Region,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Type1Bind, Verbs, WcStatus,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Type1Bind, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
@@ -18,7 +18,7 @@ use crate::model::{
     self, Binding, CQS, MAX_LEN, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Step, Window, access, get, live,
 };
 
-type Tables = Storage<'static, Driver, PDS, MRS, MWS, CQS, QPS>;
+type Tables = storage!['static, Driver; pds: PDS, mrs: MRS, mws: MWS, cqs: CQS, qps: QPS];
 /// 8 requests of three blocks, the largest (a bind); the device's smallest receive ring.
 type Rings = QpRings<32, 4>;
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bareverbs::{
     Access, AddressVector, Clock as _, Completion, CompletionQueue, DmaBuffer as _, GidEntry, GlobalRoute, Mac, Mtu, PdHandle,
-    Psn, Qkey, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn, QueuePair, RecvWr, Region, SendWr, Storage, Verbs, WcOpcode,
-    WcStatus,
+    Psn, Qkey, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn, QueuePair, RecvWr, Region, SendWr, Verbs, WcOpcode, WcStatus,
+    storage,
 };
 use bareverbs_mlx5::Mlx5;
 use bareverbs_serve::{FrameStream, FrameTooLong};
@@ -65,7 +65,7 @@ impl Uplink for Deaf {
 
 /// The driver of a host, and its tables: a protection domain, 4 regions, 4 completion queues, 4 queue pairs.
 type Driver = Mlx5<SimPlatform, 256>;
-type Tables<'s> = Storage<'s, Driver, 1, 4, 1, 4, 4>;
+type Tables<'s> = storage!['s, Driver; pds: 1, mrs: 4, mws: 1, cqs: 4, qps: 4];
 type Rings = QpRings<64, 32>;
 /// How long a message may take in simulated time.
 const TIMEOUT: Duration = Duration::from_secs(10);

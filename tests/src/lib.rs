@@ -13,7 +13,7 @@ use core::time::Duration;
 use bareverbs::{
     Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, Machine, MrHandle, MrInfo, PdHandle,
     Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags, SendOp,
-    SendWr, Sge, Storage, Verbs,
+    SendWr, Sge, Storage, Verbs, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
@@ -32,7 +32,7 @@ pub type Driver = Mlx5<SimPlatform, PAGES>;
 /// The verbs on it.
 pub type Rdma = KeptVerbs<Driver>;
 /// Tables for every scenario: more than those of [`bareverbs_testing::Node`], and of any provider.
-type Tables<P> = Storage<'static, P, 4, 16, 8, 8, 16>;
+type Tables<P> = storage!['static, P; pds: 4, mrs: 16, mws: 8, cqs: 8, qps: 16];
 
 /// Verbs over storage of their own, which lives as long as the test.
 pub fn verbs<P: Provider + 'static>(driver: P) -> KeptVerbs<P> {

@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, Storage, Verbs};
+use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, Storage, Verbs, storage};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, Layout, SetHcaCapIn, View};
 use bareverbs_sim::fault::Fault;
@@ -270,7 +270,7 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
 #[test]
 fn pages_are_given_and_taken_while_objects_come_and_go() {
     let host = host(DeviceConfig::with_lid(1));
-    let mut tables: Box<Storage<'_, Driver, 1, 0, 2000, 0, 0>> = Box::new(Storage::new([]));
+    let mut tables: Box<storage![Driver; pds: 1, mws: 2000]> = Box::new(Storage::new([]));
     let mut verbs = Verbs::new(up(&host), &mut tables);
     let before = verbs.provider().statistics();
     let pd = verbs.alloc_pd().unwrap();

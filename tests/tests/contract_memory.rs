@@ -4,6 +4,7 @@ use bareverbs::{
     Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, CreateQpError, DeallocMwError, DeallocPdError,
     DeregMrError, Errno, MrHandle, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState, QpType,
     RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Type1Bind, Verbs, WcStatus,
+    storage,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -129,7 +130,7 @@ fn the_key_of_a_region_that_is_gone_is_no_region_s_for_long() {
     let limits = Limits { log_max_mkey: 4, ..Limits::default() };
     let host = World::new(WorldConfig::default()).add(DeviceConfig { limits, ..DeviceConfig::with_lid(1) }).unwrap();
     let Ok(driver) = Driver::bring_up(machine(&host), &bareverbs_mlx5::Config::DEFAULT) else { panic!("bring-up") };
-    let mut tables: Box<Storage<'_, Driver, 1, 400, 0, 0, 0>> = Box::new(Storage::new([]));
+    let mut tables: Box<storage![Driver; pds: 1, mrs: 400]> = Box::new(Storage::new([]));
     let mut verbs = Verbs::new(driver, &mut tables);
     let pd = verbs.alloc_pd().unwrap();
     let memory = host.memory(4096);

@@ -3,8 +3,8 @@
 
 use bareverbs::{Clock, CreateQpError};
 use bareverbs::{
-    DeallocPdError, DeregMrError, DmaBuffer as _, Event, Instant, Payload, QpInit, QpRings, QpType, SendOp, Storage, TakeError,
-    Verbs, WcStatus,
+    DeallocPdError, DeregMrError, DmaBuffer as _, Event, Instant, Payload, QpInit, QpRings, QpType, SendOp, TakeError, Verbs,
+    WcStatus, storage,
 };
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -34,7 +34,7 @@ fn an_interrupt_handler_that_is_dropped_keeps_neither_completion_queues_nor_the_
 /// Makes verbs on a driver that stays where it is, and drops them with an object.
 fn lend(driver: &mut Driver) {
     let rings = [const { QpRings::<512, 128>::new() }; 2];
-    let mut tables = Storage::<&mut Driver, 2, 4, 2, 2, 2>::new(QpRings::views(&rings));
+    let mut tables = <storage![&mut Driver; pds: 2, mrs: 4, mws: 2, cqs: 2, qps: 2]>::new(QpRings::views(&rings));
     let mut verbs = Verbs::new(driver, &mut tables);
     let cq = verbs.create_cq(4).unwrap();
     assert!(verbs.destroy_cq(cq).is_ok());

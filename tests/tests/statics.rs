@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use bareverbs::{
-    Access, Payload, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus,
+    Access, Payload, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
@@ -16,7 +16,7 @@ use bareverbs_tests::{ALL_ACCESS, Connection, Driver, machine, rc_steps, registe
 static LONG: QpRings<64, 16> = QpRings::new();
 static SHORT: [QpRings<32, 8>; 2] = [const { QpRings::new() }; 2];
 
-type Tables = Storage<'static, Driver, 1, 2, 1, 1, 3>;
+type Tables = storage!['static, Driver; pds: 1, mrs: 2, mws: 1, cqs: 1, qps: 3];
 
 /// The tables are made when the program is compiled. The lock stands for any cell that lends its value once.
 static TABLES: Mutex<Tables> = Mutex::new(Storage::new(rings()));
@@ -70,7 +70,7 @@ fn verbs_over_statics() {
 }
 
 /// Storage that is lent for ever: queues of verbs over it may go to any thread.
-static LENT: Mutex<Storage<'static, Driver, 1, 0, 0, 1, 1>> = Mutex::new(Storage::new([LENT_RINGS.view()]));
+static LENT: Mutex<storage!['static, Driver; pds: 1, cqs: 1, qps: 1]> = Mutex::new(Storage::new([LENT_RINGS.view()]));
 static LENT_RINGS: QpRings<64, 16> = QpRings::new();
 
 #[test]
@@ -124,11 +124,17 @@ fn what_it_costs() {
     assert_eq!(size_of::<RingsView<'_>>(), 4 * size_of::<usize>());
     let sizes = [
         ("tables for 1 domain, 2 regions, 1 window, 1 completion queue, 3 queue pairs", size_of::<Tables>()),
-        ("each domain", (size_of::<Storage<'_, Driver, 17, 2, 1, 1, 3>>() - size_of::<Tables>()) / 16),
-        ("each region", (size_of::<Storage<'_, Driver, 1, 18, 1, 1, 3>>() - size_of::<Tables>()) / 16),
-        ("each window", (size_of::<Storage<'_, Driver, 1, 2, 17, 1, 3>>() - size_of::<Tables>()) / 16),
-        ("each completion queue", (size_of::<Storage<'_, Driver, 1, 2, 1, 17, 3>>() - size_of::<Tables>()) / 16),
-        ("each queue pair", (size_of::<Storage<'_, Driver, 1, 2, 1, 1, 19>>() - size_of::<Tables>()) / 16),
+        ("each domain", (size_of::<storage![Driver; pds: 17, mrs: 2, mws: 1, cqs: 1, qps: 3]>() - size_of::<Tables>()) / 16),
+        ("each region", (size_of::<storage![Driver; pds: 1, mrs: 18, mws: 1, cqs: 1, qps: 3]>() - size_of::<Tables>()) / 16),
+        ("each window", (size_of::<storage![Driver; pds: 1, mrs: 2, mws: 17, cqs: 1, qps: 3]>() - size_of::<Tables>()) / 16),
+        (
+            "each completion queue",
+            (size_of::<storage![Driver; pds: 1, mrs: 2, mws: 1, cqs: 17, qps: 3]>() - size_of::<Tables>()) / 16,
+        ),
+        (
+            "each queue pair",
+            (size_of::<storage![Driver; pds: 1, mrs: 2, mws: 1, cqs: 1, qps: 19]>() - size_of::<Tables>()) / 16,
+        ),
         ("the verbs without driver", size_of::<Verbs<'_, Driver>>() - size_of::<Driver>()),
         ("the driver", size_of::<Driver>()),
     ];

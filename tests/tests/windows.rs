@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bareverbs::{
     Access, BindRefused, BindType1Error, DeallocMwError, DeregMrError, KeyTag, MwHandle, MwType, Payload, PostSendError,
-    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Storage, Type1Bind, Verbs,
-    WcData, WcOpcode, WcStatus,
+    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Type1Bind, Verbs, WcData,
+    WcOpcode, WcStatus, storage,
 };
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -446,7 +446,8 @@ fn an_invalidation_costs_the_same_in_a_large_table() {
     let host = World::new(WorldConfig::default()).add(instant(1)).unwrap();
     let driver = Driver::bring_up(machine(&host), &driver_config(&host)).map_err(|(error, _)| error).unwrap();
     let rings: &'static [QpRings<1024, 1024>; 1] = Box::leak(Box::default());
-    let storage = Box::new(Storage::<Driver, 1, 16, WINDOWS, 1, 1>::new(rings.each_ref().map(QpRings::view)));
+    let storage =
+        Box::new(<storage![Driver; pds: 1, mrs: 16, mws: WINDOWS, cqs: 1, qps: 1]>::new(rings.each_ref().map(QpRings::view)));
     let mut node = Node { host, verbs: KeptVerbs::new(Verbs::new(driver, Box::leak(storage))) };
     let end = end(&mut node, true);
     let lid = node.verbs.query_port(1).unwrap().lid;

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use bareverbs::{CompletionQueue, QpRings, QueuePair, Storage, Verbs};
+use bareverbs::{CompletionQueue, QpRings, QueuePair, Verbs, storage};
 use bareverbs_mlx5::Mlx5;
 
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ pub(crate) type Driver = Mlx5<CMachine, PAGES>;
 pub(crate) type CVerbs = Verbs<'static, &'static mut Driver>;
 pub(crate) type CQueuePair = QueuePair<'static, &'static mut Driver>;
 pub(crate) type CCompletionQueue = CompletionQueue<'static, &'static mut Driver>;
-type Tables = Storage<'static, &'static mut Driver, BV_MAX_PD, BV_MAX_MR, 0, BV_MAX_CQ, BV_MAX_QP>;
+type Tables = storage!['static, &'static mut Driver; pds: BV_MAX_PD, mrs: BV_MAX_MR, cqs: BV_MAX_CQ, qps: BV_MAX_QP];
 type Rings = QpRings<BV_MAX_SEND_BLOCKS, BV_MAX_RECV>;
 
 /// A device, in the storage that bv_init was given.

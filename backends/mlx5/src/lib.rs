@@ -16,17 +16,17 @@
 //! ```
 //! use std::error::Error;
 //!
-//! use bareverbs::{Machine, Platform, QpRings, Storage, Verbs};
+//! use bareverbs::{Machine, Platform, QpRings, Verbs, storage};
 //! use bareverbs_mlx5::{Config, Mlx5};
 //!
 //! /// The driver, with an arena of 128 pages of 4096 bytes.
 //! type Card<P> = Mlx5<P, 128>;
+//! type Tables<'r, P> = storage!['r, Card<P>; pds: 1, mrs: 4, mws: 4, cqs: 2, qps: 1];
 //!
 //! fn show_port<P: Platform + 'static>(machine: Machine<P>) -> Result<(), Box<dyn Error>> {
 //!     let card = Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _machine)| error)?;
 //!     let rings = QpRings::<64, 16>::new();
-//!     // 1 protection domain, 4 regions, 4 windows, 2 completion queues, 1 queue pair.
-//!     let mut tables = Storage::<Card<P>, 1, 4, 4, 2, 1>::new([rings.view()]);
+//!     let mut tables = Tables::new([rings.view()]);
 //!     let mut verbs = Verbs::new(card, &mut tables);
 //!     let port = verbs.query_port(1)?;
 //!     println!("LID {}, {:?}", port.lid.get(), port.state);

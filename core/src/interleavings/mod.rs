@@ -26,7 +26,7 @@ use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::{
     Access, CqHandle, CreateQpError, ModifyQpError, MrHandle, OffsetMap, Payload, PdHandle, Psn, QpAttr, QpAttrMask, QpCap,
-    QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode,
+    QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Verbs, WcOpcode, storage,
 };
 
 /// Verbs with one region, one completion queue and one queue pair, which sends.
@@ -56,7 +56,8 @@ impl Harness {
         let view = rings[0].view();
         view.send.iter().for_each(|entry| entry.set(SendFacts { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send }));
         view.recv.iter().for_each(|entry| entry.set(0));
-        let storage = Box::leak(Box::new(Storage::<Device, 1, 1, 2, 1, 1>::new(QpRings::views(rings))));
+        let storage =
+            Box::leak(Box::new(<storage![Device; pds: 1, mrs: 1, mws: 2, cqs: 1, qps: 1]>::new(QpRings::views(rings))));
         let mut verbs = KeptVerbs::new(Verbs::new(Device::new(carries), storage));
         let pd = verbs.alloc_pd().unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;

@@ -12,7 +12,7 @@ use crate::storage::SendFacts;
 use crate::sync::modelled::check;
 use crate::{
     CompletionQueue, DeviceLoss, PollCqError, PostRecvError, QpCap, QpInit, QpRings, QpState, QpType, QueuePair, RecvWr,
-    SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries, SrqInit, Storage, Verbs, WcOpcode,
+    SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries, SrqInit, Verbs, WcOpcode, storage,
 };
 
 /// Requests that the queue has room for.
@@ -33,7 +33,10 @@ impl Harness {
         let view = rings[0].view();
         view.send.iter().for_each(|entry| entry.set(SendFacts { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send }));
         view.recv.iter().for_each(|entry| entry.set(0));
-        let storage = Storage::<Device, 1, 1, 2, 1, 1, 1>::with_srqs(QpRings::views(rings), SrqEntries::views(entries));
+        let storage = <storage![Device; pds: 1, mrs: 1, mws: 2, cqs: 1, qps: 1, srqs: 1]>::with_srqs(
+            QpRings::views(rings),
+            SrqEntries::views(entries),
+        );
         let mut verbs = KeptVerbs::new(Verbs::new(Device::new(true), Box::leak(Box::new(storage))));
         let pd = verbs.alloc_pd().unwrap();
         let cq = verbs.verbs_mut().create_cq(8).unwrap();

@@ -30,8 +30,8 @@ use crate::kept_verbs::KeptVerbs;
 use crate::sync::Ordering;
 use crate::{
     Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge,
-    Storage, Verbs, WcStatus,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Verbs,
+    WcStatus, storage,
 };
 
 /// The verbs of the tests: two of each, but four regions.
@@ -62,7 +62,10 @@ const CAP: QpCap = QpCap { max_send_wr: 5, max_recv_wr: 8, max_send_sge: 4, max_
 /// Creates the verbs on a device, in leaked memory.
 fn verbs_on(mock: Mock) -> TestVerbs {
     let rings: &'static [QpRings<16, 8>; 2] = Box::leak(Box::new([const { QpRings::new() }; 2]));
-    KeptVerbs::new(Verbs::new(mock, Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings))))))
+    KeptVerbs::new(Verbs::new(
+        mock,
+        Box::leak(Box::new(<storage![Mock; pds: 2, mrs: 4, mws: 2, cqs: 2, qps: 2]>::new(QpRings::views(rings)))),
+    ))
 }
 
 /// Registers a region for which there is no memory.

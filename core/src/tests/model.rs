@@ -16,8 +16,8 @@ use crate::kept_verbs::KeptVerbs;
 use crate::{
     Access, BindRefused, BindType1Error, Binding, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwHandle,
     MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
-    RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Storage, Type1Bind, Verbs, WcData, WcOpcode,
-    WcStatus,
+    RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Type1Bind, Verbs, WcData, WcOpcode, WcStatus,
+    storage,
 };
 
 const QPS: usize = 3;
@@ -179,7 +179,7 @@ const COMPLETES: [(usize, usize); QPS] = [(0, 1), (1, 1), (1, 0)];
 impl Model {
     fn new(strict: bool, has_cookies: bool, start: u32) -> Self {
         let rings: &'static [QpRings<16, 8>; QPS] = Box::leak(Box::new([const { QpRings::new() }; QPS]));
-        let storage = Storage::<Mock, 1, MRS, MWS, CQS, QPS>::new(QpRings::views(rings));
+        let storage = <storage![Mock; pds: 1, mrs: MRS, mws: MWS, cqs: CQS, qps: QPS]>::new(QpRings::views(rings));
         let mut verbs = KeptVerbs::new(Verbs::new(Mock::new(), Box::leak(Box::new(storage))));
         verbs.provider().lock().strict = strict;
         verbs.provider().lock().is_without_cookies = !has_cookies;

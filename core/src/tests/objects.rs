@@ -7,7 +7,7 @@ use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, post, register, verbs_on};
 use crate::{
     Access, AllocMwError, AllocPdError, AnswerFault, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
     DeregMrError, DestroyCqError, DestroyQpError, Errno, Guid, MwType, QpCap, QpInit, QpRings, QpType, QueryError, RegMrError,
-    StaleHandle, Storage, Verbs, WcStatus,
+    StaleHandle, Verbs, WcStatus, storage,
 };
 
 #[test]
@@ -272,7 +272,8 @@ fn a_queue_pair_gets_the_smallest_rings_that_fit() {
     static SHORT: [QpRings<16, 8>; 2] = [const { QpRings::new() }; 2];
     static SENDS: QpRings<16, 0> = QpRings::new();
     let views = [LONG.view(), SHORT[0].view(), SENDS.view(), SHORT[1].view()];
-    let storage = std::boxed::Box::leak(std::boxed::Box::new(Storage::<Mock, 1, 1, 1, 1, 4>::new(views)));
+    let storage =
+        std::boxed::Box::leak(std::boxed::Box::new(<storage![Mock; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 4]>::new(views)));
     let mut verbs = crate::kept_verbs::KeptVerbs::new(Verbs::new(Mock::new(), storage));
     let (pd, cq) = (verbs.alloc_pd().unwrap(), verbs.create_cq(4).unwrap());
     let init = |cap| QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };

@@ -6,7 +6,7 @@ use super::{BASE, Harness, set_state};
 use crate::{
     Access, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, ModifyQpError,
     MwType, NotifyCqError, PollCqError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType,
-    QueuePair, RecvWr, Refused, SendFlags, Storage, Type1Bind, Verbs, WcData, WcStatus,
+    QueuePair, RecvWr, Refused, SendFlags, Type1Bind, Verbs, WcData, WcStatus, storage,
 };
 
 const RECV: RecvWr<'static> = RecvWr { wr_id: 9, sges: &[] };
@@ -283,7 +283,7 @@ fn queues_of_dropped_verbs_are_lost() {
 #[test]
 fn verbs_that_follow_others_are_not_lost() {
     let rings: &'static [QpRings<16, 8>; 2] = std::boxed::Box::leak(std::boxed::Box::new([const { QpRings::new() }; 2]));
-    let mut storage = Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings));
+    let mut storage = <storage![Mock; pds: 2, mrs: 4, mws: 2, cqs: 2, qps: 2]>::new(QpRings::views(rings));
     let mut mock = Mock::new();
     for _ in 0..2 {
         let mut verbs = Verbs::new(mock, &mut storage);

@@ -324,7 +324,7 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
     for (n, post) in kinds.into_iter().enumerate() {
         let rings: &'static [crate::QpRings<16, 8>; 1] = Box::leak(Box::new([const { crate::QpRings::new() }; 1]));
         // Room for as many binds as requests.
-        let storage = crate::Storage::<super::Mock, 1, 1, 5, 1, 1>::new(crate::QpRings::views(rings));
+        let storage = <crate::storage![super::Mock; pds: 1, mrs: 1, mws: 5, cqs: 1, qps: 1]>::new(crate::QpRings::views(rings));
         let mut verbs = crate::kept_verbs::KeptVerbs::new(crate::Verbs::new(super::Mock::new(), Box::leak(Box::new(storage))));
         let pd = verbs.alloc_pd().unwrap();
         let mr = register(&mut verbs, pd, BASE, LENGTH, super::ALL_RIGHTS).unwrap();

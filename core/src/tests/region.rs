@@ -10,7 +10,7 @@ use super::{ALL_RIGHTS, BASE, Harness, post, register, verbs_on};
 use crate::shared::check_sge;
 use crate::{
     Access, AddressMap, AnswerFault, DeregMrError, DmaBuffer, Errno, Extent, KeyTag, Lkey, MrChange, MrHandle, MwType,
-    OutOfRange, PdHandle, PostSendError, QpRings, RegMrError, Sge, SgeFault, Storage, Verbs,
+    OutOfRange, PdHandle, PostSendError, QpRings, RegMrError, Sge, SgeFault, Verbs, storage,
 };
 
 /// A buffer of a test; the count of its clones shows whether it was dropped.
@@ -166,7 +166,7 @@ fn a_region_that_cannot_be_deregistered_comes_back() {
 /// Verbs with room for `MR` regions, and one domain.
 fn large<const MR: usize>() -> (super::TestVerbs, PdHandle) {
     let rings: &'static [QpRings<16, 8>; 1] = Box::leak(Box::new([const { QpRings::new() }; 1]));
-    let storage = Storage::<Mock, 1, MR, 1, 1, 1>::new(QpRings::views(rings));
+    let storage = <storage![Mock; pds: 1, mrs: MR, mws: 1, cqs: 1, qps: 1]>::new(QpRings::views(rings));
     let mut verbs = crate::kept_verbs::KeptVerbs::new(Verbs::new(Mock::new(), Box::leak(Box::new(storage))));
     let pd = verbs.alloc_pd().unwrap();
     (verbs, pd)

@@ -11,7 +11,7 @@ use crate::{
     Access, AnswerFault, ArmSrqError, BadWr, Completion, CqHandle, CreateQpError, CreateSrqError, DeallocPdError,
     DestroySrqError, DeviceLoss, Errno, Event, PollCqError, PostRecvError, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
     QuerySrqError, QueuePair, RawCompletion, RawKind, RecvWr, Refused, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap,
-    SrqEntries, SrqHandle, SrqInit, StaleHandle, Storage, Verbs, WcData, WcStatus,
+    SrqEntries, SrqHandle, SrqInit, StaleHandle, Verbs, WcData, WcStatus, storage,
 };
 
 type SharedQueue = SharedReceiveQueue<'static, Mock>;
@@ -22,7 +22,10 @@ pub(super) fn harness() -> Harness {
     let rings: &'static [QpRings<16, 8>; 5] = Box::leak(Box::default());
     let (few, many) = (Box::leak(Box::new(SrqEntries::<4>::new())), Box::leak(Box::new(SrqEntries::<8>::new())));
     let tables: &'static mut _ =
-        Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 4, 5, 2>::with_srqs(QpRings::views(rings), [many.view(), few.view()])));
+        Box::leak(Box::new(<storage![Mock; pds: 2, mrs: 4, mws: 2, cqs: 4, qps: 5, srqs: 2]>::with_srqs(
+            QpRings::views(rings),
+            [many.view(), few.view()],
+        )));
     let mut verbs = KeptVerbs::new(Verbs::new(Mock::new(), tables));
     let pd = verbs.alloc_pd().unwrap();
     let mr = register(&mut verbs, pd, BASE, LENGTH, ALL_RIGHTS).unwrap();

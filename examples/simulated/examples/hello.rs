@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use bareverbs::{
     Access, AddressVector, Completion, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair,
-    SendWr, Storage, Verbs, WcStatus,
+    SendWr, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 
 type Driver = Mlx5<SimPlatform, 128>;
+type Tables<'r> = storage!['r, Driver; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (_, host_a, host_b) = World::pair(WorldConfig::default());
     let rings = [const { QpRings::<64, 16>::new() }; 2];
-    let [mut tables_a, mut tables_b] = rings.each_ref().map(|rings| Storage::<Driver, 1, 1, 1, 1, 1>::new([rings.view()]));
+    let [mut tables_a, mut tables_b] = rings.each_ref().map(|rings| Tables::new([rings.view()]));
     let start = |host: &Host| Driver::bring_up(host.machine(Driver::ARENA), &Config::DEFAULT).map_err(|(error, _)| error);
     let mut a = Verbs::new(start(&host_a)?, &mut tables_a);
     let mut b = Verbs::new(start(&host_b)?, &mut tables_b);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Event, Machine, Platform, QpRings, SrqEntries, Storage};
+use bareverbs::{Event, Machine, Platform, QpRings, SrqEntries, Storage, storage};
 use bareverbs_mlx5::{CmdName, Error, Mlx5, Progress, TeardownReport};
 
 use super::card_error::CardError;
@@ -56,7 +56,15 @@ pub const WINDOWS: usize = 4;
 /// Completion queues of a device.
 pub const COMPLETION_QUEUES: usize = 8;
 
-type Tables<P> = Storage<'static, Backend<P>, DOMAINS, REGIONS, WINDOWS, COMPLETION_QUEUES, QUEUE_PAIRS, SHARED_RECEIVE_QUEUES>;
+type Tables<P> = storage![
+    'static, Backend<P>;
+    pds: DOMAINS,
+    mrs: REGIONS,
+    mws: WINDOWS,
+    cqs: COMPLETION_QUEUES,
+    qps: QUEUE_PAIRS,
+    srqs: SHARED_RECEIVE_QUEUES
+];
 
 /// Allocates the storage for the verbs on one device. It is leaked, so that the verbs may borrow it for the life of the process: a
 /// process brings each of its devices up once.

@@ -18,14 +18,14 @@ const PORT: Duration = Duration::from_secs(60);
 /// its own.
 ///
 /// ```
-/// use bareverbs::{QpRings, Storage};
+/// use bareverbs::{QpRings, storage};
 /// use bareverbs_mlx5::Mlx5;
 /// use bareverbs_sim::in_process::{SimPlatform, World, WorldConfig};
 /// use bareverbs_testing::{bring_up, driver_config};
 ///
 /// let (_, host, _) = World::pair(WorldConfig::default());
 /// let rings = QpRings::<64, 16>::new();
-/// let mut tables = Storage::<Mlx5<SimPlatform, 128>, 1, 1, 1, 1, 1>::new([rings.view()]);
+/// let mut tables = <storage![Mlx5<SimPlatform, 128>; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([rings.view()]);
 /// let mut verbs = bring_up(&host, &driver_config(&host), &mut tables)?;
 /// assert_eq!(verbs.query_port(1)?.lid.get(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,6 +1,6 @@
 //! Hosts whose devices are up, and the network between them.
 
-use bareverbs::{Access, PdHandle, QpRings, Region, SrqEntries, Storage, Verbs};
+use bareverbs::{Access, PdHandle, QpRings, Region, SrqEntries, Storage, Verbs, storage};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
@@ -17,7 +17,7 @@ pub const PAGES: usize = 1024;
 pub type Driver = Mlx5<SimPlatform, PAGES>;
 
 /// 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs and 4 shared receive queues.
-type Tables = Storage<'static, Driver, 4, 64, 16, 32, 16, 4>;
+type Tables = storage!['static, Driver; pds: 4, mrs: 64, mws: 16, cqs: 32, qps: 16, srqs: 4];
 /// 512 blocks of sends and 256 receives of a queue pair.
 type Rings = QpRings<512, 256>;
 /// 255 receives of a shared receive queue.

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
-use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendWr, Storage, Verbs};
+use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendWr, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
     let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     let rings = QpRings::<64, 16>::new();
-    let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let mut storage = <storage![Card; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
 
     let mut poll = Poll::new()?;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bareverbs::{Access, AddressVector, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType};
-use bareverbs::{QueuePair, SendWr, Sge, Storage, Verbs};
+use bareverbs::{QueuePair, SendWr, Sge, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
     let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     let rings = QpRings::<64, 16>::new();
-    let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let mut storage = <storage![Card; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
     let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use bareverbs::{Access, AddressVector, DmaBuffer as _, DmaFence as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn};
-use bareverbs::{Remote, Rkey, SendWr, Storage, Verbs};
+use bareverbs::{Remote, Rkey, SendWr, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     // Room for one object of each kind, and for 16 sends and 16 receives: a bind of a window would take three WQEBBs.
     let rings = QpRings::<64, 16>::new();
-    let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let mut storage = <storage![Card; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
 
     let (pd, mut cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bareverbs::{
     Access, AddressVector, Clock, Completion, CompletionQueue, Instant, Lid, Machine, MrHandle, MwHandle, MwType, OffsetMap,
     OutOfRange, Payload, Platform, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Registers, Remote, Rkey, SendFlags,
-    SendOp, SendWr, Sge, Storage, Verbs,
+    SendOp, SendWr, Sge, Storage, Verbs, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
@@ -231,7 +231,7 @@ impl Fixture {
         let config = Config { blue_flame: path == Path::BlueFlame, ..Config::DEFAULT };
         let driver = Mlx5::bring_up(machine, &config).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
-        let storage: &'static mut Storage<'static, Driver, 1, 8, BATCH, 1, 1> =
+        let storage: &'static mut storage!['static, Driver; pds: 1, mrs: 8, mws: BATCH, cqs: 1, qps: 1] =
             Box::leak(Box::new(Storage::new([rings.view()])));
         let mut verbs = Verbs::new(driver, storage);
         let pd = verbs.alloc_pd().expect("pd");

@@ -1,6 +1,6 @@
 //! The other ways to post and poll, each as one function that a linker can see.
 
-use bareverbs::{Completion, Type1Bind, MwHandle, RecvWr, SendWr};
+use bareverbs::{Completion, MwHandle, RecvWr, SendWr, Type1Bind};
 
 use crate::machine::{ProbeCompletionQueue, ProbeRecvQueue, ProbeSendQueue};
 use crate::sender::code;

@@ -7,7 +7,7 @@ use std::iter;
 
 use bareverbs::{
     Completion, Event, ModifyQpError, MwType, Payload, QpAttr, QpAttrMask, QpInit, QpState, QpType, SendOp, Storage, Verbs,
-    WcStatus,
+    WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -178,7 +178,7 @@ fn pages_on_request_of_the_firmware() {
     let config = Config { firmware_pages: 65, ..IMPATIENT };
     let host = host();
     let driver = Driver::bring_up(machine(&host), &config).map_err(|(error, _)| error).unwrap();
-    let mut tables: Box<Storage<'_, Driver, 1, 0, 2400, 0, 0>> = Box::new(Storage::new([]));
+    let mut tables: Box<storage![Driver; pds: 1, mws: 2400]> = Box::new(Storage::new([]));
     let mut verbs = Verbs::new(driver, &mut tables);
     log.lines().unwrap();
     let pd = verbs.alloc_pd().unwrap();

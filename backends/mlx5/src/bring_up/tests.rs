@@ -4,7 +4,7 @@ use std::boxed::Box;
 
 use bareverbs::{
     Access, Clock, Machine, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, Storage, Type1Bind, Verbs,
+    SendOp, SendWr, Sge, Type1Bind, Verbs, storage,
 };
 
 use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
@@ -153,7 +153,7 @@ const SHORT: Config = Config {
 fn a_device_may_answer_anything() {
     let mut came_up = 0;
     static RINGS: QpRings<16, 16> = QpRings::new();
-    let mut storage = Box::new(Storage::<Driver, 1, 1, 1, 1, 1>::new([RINGS.view()]));
+    let mut storage = Box::new(<storage![Driver; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([RINGS.view()]));
     for seed in 1..=4000u64 {
         match Driver::bring_up(noisy(seed), &SHORT) {
             Ok(driver) => {
@@ -185,7 +185,7 @@ fn a_driver_may_be_made_where_it_stays() {
         match Driver::bring_up_in(&mut place, noisy(seed), &SHORT) {
             Ok(driver) => {
                 came_up += 1;
-                let mut storage = Storage::<&mut Driver, 1, 1, 1, 1, 1>::new([RINGS.view()]);
+                let mut storage = <storage![&mut Driver; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1]>::new([RINGS.view()]);
                 let mut verbs = Verbs::new(driver, &mut storage);
                 use_it(&mut verbs);
                 let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };

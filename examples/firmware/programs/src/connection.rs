@@ -5,6 +5,7 @@ use core::time::Duration;
 use bareverbs::{
     Access, AddressVector, Clock as _, Completion, CompletionQueue, Event, InterruptHandler, Machine, Mtu, MwHandle, PdHandle,
     Psn, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Region, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
+    storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
@@ -20,7 +21,7 @@ pub type Card = card::Card<128>;
 /// The verbs on it. The driver stays where it is made: by value it would be on the stack several times.
 pub type Rdma = Verbs<'static, &'static mut Card>;
 /// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs.
-pub type Tables = Storage<'static, &'static mut Card, 1, 4, 4, 2, 2>;
+pub type Tables = storage!['static, &'static mut Card; pds: 1, mrs: 4, mws: 4, cqs: 2, qps: 2];
 /// Room for 16 requests of any kind (a bind takes three blocks) and 16 receives.
 pub type Rings = QpRings<64, 16>;
 

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use bareverbs::{
     Access, AddressVector, Clock, Completion, DmaBuffer as _, Instant, Machine, Platform, QpAttr, QpCap, QpInit, QpRings,
-    QpType, SendWr, Storage, Verbs, WcStatus,
+    QpType, SendWr, Storage, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory, PageRanges};
@@ -41,8 +41,8 @@ unsafe impl Platform for Board {
 
 /// The driver, with an arena of 128 pages: queues, doorbell records, mailboxes.
 type Card = Mlx5<Board, 128>;
-/// 1 protection domain, 1 region, no window, 1 completion queue, 1 queue pair.
-type Tables = Storage<'static, &'static mut Card, 1, 1, 0, 1, 1>;
+/// Room for the objects that it makes.
+type Tables = storage!['static, &'static mut Card; pds: 1, mrs: 1, cqs: 1, qps: 1];
 
 /// 64 blocks of sends and 16 receives for the queue pair.
 static RINGS: QpRings<64, 16> = QpRings::new();
