@@ -57,7 +57,14 @@ struct Host {
 
 impl Host {
     fn new(world: &World, number: u8) -> Self {
-        let mut node = Node::new(world.add(instant(number.into()).with_ethernet()).unwrap());
+        Self::with_mtu(world, number, Config::DEFAULT.ethernet_mtu)
+    }
+
+    /// With an MTU of the port, as a network interface has it.
+    fn with_mtu(world: &World, number: u8, ethernet_mtu: u16) -> Self {
+        let host = world.add(instant(number.into()).with_ethernet()).unwrap();
+        let config = Config { ethernet_mtu, ..driver_config(&host) };
+        let mut node = Node::with_config(host, &config);
         let mac = node.verbs.query_port(1).unwrap().mac;
         for index in &ALL[1..] {
             node.verbs.set_gid(1, (*index).into(), &entry(number, *index, mac)).unwrap();
@@ -600,6 +607,34 @@ fn a_port_says_what_it_is() {
         let (machine, report) = node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
         assert!(!report.needs_reset && report.pages_kept == 0, "{report:?}");
         assert!(bareverbs_tests::Driver::bring_up(machine, &config).is_ok());
+    }
+}
+
+/// The connection is made, since RoCE does not ask the interface for its MTU. Packets that fit arrive, longer ones are lost at the
+/// port until the retries are used up, and a larger MTU of the port lets them pass.
+#[test]
+fn a_path_mtu_above_that_of_the_port_loses_every_full_packet() {
+    for (mtu, passes) in [(1500, false), (4192, true)] {
+        let world = World::new(WorldConfig::default());
+        let mut hosts: Vec<Host> = (1..=2).map(|number| Host::with_mtu(&world, number, mtu)).collect();
+        let [a, b] = hosts.as_mut_slice() else { unreachable!() };
+        let (qa, qb) = (a.qp(QpType::Rc), b.qp(QpType::Rc));
+        let attr = QpAttr { path_mtu: Mtu::Mtu4096, ..attributes() };
+        let (to_b, to_a) = (b.path(IPV4), a.path(IPV4));
+        a.node.verbs.modify_qp_to_rts(qa, &QpAttr { av: to_b, dest_qpn: b.qpn(qb), ..attr }).unwrap();
+        b.node.verbs.modify_qp_to_rts(qb, &QpAttr { av: to_a, dest_qpn: a.qpn(qa), ..attr }).unwrap();
+        write(a, b, qa, 1, 1000);
+        if passes {
+            write(a, b, qa, 2, 8192);
+            continue;
+        }
+        let before = b.into.buffer.read(0, SIZE / 2);
+        let sges = [a.from.sge(0, 8192)];
+        let remote = b.into.remote(0);
+        post(a, qa, SendOp::Write { payload: Payload::Sges(&sges), remote });
+        let done = a.node.completions(a.cq, 1)[0];
+        assert_eq!(done.status, WcStatus::RetryExcErr, "{done:?}");
+        assert!(b.into.buffer.read(0, SIZE / 2) == before, "nothing arrived");
     }
 }
 

@@ -27,6 +27,7 @@ const INNER: &[LayoutInfo] = &[
     PaosReg::INFO,
     PpcntReg::INFO,
     PfccReg::INFO,
+    Eth2863Cntrs::INFO,
     Eth8023Cntrs::INFO,
     IbPortCntrs::INFO,
     IbExtPortCntrs::INFO,

@@ -122,6 +122,13 @@ pub enum PortKind {
 
 /// Bytes of an Ethernet frame around its data: header, VLAN tag, frame check sequence. An MTU of an Ethernet port counts them.
 pub const FRAME_OVERHEAD: u16 = 22;
+/// Bytes of a RoCEv2 packet beside its payload and what [`FRAME_OVERHEAD`] has: IPv6, UDP, BTH, XRC, AtomicETH, ICRC. So Linux counts
+/// them (`iboe_get_mtu`).
+const ROCE_OVERHEAD: u16 = 40 + 8 + 12 + 4 + 28 + 4;
+/// Bytes of a frame check sequence, which frames do not have here.
+pub(crate) const CHECK_SEQUENCE: u16 = 4;
+/// Destination of frames for all stations.
+pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 /// Bytes of the shortest Ethernet frame, without its check sequence (IEEE 802.3, 3.2.7).
 pub const MIN_ETHERNET_FRAME: usize = 60;
 /// Bytes of the longest Ethernet frame that a device takes, without its check sequence.
@@ -175,7 +182,8 @@ pub struct DeviceConfig {
     /// Node description, cut off at 64 bytes.
     pub node_description: String,
     /// Maximum MTU of the port in bytes. InfiniBand: 256, 512, 1024, 2048 or 4096 bytes of payload. Ethernet: 90 to 10,000
-    /// bytes of a frame, [`FRAME_OVERHEAD`] more than a network interface says.
+    /// bytes of a frame, [`FRAME_OVERHEAD`] more than a network interface says. The port drops longer frames both ways; its driver
+    /// may set a smaller MTU. A packet of RoCE has no more than the greatest MTU allows.
     pub mtu: u16,
     /// Lanes of the link, and the most that the port can have.
     pub link_width: LinkWidth,
@@ -306,11 +314,14 @@ impl DeviceConfig {
         }
     }
 
-    /// Bytes of payload in the largest packet of the transport.
-    pub(crate) const fn max_payload(&self) -> u16 {
+    /// Returns the bytes of payload in the largest packet of the transport at a port whose MTU is this now. RoCE does not look at the
+    /// MTU that the driver has set for frames, but at the greatest that the port can have: a connection whose packets are longer than
+    /// the MTU of now is made, and loses them at the port.
+    pub(crate) fn max_payload(&self, mtu: u16) -> u16 {
+        let most = self.mtu.saturating_sub(FRAME_OVERHEAD + ROCE_OVERHEAD);
         match self.port {
-            PortKind::InfiniBand => self.mtu,
-            PortKind::Ethernet { .. } => 4096,
+            PortKind::InfiniBand => mtu,
+            PortKind::Ethernet { .. } => [4096, 2048, 1024, 512].into_iter().find(|payload| *payload <= most).unwrap_or(256),
         }
     }
 

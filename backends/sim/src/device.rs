@@ -358,9 +358,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         if !self.carries(frame) {
             return;
         }
-        self.stats.frames_received += 1;
         let bus_master = self.pci.bus_master();
         let mut ctx = self.context.ctx(bus_master);
+        if self.firmware.port.is_too_long(frame) {
+            ctx.note(|| format!("frame of {} bytes dropped: longer than the MTU of the port", frame.len()));
+            self.firmware.port.refuse_long_frame();
+            return;
+        }
+        self.stats.frames_received += 1;
         self.firmware.engine.receive(&mut ctx, frame);
         self.after_work();
     }
@@ -374,12 +379,12 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         loop {
             let frame = self.firmware.engine.transmit()?;
-            // Frames of the queues are lost while the port is down.
-            if self.carries(&frame) {
+            // Frames of the queues are lost while the port is down, and if they are longer than its MTU.
+            if self.carries(&frame) && !self.firmware.port.is_too_long(&frame) {
                 self.stats.frames_sent += 1;
                 return Some(frame);
             }
-            self.firmware.port.discard();
+            self.firmware.port.discard(&frame);
         }
     }
 

@@ -8,11 +8,11 @@ use bareverbs_mlx5_spec::{
     HcaVportContext, PTYS_ETHERNET, PTYS_INFINIBAND, PaosReg, PcapReg, PmtuReg, PortChange, PtysReg, PvlcReg, View, ViewMut,
 };
 
-use crate::config::{DeviceConfig, ETHERNET_MTUS, FRAME_OVERHEAD, LinkSpeed, LinkWidth};
+use crate::config::{CHECK_SEQUENCE, DeviceConfig, ETHERNET_MTUS, FRAME_OVERHEAD, LinkSpeed, LinkWidth};
 use crate::identity::{LidTaken, PortIdentity};
 use crate::management::{PortInfo, SUBNET_TIMEOUT, SetPortInfo, Traps};
 use crate::packet::{NO_LID, is_subnet_management};
-use crate::stats::EngineStats;
+use crate::stats::{EngineStats, FrameTraffic};
 
 /// Bytes of the node description.
 const NODE_DESCRIPTION: usize = 64;
@@ -116,8 +116,10 @@ impl ManagementKey {
 pub(crate) struct PortStats {
     /// Times that the link went down.
     pub(crate) downed: u64,
-    /// Frames of queue pairs that found no link.
-    pub(crate) discarded: u64,
+    /// Frames of queues that found no link, or were longer than the MTU.
+    pub(crate) discarded: FrameTraffic,
+    /// Frames from the wire that were longer than the MTU.
+    pub(crate) too_long: u64,
 }
 
 /// The physical link.
@@ -438,9 +440,29 @@ impl Port {
         self.stats
     }
 
-    /// A frame of a queue pair found no link.
-    pub(crate) fn discard(&mut self) {
-        self.stats.discarded += 1;
+    /// A frame of a queue is not sent: there is no link, or it is longer than the MTU.
+    pub(crate) fn discard(&mut self, frame: &[u8]) {
+        let discarded = &mut self.stats.discarded;
+        let to = match frame.first_chunk() {
+            Some(destination) if self.ethernet.is_some() => discarded.to_address(*destination),
+            _ => &mut discarded.unicast,
+        };
+        to.count(frame.len());
+    }
+
+    /// A frame from the wire is not taken: it is longer than the MTU.
+    pub(crate) fn refuse_long_frame(&mut self) {
+        self.stats.too_long += 1;
+    }
+
+    /// Returns whether a frame is longer than an Ethernet port has them now. Of an InfiniBand port the transport looks at the payload.
+    pub(crate) fn is_too_long(&self, frame: &[u8]) -> bool {
+        self.ethernet.is_some() && frame.len() + usize::from(CHECK_SEQUENCE) > usize::from(self.mtu)
+    }
+
+    /// Returns the MTU that the driver has set: of an Ethernet port the bytes of a frame with its check sequence.
+    pub(crate) const fn mtu(&self) -> u16 {
+        self.mtu
     }
 
     /// P_Key and Q_Key violations since a manager last cleared them. They stop at their greatest value.

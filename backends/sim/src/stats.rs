@@ -1,5 +1,7 @@
 //! What a device counts: live objects, and what happened since power-on.
 
+use crate::config::{BROADCAST, is_group_address};
+
 /// The device's own objects and what it was given: for leak tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
@@ -81,6 +83,11 @@ impl Traffic {
     pub(crate) fn and(self, other: Self) -> Self {
         Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
     }
+
+    /// Returns what is left without the others, which are part of it.
+    pub(crate) fn without(self, others: Self) -> Self {
+        Self { packets: self.packets.saturating_sub(others.packets), octets: self.octets.saturating_sub(others.octets) }
+    }
 }
 
 /// Frames of an Ethernet port that are no packets of RoCE, in one direction.
@@ -95,6 +102,17 @@ pub struct FrameTraffic {
 }
 
 impl FrameTraffic {
+    /// Returns the counts of frames to this MAC address.
+    pub(crate) fn to_address(&mut self, destination: [u8; 6]) -> &mut Traffic {
+        if destination == BROADCAST {
+            &mut self.broadcast
+        } else if is_group_address(destination) {
+            &mut self.multicast
+        } else {
+            &mut self.unicast
+        }
+    }
+
     /// Returns the sum of all.
     pub(crate) fn all(self) -> Traffic {
         self.unicast.and(self.multicast).and(self.broadcast)

@@ -182,6 +182,16 @@ crate::layout! {
         A_MULTICAST_FRAMES_RECEIVED_OK_LOW "a_multicast_frames_received_ok_low" (68:31..0);
         A_BROADCAST_FRAMES_RECEIVED_OK_HIGH "a_broadcast_frames_received_ok_high" (72:31..0);
         A_BROADCAST_FRAMES_RECEIVED_OK_LOW "a_broadcast_frames_received_ok_low" (76:31..0);
+        A_FRAME_TOO_LONG_ERRORS_HIGH "a_frame_too_long_errors_high" (96:31..0);
+        A_FRAME_TOO_LONG_ERRORS_LOW "a_frame_too_long_errors_low" (100:31..0);
+    }
+}
+
+crate::layout! {
+    /// Counters of an Ethernet port by RFC 2863 (`mlx5_ifc.h`, `eth_2863_cntrs_grp_data_layout`).
+    Eth2863Cntrs "eth_2863_cntrs_grp_data_layout", 248 bytes {
+        IF_OUT_DISCARDS_HIGH "if_out_discards_high" (56:31..0);
+        IF_OUT_DISCARDS_LOW "if_out_discards_low" (60:31..0);
     }
 }
 
@@ -217,6 +227,8 @@ crate::codes! {
 
 /// [`PpcntReg::GRP`] of [`Eth8023Cntrs`] (`MLX5_IEEE_802_3_COUNTERS_GROUP`).
 pub const IEEE_802_3_COUNTERS: u32 = 0;
+/// [`PpcntReg::GRP`] of [`Eth2863Cntrs`] (`MLX5_RFC_2863_COUNTERS_GROUP`).
+pub const RFC_2863_COUNTERS: u32 = 1;
 /// [`PpcntReg::GRP`] of [`IbPortCntrs`] (`MLX5_INFINIBAND_PORT_COUNTERS_GROUP`).
 pub const INFINIBAND_PORT_COUNTERS: u32 = 0x20;
 /// [`PpcntReg::GRP`] of [`IbExtPortCntrs`] (`MLX5_INFINIBAND_EXTENDED_PORT_COUNTERS_GROUP`).

@@ -1,16 +1,19 @@
 //! ACCESS_REG: registers of port and node.
 
 use bareverbs_mlx5_spec::{
-    AccessRegisterIn, AccessRegisterOut, CmdStatus, Eth8023Cntrs, IEEE_802_3_COUNTERS, INFINIBAND_EXTENDED_PORT_COUNTERS,
-    INFINIBAND_PORT_COUNTERS, IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PcapReg, PfccReg, PmtuReg, PpcntReg, PtysReg,
-    PvlcReg, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
+    AccessRegisterIn, AccessRegisterOut, CmdStatus, Eth2863Cntrs, Eth8023Cntrs, IEEE_802_3_COUNTERS,
+    INFINIBAND_EXTENDED_PORT_COUNTERS, INFINIBAND_PORT_COUNTERS, IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PcapReg,
+    PfccReg, PmtuReg, PpcntReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE, RFC_2863_COUNTERS, RegisterHostEndianness,
+    RegisterId, SetNodeIn, View, ViewMut,
 };
 
 use super::refusal::{Outcome, Refusal};
+use crate::config::CHECK_SEQUENCE;
 use crate::firmware::Firmware;
 use crate::firmware::unsupported::Unsupported;
 use crate::management::{self, Counts};
-use crate::stats::{EngineStats, FrameTraffic, Traffic};
+use crate::port::PortStats;
+use crate::stats::{EngineStats, Traffic};
 use crate::step::StepContext;
 
 /// ACCESS_REG.
@@ -87,8 +90,11 @@ pub(super) fn access_by_id(
             |firmware, out| firmware.port.pmtu(out),
             |firmware, reg| {
                 check_port(reg.get(PmtuReg::LOCAL_PORT))?;
-                let set = firmware.port.set_mtu(reg.get(PmtuReg::ADMIN_MTU));
-                set.then_some(()).ok_or(Refusal::new(CmdStatus::BadParam, "no such MTU"))
+                if !firmware.port.set_mtu(reg.get(PmtuReg::ADMIN_MTU)) {
+                    return Err(Refusal::new(CmdStatus::BadParam, "no such MTU"));
+                }
+                firmware.configure_engine();
+                Ok(())
             },
         ),
         RegisterId::Pvlc => access::<PvlcReg>(
@@ -173,7 +179,11 @@ fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcom
             0..8
         }
         IEEE_802_3_COUNTERS if firmware.port.is_ethernet() => {
-            ethernet_counters(&firmware.engine.stats(), &mut set);
+            ethernet_counters(&firmware.engine.stats(), firmware.port.stats(), &mut set);
+            0..0
+        }
+        RFC_2863_COUNTERS if firmware.port.is_ethernet() => {
+            interface_counters(firmware.port.stats(), &mut set);
             0..0
         }
         _ => 0..0,
@@ -216,17 +226,15 @@ fn traffic_counters(counts: &Counts, set: &mut [u8]) {
 }
 
 /// Frames and bytes of an Ethernet port, check sequences included.
-fn ethernet_counters(stats: &EngineStats, set: &mut [u8]) {
-    /// Bytes of a frame check sequence, which frames do not have here.
-    const CHECK_SEQUENCE: u64 = 4;
-    let all = |one: Traffic, group: Traffic, frames: FrameTraffic| {
-        let Traffic { packets, octets } = one.and(group).and(frames.all());
-        (packets, octets + CHECK_SEQUENCE * packets)
-    };
-    let (sent, sent_octets) = all(stats.sent, stats.sent_multicast, stats.frames_sent);
+fn ethernet_counters(stats: &EngineStats, port: PortStats, set: &mut [u8]) {
+    let with_check_sequences = |Traffic { packets, octets }: Traffic| (packets, octets + u64::from(CHECK_SEQUENCE) * packets);
+    // What the port has discarded was counted where it was sent.
+    let (sent, sent_octets) =
+        with_check_sequences(stats.sent.and(stats.sent_multicast).and(stats.frames_sent.all()).without(port.discarded.all()));
     // The port counts what its filter drops too.
-    let (received, received_octets) =
-        all(stats.received.and(stats.frames_for_others), stats.received_multicast, stats.frames_received);
+    let (received, received_octets) = with_check_sequences(
+        stats.received.and(stats.frames_for_others).and(stats.received_multicast).and(stats.frames_received.all()),
+    );
     let counters = [
         (Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_HIGH, Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_LOW, sent),
         (Eth8023Cntrs::A_FRAMES_RECEIVED_OK_HIGH, Eth8023Cntrs::A_FRAMES_RECEIVED_OK_LOW, received),
@@ -235,7 +243,7 @@ fn ethernet_counters(stats: &EngineStats, set: &mut [u8]) {
         (
             Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_HIGH,
             Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_LOW,
-            stats.sent_multicast.packets + stats.frames_sent.multicast.packets,
+            stats.sent_multicast.and(stats.frames_sent.multicast).without(port.discarded.multicast).packets,
         ),
         (
             Eth8023Cntrs::A_MULTICAST_FRAMES_RECEIVED_OK_HIGH,
@@ -245,18 +253,28 @@ fn ethernet_counters(stats: &EngineStats, set: &mut [u8]) {
         (
             Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_HIGH,
             Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_LOW,
-            stats.frames_sent.broadcast.packets,
+            stats.frames_sent.broadcast.without(port.discarded.broadcast).packets,
         ),
         (
             Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_HIGH,
             Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_LOW,
             stats.frames_received.broadcast.packets,
         ),
+        (Eth8023Cntrs::A_FRAME_TOO_LONG_ERRORS_HIGH, Eth8023Cntrs::A_FRAME_TOO_LONG_ERRORS_LOW, port.too_long),
     ];
     if let Some(mut out) = ViewMut::<Eth8023Cntrs>::new(set) {
         for (high, low, count) in counters {
             out.set(high, (count >> 32) as u32).set(low, count as u32);
         }
+    }
+}
+
+/// What an Ethernet port did not send.
+fn interface_counters(port: PortStats, set: &mut [u8]) {
+    let discarded = port.discarded.all().packets;
+    if let Some(mut out) = ViewMut::<Eth2863Cntrs>::new(set) {
+        out.set(Eth2863Cntrs::IF_OUT_DISCARDS_HIGH, (discarded >> 32) as u32)
+            .set(Eth2863Cntrs::IF_OUT_DISCARDS_LOW, discarded as u32);
     }
 }
 

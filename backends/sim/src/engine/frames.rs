@@ -1,31 +1,18 @@
 //! Frames of an Ethernet port that are no packets of RoCE: sent, steered to receive queues, and put into them.
 
 use super::Engine;
-use super::nic::filter::BROADCAST;
 use super::nic::frame::Headers;
 use super::nic::queue::Taken;
 use super::nic::{FrameFilter, TirTarget};
 use super::resources::QpStep;
 use crate::config::is_group_address;
 use crate::packet::Addressing;
-use crate::stats::{FrameTraffic, Traffic};
 use crate::step::StepContext;
 use crate::trace::Record;
 
 /// Bits of `self_lb_block`: a TIR takes unicast, or multicast, frames of its own transport domain.
 const OWN_UNICAST: u32 = 1;
 const OWN_MULTICAST: u32 = 1 << 1;
-
-/// Returns the counts of frames for this address.
-fn traffic_to(frames: &mut FrameTraffic, address: [u8; 6]) -> &mut Traffic {
-    if address == BROADCAST {
-        &mut frames.broadcast
-    } else if is_group_address(address) {
-        &mut frames.multicast
-    } else {
-        &mut frames.unicast
-    }
-}
 
 impl Engine {
     /// Sets which frames from the wire come to the flow tables.
@@ -47,7 +34,7 @@ impl Engine {
         let Some(destination) = frame.first_chunk().copied() else { return };
         ctx.trace(Record::Sent { bytes: &frame });
         let is_group = is_group_address(destination);
-        traffic_to(&mut self.shared.stats.frames_sent, destination).count(frame.len());
+        self.shared.stats.frames_sent.to_address(destination).count(frame.len());
         let is_own = self.nic.filter.is_own(destination, self.shared.config.mac);
         if is_group || is_own {
             self.steer(ctx, &frame, domain);
@@ -70,7 +57,7 @@ impl Engine {
             stats.frames_for_others.count(frame.len());
             return;
         }
-        traffic_to(&mut stats.frames_received, headers.destination).count(frame.len());
+        stats.frames_received.to_address(headers.destination).count(frame.len());
         self.steer(ctx, frame, None);
     }
 

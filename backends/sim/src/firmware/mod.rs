@@ -102,7 +102,7 @@ impl Firmware {
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             limits: self.config.limits,
             log_max_msg: self.config.limits.log_max_msg,
-            max_mtu: self.config.max_payload(),
+            max_mtu: self.config.max_payload(self.port.mtu()),
             log_max_reads: self.config.limits.log_max_reads,
             mac: self.config.mac(),
             memory_limit: self.config.memory_limit.max(MIN_MEMORY_LIMIT),

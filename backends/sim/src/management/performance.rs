@@ -87,7 +87,7 @@ pub(crate) fn count(stats: &EngineStats, port: PortStats) -> Counts {
         received_multicast.packets,
         port.downed,
         malformed,
-        port.discarded,
+        port.discarded.all().packets,
         subnet_management_dropped,
     ]
 }

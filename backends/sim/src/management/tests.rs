@@ -130,7 +130,7 @@ fn errors_are_counted_and_cleared_as_well() {
         port.set_cable(false, Instant::default());
         port.set_cable(true, Instant::default());
     }
-    (0..7).for_each(|_| port.discard());
+    (0..7).for_each(|_| port.discard(&[]));
     let mut ask = |method, choice: u16| {
         let mut question = question(4, method, 0x12, 0);
         question[64 + 1] = 1;

@@ -219,6 +219,52 @@ fn any_mtu_up_to_the_maximum() {
     assert_eq!(read(&mut host), [10_000, 10_000, 10_000]);
 }
 
+/// Status of INIT2RTR_QP of a queue pair with a path MTU of this code.
+fn connects(host: &mut Host, mtu: u32) -> u8 {
+    let uar = host.uar();
+    let number = |output: &[u8]| be32(output, 8) & 0xff_ffff;
+    let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
+    let eq = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let mut cq =
+        input(0x400, 272, &[(16 + 12, 4 << 24 | uar), (16 + 20, eq), (16 + 56, (BASE >> 32) as u32), (16 + 60, 0x12_1000)]);
+    cq.extend((BASE + 0x12_0000).to_be_bytes());
+    let cqn = number(&host.ok(&cq, 16));
+    // RC with a send queue alone.
+    let context = [(24 + 4, pd), (24 + 8, 4 << 11), (24 + 12, uar), (24 + 124, cqn), (24 + 156, cqn), (24 + 172, 3 << 24)];
+    let mut qp = input(0x500, 272, &context);
+    qp[24 + 160..24 + 168].copy_from_slice(&(BASE + 0x13_1000).to_be_bytes());
+    qp.extend((BASE + 0x13_0000).to_be_bytes());
+    let qpn = number(&host.ok(&qp, 16));
+    host.ok(&input(0x502, 272, &[(8, qpn)]), 16);
+    let path = 24 + 24;
+    host.command(&input(0x503, 272, &[(8, qpn), (24 + 8, mtu << 29 | 30 << 24), (path + 4, 2)]), 16).0
+}
+
+/// An InfiniBand port holds a connection to the MTU that it has now. An Ethernet port holds it to the greatest that it can have: RoCE
+/// takes no notice of the MTU of the network interface, and loses packets that are longer (see `a_frame_longer_than_the_mtu…`).
+#[test]
+fn the_path_mtu_of_a_connection_is_held_against_that_of_the_port() {
+    let mut subnet = Host::running(plain());
+    for (mtu, most) in [(4096, 5), (2048, 4), (256, 1), (1024, 3)] {
+        assert_eq!(register(&mut subnet, 0x5003, true, &[(0, 1 << 16), (8, mtu << 16)]).0, 0);
+        for path in 1..=5 {
+            assert_eq!(connects(&mut subnet, path) == 0, path <= most, "MTU {mtu}, path MTU {path}");
+        }
+    }
+    for (hardware, most) in [(10_000, 5), (4096 + 118, 5), (4096 + 117, 4), (1522, 3), (90, 1)] {
+        let mut host = Host::running(DeviceConfig { mtu: hardware, ..ethernet() });
+        modify(&mut host, 1 << 1, &[(0, 1)], &[]);
+        set_address(&mut host, 0, &[(8, 0xffff), (12, 0x0a00_0001), (16, 0x0200), (20, 0x1234_5678), (24, 2)]);
+        // The first MTU, and the smallest.
+        for mtu in [hardware.min(1522), 90] {
+            assert_eq!(register(&mut host, 0x5003, true, &[(0, 1 << 16), (8, u32::from(mtu) << 16)]).0, 0);
+            for path in 1..=5 {
+                assert_eq!(connects(&mut host, path) == 0, path <= most, "hardware {hardware}, MTU {mtu}, path MTU {path}");
+            }
+        }
+    }
+}
+
 /// SET_ROCE_ADDRESS: dwords of `roce_addr_layout`.
 fn set_address(host: &mut Host, index: u32, dwords: &[(usize, u32)]) -> u8 {
     let mut bytes = input(0x761, 48, &[(8, index << 16)]);

@@ -80,4 +80,27 @@ step "down" ip link set "$nic" down
 step "another MTU" ip link set "$nic" mtu 9000
 step "up again" ip link set "$nic" up
 if wait_for $limit grep -q ACTIVE $roce_port/state; then pass "active again"; else fail "the port: $(cat $roce_port/state)"; fi
+
+# A frame of more than 1500 bytes goes to where the MTU is as large. Where it is not, the port drops it and counts it.
+meet
+wait_for 20 answers $peer || fail "no answer with the other MTU"
+step "ping with 8000 bytes" ping -c 3 -W 5 -I "$nic" -s 8000 $peer
+expect "ping with 8000 bytes: all came" "3 packets received"
+meet
+if [ "$me" = 0 ]; then
+	step "the MTU from before" ip link set "$nic" mtu 1500
+	wait_for 20 answers $peer || fail "no answer with two MTUs"
+fi
+meet
+if [ "$me" = 1 ]; then
+	ping -c 3 -W 1 -I "$nic" -s 4000 $peer >/tmp/step 2>&1
+	expect "longer than the MTU of the other guest: none came" " 0 packets received"
+fi
+meet
+if [ "$me" = 0 ]; then
+	counted() { [ "$(cat "/sys/class/net/$nic/statistics/rx_length_errors")" = 3 ]; }
+	if wait_for 20 counted; then pass "three frames were too long"; else
+		fail "frames that were too long: $(cat "/sys/class/net/$nic/statistics/rx_length_errors")"
+	fi
+fi
 unload_mlx5

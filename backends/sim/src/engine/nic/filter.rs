@@ -1,9 +1,6 @@
 //! Which frames from the wire are for an Ethernet port.
 
-use crate::config::is_group_address;
-
-/// The address of all stations.
-pub(in crate::engine) const BROADCAST: [u8; 6] = [0xff; 6];
+use crate::config::{BROADCAST, is_group_address};
 
 /// The stations whose frames the port takes, as its driver sets them in the context of the port. Those of others do not come to
 /// the flow tables.
