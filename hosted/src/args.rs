@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bareverbs::Mtu;
 use bareverbs_sim::wire::Probability;
@@ -17,6 +18,29 @@ pub struct TraceArgs {
     /// of sim serve, which are counted
     #[arg(long, value_name = "FILE")]
     pub trace_file: Option<PathBuf>,
+}
+
+/// How a job tells its result.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct JsonArgs {
+    /// Prints one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How long a server waits for its client.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct WaitArgs {
+    /// Maximum time in seconds that a server waits for its client
+    #[arg(long = "wait", default_value_t = 600, value_name = "SECONDS")]
+    seconds: u32,
+}
+
+impl WaitArgs {
+    /// Returns the time.
+    pub fn time(self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
 }
 
 /// An error of the command line that a subcommand detects after parsing. The exit status is 2.

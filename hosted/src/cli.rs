@@ -8,7 +8,7 @@ use bareverbs_sim::wire::Probability;
 use bareverbs_vfio::pci::Address;
 use clap::{Args, Parser, Subcommand};
 
-use crate::args::{TraceArgs, mtu, per_cent};
+use crate::args::{JsonArgs, TraceArgs, mtu, per_cent};
 use crate::decode::transport::TransportArg;
 use crate::device::LOCKED_MEMORY;
 use crate::device::selection::DeviceChoice;
@@ -120,9 +120,9 @@ pub struct InputArgs {
     /// The file or standard input is binary, even if it looks like text
     #[arg(long)]
     pub raw: bool,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 /// Options of `wqe decode`.
@@ -172,9 +172,9 @@ pub struct InfoArgs {
     /// Device: `simulated`, or the PCI address of a card behind VFIO
     #[arg(long, value_name = "DEVICE", default_value_t)]
     pub device: DeviceChoice,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// What a simulated device is like.
     #[command(flatten)]
     pub simulation: SimulationArgs,
@@ -189,9 +189,9 @@ pub struct DevicesArgs {
     /// The functions.
     #[command(flatten)]
     pub choice: FunctionChoice,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
 }
 
 /// Functions to examine.
@@ -252,9 +252,9 @@ pub struct ChangeArgs {
     /// Maximum time in seconds for each step of the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub wait: u64,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// The machine.
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -305,9 +305,9 @@ pub struct SelftestArgs {
     /// Simulated devices: request no firmware pages
     #[arg(long)]
     pub no_firmware_pages: bool,
-    /// Prints one JSON document instead of text
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// Prints nothing but errors
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,

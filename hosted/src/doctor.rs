@@ -13,18 +13,15 @@ use crate::cli::DevicesArgs;
 use crate::device::vfio::Card;
 use crate::device::{CardError, Device, Host};
 use crate::devices::{self, ObstacleRow};
+use crate::outcome::Outcome;
 use crate::stop::Interrupted;
 
 /// Result of the subcommand.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Whether each function can be used.
-    pub ok: bool,
-    /// Whether Ctrl-C ended it early.
-    pub interrupted: bool,
-    /// How many functions cannot be used, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended; `ok` says that each function can be used, `failure` how many cannot.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// The functions that were examined.
     pub functions: Vec<Examined>,
 }
@@ -80,7 +77,7 @@ impl Report {
             (_, 0) => None,
             (all, bad) => Some(format!("{bad} of {all} functions cannot be used")),
         };
-        Self { ok: failure.is_none() && !interrupted, interrupted, failure, functions }
+        Self { outcome: Outcome::new(failure, interrupted), functions }
     }
 }
 
@@ -186,7 +183,7 @@ mod tests {
             let text = good.to_string();
             assert!(text.contains("    port 1: active, 4X, ") && text.contains(", LID 1, "), "{profile}: {text}");
             assert!(text.ends_with("    ready: --device 0000:01:00.0\n"), "{profile}: {text}");
-            assert!(Report::new(vec![good], false).ok, "{profile}");
+            assert!(Report::new(vec![good], false).outcome.ok, "{profile}");
         }
     }
 
@@ -206,7 +203,7 @@ mod tests {
             text.contains("no subnet manager") && text.contains("    too few pages: no file; remedy: make one\n"),
             "{text}"
         );
-        assert_eq!((report.ok, report.failure.as_deref()), (false, Some("2 of 3 functions cannot be used")));
+        assert_eq!((report.outcome.ok, report.outcome.failure.as_deref()), (false, Some("2 of 3 functions cannot be used")));
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(
             (&json["functions"][0]["obstacles"][0]["code"], &json["functions"][1]["obstacles"][0]["remedy"]),
@@ -235,6 +232,6 @@ mod tests {
         let mut stopped = examined();
         assert!(stopped.try_out(|| Ok(host(DeviceConfig::default())), &stop));
         let report = Report::new(vec![stopped], true);
-        assert_eq!((report.ok, report.interrupted, report.failure), (false, true, None));
+        assert_eq!((report.outcome.ok, report.outcome.interrupted, report.outcome.failure), (false, true, None));
     }
 }

@@ -16,6 +16,7 @@ use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{COMPLETION_QUEUES, DOMAINS, Device, Host, QUEUE_PAIRS, REGIONS, Verbs, WINDOWS};
+use crate::outcome::Outcome;
 use crate::stop::Interrupted;
 use crate::trace;
 
@@ -29,13 +30,9 @@ const NAME: &str = "mlx5_sim0";
 /// Result of the subcommand.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether it succeeded.
-    pub ok: bool,
-    /// Whether Ctrl-C ended it early.
-    pub interrupted: bool,
-    /// The error, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// The device, if its attributes could be queried.
     #[serde(flatten)]
     pub info: Option<Info>,
@@ -140,21 +137,22 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
             }
-            (of_host(host, !args.json && !args.trace.trace, &stop), sink)
+            (of_host(host, !args.output.json && !args.trace.trace, &stop), sink)
         }
         DeviceChoice::Pci(address) => {
             args.simulation.refuse()?;
             trace::refuse(&args.trace)?;
-            (of_host(Card::open(*address, &stop)?, !args.json, &stop), None)
+            (of_host(Card::open(*address, &stop)?, !args.output.json, &stop), None)
         }
     };
     let interrupted = matches!(&result, Err(error) if error.is::<Interrupted>());
-    let (info, mut failure) = match result {
-        Ok(info) => (Some(info), None),
-        Err(error) => (None, (!interrupted).then(|| format!("{error:#}"))),
+    let (info, result) = match result {
+        Ok(info) => (Some(info), Ok(())),
+        Err(error) => (None, Err(error)),
     };
-    trace::finish_job(sink.as_ref(), &mut failure);
-    Ok(Report { ok: failure.is_none() && !interrupted, interrupted, failure, info })
+    let mut outcome = Outcome::of(result, interrupted);
+    trace::finish_job(sink.as_ref(), &mut outcome);
+    Ok(Report { outcome, info })
 }
 
 /// Brings a device up, queries its attributes, and tears it down.

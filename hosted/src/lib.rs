@@ -12,6 +12,7 @@ pub mod devices;
 pub mod doctor;
 pub mod export;
 pub mod info;
+pub mod outcome;
 pub mod output;
 pub mod peer_connection;
 pub mod perf;

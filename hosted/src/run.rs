@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::args::UsageError;
 use crate::cli::{Cli, Command, CommandCommand, EntryCommand, InfoArgs, SelftestArgs, WqeCommand};
 use crate::decode::{self, input::InputError};
+use crate::outcome::Outcome;
 use crate::perf::{self, args::PerfArgs};
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::{
@@ -28,16 +29,16 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         None => return run_selftest(&cli.selftest),
         Some(Command::Info(args)) => return run_info(&args),
-        Some(Command::Devices(args)) => return job(args.json, || devices::run(&args), devices::Listing::to_string),
+        Some(Command::Devices(args)) => return job(args.output.json, || devices::run(&args), devices::Listing::to_string),
         Some(Command::Doctor(args)) => {
-            return job(args.json, || doctor::run(&args, &stop::on_ctrl_c()?), doctor::Report::to_string);
+            return job(args.output.json, || doctor::run(&args, &stop::on_ctrl_c()?), doctor::Report::to_string);
         }
-        Some(Command::Bind(args)) => return job(args.change.json, || bind::bind(&args), bind::Changes::to_string),
-        Some(Command::Unbind(args)) => return job(args.change.json, || bind::unbind(&args), bind::Changes::to_string),
+        Some(Command::Bind(args)) => return job(args.change.output.json, || bind::bind(&args), bind::Changes::to_string),
+        Some(Command::Unbind(args)) => return job(args.change.output.json, || bind::unbind(&args), bind::Changes::to_string),
         Some(Command::Perf(args)) => return run_perf(&args),
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
         Some(Command::Rping(args)) => {
-            return job(args.json, || rping::run(&args, &stop::on_ctrl_c()?), rping::Report::to_string);
+            return job(args.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rping::Report::to_string);
         }
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
@@ -58,26 +59,17 @@ fn failed(error: anyhow::Error) -> ExitCode {
 
 /// Result of a job with `--json`.
 trait Report: Serialize {
-    /// Returns the error, if any.
-    fn failure(&self) -> Option<&str> {
+    /// Returns how it ended; `None` for what succeeds, or has no report.
+    fn outcome(&self) -> Option<&Outcome> {
         None
-    }
-
-    /// Returns whether Ctrl-C ended it early.
-    fn is_interrupted(&self) -> bool {
-        false
     }
 }
 
 macro_rules! reports {
     ($($report:ty),+) => {$(
         impl Report for $report {
-            fn failure(&self) -> Option<&str> {
-                self.failure.as_deref()
-            }
-
-            fn is_interrupted(&self) -> bool {
-                self.interrupted
+            fn outcome(&self) -> Option<&Outcome> {
+                Some(&self.outcome)
             }
         }
     )+};
@@ -88,15 +80,6 @@ reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, p
 // These either succeed or have no report.
 impl Report for devices::Listing {}
 impl Report for bind::Changes {}
-
-/// JSON document of a job that failed before it had a result, for example because a device cannot be opened.
-#[derive(Debug, Serialize)]
-struct EarlyFailure<'a> {
-    ok: bool,
-    interrupted: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<&'a str>,
-}
 
 /// Runs a job and prints its result: as one JSON document if `json` is set, otherwise as `text` formats it. Also writes the reason of a
 /// failure to standard error. Returns the exit status.
@@ -117,11 +100,11 @@ fn early_failure(json: bool, error: &anyhow::Error) -> ExitCode {
     let is_undone_change = bind::was_interrupted(error);
     let interrupted = error.is::<stop::Interrupted>() || is_undone_change;
     // An interrupted change also reports the restoration.
-    let failure = (!interrupted || is_undone_change).then(|| format!("{error:#}"));
-    if json && let Err(lost) = write_json(&EarlyFailure { ok: false, interrupted, failure: failure.as_deref() }) {
+    let outcome = Outcome::new((!interrupted || is_undone_change).then(|| format!("{error:#}")), interrupted);
+    if json && let Err(lost) = write_json(&outcome) {
         output::report(format_args!("{lost:#}"));
     }
-    if let Some(failure) = failure {
+    if let Some(failure) = outcome.failure {
         output::report(failure);
     }
     match error {
@@ -137,11 +120,14 @@ fn write_json(report: &impl Serialize) -> anyhow::Result<()> {
 
 /// Returns the exit status of a job; reports why it failed, if it did.
 fn ended(report: &impl Report) -> ExitCode {
-    if let Some(failure) = report.failure() {
-        output::report(failure);
-        return ExitCode::FAILURE;
+    match report.outcome() {
+        Some(Outcome { failure: Some(failure), .. }) => {
+            output::report(failure);
+            ExitCode::FAILURE
+        }
+        Some(Outcome { interrupted: true, .. }) => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::SUCCESS,
     }
-    if report.is_interrupted() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
 }
 
 /// Prints the text that `text` writes.
@@ -167,21 +153,21 @@ fn write_manual(into: Option<&Path>) -> anyhow::Result<ExitCode> {
 
 fn run_selftest(args: &SelftestArgs) -> ExitCode {
     let text = |report: &selftest::Report| if args.quiet { String::new() } else { report.to_string() };
-    job(args.json, || selftest::run(args, stop::on_ctrl_c()?), text)
+    job(args.output.json, || selftest::run(args, stop::on_ctrl_c()?), text)
 }
 
 fn run_info(args: &InfoArgs) -> ExitCode {
-    job(args.json, || info::run(args, stop::on_ctrl_c()?), info::Report::to_string)
+    job(args.output.json, || info::run(args, stop::on_ctrl_c()?), info::Report::to_string)
 }
 
 fn run_perf(args: &PerfArgs) -> ExitCode {
     let run = || perf::run(args, &stop::on_ctrl_c()?).map_err(|mistake| UsageError::new(mistake).into());
-    job(args.json, run, |report| if args.quiet { String::new() } else { report.to_string() })
+    job(args.output.json, run, |report| if args.quiet { String::new() } else { report.to_string() })
 }
 
 fn run_pingpong(args: &PingpongArgs) -> ExitCode {
     // Its lines were printed as they became known, in the format of the tools.
-    job(args.json, || pingpong::run(args, stop::on_ctrl_c()?), |_| String::new())
+    job(args.output.json, || pingpong::run(args, stop::on_ctrl_c()?), |_| String::new())
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use bareverbs_serve::trace::Sink;
 
 use crate::args::{TraceArgs, UsageError};
+use crate::outcome::Outcome;
 
 /// Creates the sink that the command line requests, if any.
 ///
@@ -35,12 +36,11 @@ pub fn finish(sink: Option<&Sink>) -> Result<()> {
     sink.map_or(Ok(()), Sink::finish).context("the trace")
 }
 
-/// Ends a trace, if there is one, and appends its error to the `failure` of a job. Returns whether all of it was written.
-pub fn finish_job(sink: Option<&Sink>, failure: &mut Option<String>) -> bool {
-    let Err(error) = finish(sink) else { return true };
-    let error = format!("{error:#}");
-    *failure = Some(failure.take().map_or(error.clone(), |failure| format!("{failure}; {error}")));
-    false
+/// Ends the trace of a job, if there is one. What cannot be written of it is a failure of the job.
+pub fn finish_job(sink: Option<&Sink>, outcome: &mut Outcome) {
+    if let Err(error) = finish(sink) {
+        outcome.add_failure(format_args!("{error:#}"));
+    }
 }
 
 /// Refuses a trace of a card, which does not report its actions.

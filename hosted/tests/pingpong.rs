@@ -490,7 +490,7 @@ fn a_server_that_ends_after_the_exchange_is_an_error_of_the_client() {
         });
         let report = run_alone(&["127.0.0.1", "-p", &port, "--transport", transport, "-n", "5"]);
         assert!(peer.join().unwrap().starts_with("0003:"));
-        let failure = report.failure.unwrap();
+        let failure = report.outcome.failure.unwrap();
         assert!(failure.contains(reason) && failure.contains("device 3: ") && failure.contains("0 of 5 received"), "{failure}");
         assert_eq!((report.role, report.remote.unwrap().lid), ("client", 7));
     }
@@ -516,7 +516,7 @@ fn an_end_on_ethernet_needs_the_mac_address_of_its_peer() {
         let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(3).with_ethernet()).unwrap();
         let report = run_one(&args(&more), Simulated::new("device 3", host), Arc::default());
         assert!(peer.join().unwrap().starts_with("0000:"));
-        let failure = report.failure.unwrap();
+        let failure = report.outcome.failure.unwrap();
         assert!(failure.contains(reason), "{failure}");
         assert_eq!(report.local.unwrap().mac.unwrap(), "00:02:c9:00:03:00");
     }
@@ -542,7 +542,7 @@ fn a_client_that_is_silent_after_the_exchange_is_an_error_of_the_server() {
     let report = run_alone(&["-p", &port.to_string(), "-e"]);
     let message = peer.join().unwrap();
     assert!(message.len() == 52 && message.starts_with("0003:"), "{message}");
-    let failure = report.failure.unwrap();
+    let failure = report.outcome.failure.unwrap();
     assert!(failure.contains("no completion for 10 s") && failure.contains("0 of 1000 received"), "{failure}");
 }
 
@@ -552,7 +552,7 @@ fn both_ends_on_one_device_are_looped_back() {
         let world = World::new(WorldConfig::default());
         let args = args(&["--transport", transport, "-n", "30", "-s", size, "-e"]);
         let report = run_both(&args, device(&world, 5), None, Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         let (local, remote) = (report.local.unwrap(), report.remote.unwrap());
         assert_eq!((local.lid, remote.lid, report.devices.len()), (5, 5, 1));
         assert_ne!(local.qpn, remote.qpn);
@@ -569,7 +569,7 @@ fn with_events_each_message_wakes_the_end_that_awaits_it() {
             Simulated::new(&format!("device {lid}"), world.add(config).unwrap())
         };
         let report = run_both(&args, device(1), Some(device(2)), Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         // A missed event would cost a sleep of 100 ms.
         assert!(world.now().as_nanos() < 100_000_000, "{transport}: {} ns", world.now().as_nanos());
     }
@@ -585,9 +585,9 @@ fn packet_loss_delays_rc_and_fails_uc() {
         let world = World::new(WorldConfig { faults, ..WorldConfig::default() });
         let args = args(&["--transport", transport, "-n", "50"]);
         let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
-        assert_eq!(report.ok, survives, "{:?}", report.failure);
+        assert_eq!(report.outcome.ok, survives, "{:?}", report.outcome.failure);
         if !survives {
-            assert!(report.failure.unwrap().contains("does not retransmit lost messages"));
+            assert!(report.outcome.failure.unwrap().contains("does not retransmit lost messages"));
         }
     }
 }
@@ -637,7 +637,7 @@ fn a_removed_device_is_an_error_with_its_name() {
     let world = World::new(WorldConfig::default());
     let host = |lid, pauses| Vanishing(device(&world, lid), Cell::new(pauses));
     let report = run_both(&args(&["-n", "100000"]), host(1, 500), Some(host(2, u32::MAX)), Arc::default());
-    let failure = report.failure.unwrap();
+    let failure = report.outcome.failure.unwrap();
     assert!(failure.starts_with("device 1"), "{failure}");
     assert!(report.remote.is_some() && report.result.is_none());
 }
@@ -647,7 +647,7 @@ fn a_port_without_a_link_is_an_error_before_the_exchange() {
     let host = device(&World::new(WorldConfig::default()), 4);
     host.inner().with_device(|device| device.set_link(false));
     let report = run_one(&args(&[]), host, Arc::default());
-    let failure = report.failure.unwrap();
+    let failure = report.outcome.failure.unwrap();
     assert!(failure.contains("device 4: port 1 has no cable") && failure.contains("(Disabled)"), "{failure}");
     assert!(report.local.is_none());
 }
@@ -655,7 +655,7 @@ fn a_port_without_a_link_is_an_error_before_the_exchange() {
 #[test]
 fn port_0_is_a_free_port_for_a_server_and_an_error_for_a_client() {
     let report = run_alone(&["-p", "0", "--wait", "0"]);
-    assert!(report.failure.unwrap().contains("no client connected"));
+    assert!(report.outcome.failure.unwrap().contains("no client connected"));
     assert!(report.tcp_port.unwrap() > 0);
     let output = bareverbs(&["localhost", "-p", "0", "--device", "9f:1f.7"]);
     assert_eq!(output.status.code(), Some(2));

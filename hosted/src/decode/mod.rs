@@ -71,7 +71,7 @@ fn decode_with(args: &InputArgs, decode: impl Fn(&[u8]) -> Vec<Decoded>) -> Resu
     let bytes = read(args)?;
     let decoded = decode(&bytes);
     let has_errors = decoded.iter().any(Decoded::has_errors);
-    output::write(&text(&decoded, args.json)?)?;
+    output::write(&text(&decoded, args.output.json)?)?;
     Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

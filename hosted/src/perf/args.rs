@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
+use crate::args::JsonArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 use crate::peer_connection::DEFAULT_PORT;
@@ -93,9 +94,9 @@ pub struct PerfArgs {
     /// Plots latency and bandwidth over message size into an SVG file; implies -a unless -s is given
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Prints one JSON document instead of tables
-    #[arg(long)]
-    pub json: bool,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// Prints nothing but errors
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,

@@ -41,6 +41,7 @@ use crate::device::simulated::Simulated;
 use crate::device::simulation_args::SimulationArgs;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host};
+use crate::outcome::Outcome;
 use crate::output;
 use crate::peer_connection::{self, Listener, Wait, host_and_port};
 use crate::stop::Interrupted;
@@ -68,29 +69,26 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     // A file that cannot be written is an error before the measurement, which may take minutes.
     let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
     let report = Report { clock_ns: clock_ns(), ..Report::default() };
-    let mut job = Job { stop, simulation: &args.simulation, has_progress_line: !args.json && !args.quiet, report };
+    let mut job = Job { stop, simulation: &args.simulation, has_progress_line: !args.output.json && !args.quiet, report };
     let result = job.run(placement, parameters);
     let mut report = job.report;
-    if let Err(error) = result {
-        if error.is::<Interrupted>() {
-            report.interrupted = true;
-        } else {
-            report.failure = Some(format!("{error:#}"));
-        }
-    }
+    let interrupted = report.outcome.interrupted || matches!(&result, Err(error) if error.is::<Interrupted>());
+    let failure = result.err().filter(|error| !error.is::<Interrupted>()).map(|error| format!("{error:#}"));
+    report.outcome = Outcome::new(failure, interrupted);
     if let Some(file) = &args.svg {
-        let is_drawable = report.failure.is_none() && !(report.interrupted && report.results.is_empty());
+        let is_drawable = report.outcome.failure.is_none() && !(report.outcome.interrupted && report.results.is_empty());
         if is_drawable {
             let drawn =
                 plot::svg(&report).and_then(|text| std::fs::write(file, text).with_context(|| file.display().to_string()));
-            report.failure = drawn.err().map(|error| format!("{error:#}"));
+            if let Err(error) = drawn {
+                report.outcome.add_failure(format_args!("{error:#}"));
+            }
         }
-        if is_new && (!is_drawable || report.failure.is_some()) {
+        if is_new && (!is_drawable || report.outcome.failure.is_some()) {
             // An error here is not reported: the report has the failure that left the file empty.
             let _ = std::fs::remove_file(file);
         }
     }
-    report.ok = report.failure.is_none() && !report.interrupted;
     Ok(report)
 }
 
@@ -237,7 +235,7 @@ impl Job<'_> {
         let mut ends = [client, server];
         let result = step_both(&mut devices, &mut ends);
         let [client, _] = &ends;
-        self.report.interrupted = client.is_interrupted();
+        self.report.outcome.interrupted = client.is_interrupted();
         self.report.results.clone_from(&client.rows);
         // The sessions own memory that the devices access, so they live until after the teardown.
         tear_down(result, devices)
@@ -267,7 +265,7 @@ impl Job<'_> {
     fn run_one<H: Host>(&mut self, device: &mut Device<H>, mut session: Session<H>) -> Result<()> {
         let result = step_one(device, &mut session);
         session.abandon(device);
-        self.report.interrupted = session.is_interrupted();
+        self.report.outcome.interrupted = session.is_interrupted();
         self.report.parameters.clone_from(&session.parameters);
         self.report.results = std::mem::take(&mut session.rows);
         result

@@ -6,17 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::parameters::{Parameters, Point, Test};
 use super::statistics::Latency;
+use crate::outcome::Outcome;
 
 /// Report of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether all measurements succeeded.
-    pub ok: bool,
-    /// Whether Ctrl-C ended the run early.
-    pub interrupted: bool,
-    /// Reason of a failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended; `ok` says that all measurements succeeded.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// `local` if both ends were in this process, `client` or `server`.
     pub role: &'static str,
     /// The devices of this process.
@@ -96,7 +93,7 @@ impl Row {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.results.is_empty() && self.failure.is_some() {
+        if self.results.is_empty() && self.outcome.failure.is_some() {
             // The reason is on standard error.
             return Ok(());
         }
@@ -123,11 +120,11 @@ impl fmt::Display for Report {
                 )?,
             }
         }
-        if self.results.is_empty() && self.interrupted {
+        if self.results.is_empty() && self.outcome.interrupted {
             return writeln!(f, "interrupted: nothing was measured");
         }
         writeln!(f)?;
-        match (&self.failure, self.interrupted, self.results.len()) {
+        match (&self.outcome.failure, self.outcome.interrupted, self.results.len()) {
             (Some(_), ..) => writeln!(f, "failed"),
             (None, true, _) => writeln!(f, "interrupted: these are the measurements up to then"),
             (None, false, 1) => writeln!(f, "ok: 1 measurement, data verified"),
@@ -179,8 +176,8 @@ mod tests {
     fn the_last_line_is_the_outcome() {
         let row = Row::bandwidth(Point { test: Test::WriteBw, size: 8 }, 1, 1.0);
         let report = |failure: Option<&str>, interrupted, count| {
-            let (failure, results) = (failure.map(String::from), vec![row.clone(); count]);
-            Report { failure, interrupted, results, ..Report::default() }.to_string()
+            let (outcome, results) = (Outcome::new(failure.map(String::from), interrupted), vec![row.clone(); count]);
+            Report { outcome, results, ..Report::default() }.to_string()
         };
         assert_eq!(report(Some("no card"), false, 0), "");
         assert_eq!(report(None, true, 0), "interrupted: nothing was measured\n");
@@ -200,7 +197,7 @@ mod tests {
             Latency { samples: 9, min: 1.25, median: 2.5, average: 3.75, max: 1234.5, stdev: 0.5, p99: 9.75, p999: 10.25 };
         let of = |test| Row { latency: None, ..Row::bandwidth(Point { test, size: 8_388_608 }, 5000, 12.5) };
         let results = vec![Row { latency: Some(latency), ..of(Test::WriteLat) }, of(Test::WriteBw)];
-        let text = Report { ok: true, results, ..Report::default() }.to_string();
+        let text = Report { outcome: Outcome::new(None, false), results, ..Report::default() }.to_string();
         let ends = |line: &str| {
             let ends = line.char_indices().zip(line.chars().skip(1).chain(['\n']));
             ends.filter(|((_, this), next)| !this.is_whitespace() && next.is_whitespace()).map(|((at, _), _)| at).last()

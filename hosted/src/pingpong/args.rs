@@ -3,7 +3,7 @@
 use bareverbs::{Mtu, QpType};
 use clap::{Args, ValueEnum};
 
-use crate::args::{TraceArgs, mtu};
+use crate::args::{JsonArgs, TraceArgs, WaitArgs, mtu};
 use crate::device::QUEUE_PAIRS;
 use crate::device::ethernet::EthernetArgs;
 use crate::device::selection::DeviceChoice;
@@ -102,12 +102,12 @@ pub struct PingpongArgs {
     /// that it sent. A server checks the first byte of each 4096, which a client with this option sets to 0
     #[arg(long, short)]
     pub chk: bool,
-    /// Maximum time in seconds that a server waits for its client
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
-    pub wait: u32,
-    /// Prints one JSON document instead of text
-    #[arg(long)]
-    pub json: bool,
+    /// How long a server waits.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// What an Ethernet port needs besides.
     #[command(flatten)]
     pub ethernet: EthernetArgs,

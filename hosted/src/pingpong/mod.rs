@@ -27,6 +27,7 @@ use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, DevicePair, Host, Role};
+use crate::outcome::Outcome;
 use crate::output;
 use crate::peer_connection::{self, DEFAULT_PORT, Listener, Wait, host_and_port};
 use crate::progress::Progress;
@@ -99,7 +100,7 @@ fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         Ok::<_, anyhow::Error>(host)
     };
     let mut report = run_both(args, host("a", 1)?, Some(host("b", 2)?), stop);
-    report.ok &= trace::finish_job(sink.as_ref(), &mut report.failure);
+    trace::finish_job(sink.as_ref(), &mut report.outcome);
     Ok(report)
 }
 
@@ -157,7 +158,7 @@ impl<'a> Job<'a> {
 
     /// Prints a line of the text output.
     fn print(&self, line: impl std::fmt::Display) -> Result<()> {
-        if self.args.json {
+        if self.args.output.json {
             return Ok(());
         }
         // Each line is written at once, because a script may wait for it.
@@ -166,10 +167,7 @@ impl<'a> Job<'a> {
 
     fn run<H: Host>(mut self, first: H, second: Option<H>, both: bool) -> Report {
         let result = self.with_devices(first, second, both);
-        self.report.interrupted = self.stop.load(Ordering::Relaxed);
-        self.report.ok = result.is_ok() && !self.report.interrupted;
-        // An error after Ctrl-C is a consequence of it, not a failure.
-        self.report.failure = result.err().filter(|_| !self.report.interrupted).map(|error| format!("{error:#}"));
+        self.report.outcome = Outcome::of(result, self.stop.load(Ordering::Relaxed));
         self.report
     }
 
@@ -282,10 +280,10 @@ impl<'a> Job<'a> {
             if port == 0 {
                 let line = format!("  TCP port:       {tcp_port}");
                 // The client needs the port long before the JSON document is printed.
-                if self.args.json { output::note(line) } else { self.print(line)? }
+                if self.args.output.json { output::note(line) } else { self.print(line)? }
             }
             self.print_local(end)?;
-            let timeout = Duration::from_secs(self.args.wait.into());
+            let timeout = self.args.wait.time();
             let mut idle = || device.check();
             let mut wait = Wait::new(&stop, &mut idle);
             let stream = listener.accept(Some(timeout), &mut wait)?;
@@ -320,7 +318,7 @@ impl<'a> Job<'a> {
 
     /// Returns whether a terminal shows the progress.
     const fn has_progress(&self) -> bool {
-        !self.args.json && !self.args.trace.trace
+        !self.args.output.json && !self.args.trace.trace
     }
 
     /// Exchanges the messages. Returns the time in seconds by the wall clock.

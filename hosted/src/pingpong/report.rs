@@ -7,17 +7,14 @@ use bareverbs::Mac;
 use serde::Serialize;
 
 use super::address::Address;
+use crate::outcome::Outcome;
 
 /// Report of a ping-pong.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether all messages were exchanged and no error was found.
-    pub ok: bool,
-    /// Whether Ctrl-C ended it early.
-    pub interrupted: bool,
-    /// Reason of a failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended; `ok` says that all messages were exchanged and no error was found.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Transport service.
     pub transport: &'static str,
     /// Ends in this process: `client`, `server` or `both`.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+use crate::args::{JsonArgs, WaitArgs};
 use crate::device::ethernet::EthernetArgs;
 use crate::device::selection::DeviceChoice;
 
@@ -33,12 +34,12 @@ pub struct RpingArgs {
     /// A server rejects the request of its client
     #[arg(long, conflicts_with = "server")]
     pub reject: bool,
-    /// Maximum time in seconds that a server waits for its client
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
-    pub wait: u32,
-    /// Prints one JSON document instead of text
-    #[arg(long)]
-    pub json: bool,
+    /// How long a server waits.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// How the result is told.
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// The address of this end and of its peer.
     #[command(flatten)]
     pub ethernet: EthernetArgs,

@@ -21,6 +21,7 @@ use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host, Role};
+use crate::outcome::Outcome;
 use crate::output;
 
 /// Maximum time, by the clock of the devices, in which nothing happens. The peer's retries take less.
@@ -31,13 +32,9 @@ const LOOKS_PER_CHECK: u32 = 64;
 /// Report of an rping.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether the connection was made and ended as it should.
-    pub ok: bool,
-    /// Whether Ctrl-C ended it early.
-    pub interrupted: bool,
-    /// Reason of a failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended; `ok` says that the connection was made and ended as it should.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Ends in this process: `client`, `server` or `both`.
     pub role: &'static str,
     /// Rounds that were done.
@@ -50,7 +47,7 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.ok {
+        if !self.outcome.ok {
             return Ok(());
         }
         if self.rejected {
@@ -108,7 +105,7 @@ pub fn run_simulated(args: &RpingArgs, stop: &Arc<AtomicBool>, world: WorldConfi
     });
     match hosts.into_iter().collect::<Result<Vec<_>>>() {
         Ok(hosts) => run_ends(args, hosts, stop),
-        Err(error) => Report { failure: Some(format!("{error:#}")), ..Report::default() },
+        Err(error) => Report { outcome: Outcome::of(Err(error), false), ..Report::default() },
     }
 }
 
@@ -120,9 +117,7 @@ fn run_ends<H: Host>(args: &RpingArgs, hosts: Vec<(H, Role)>, stop: &Arc<AtomicB
     };
     let mut report = Report { role, size: args.size, ..Report::default() };
     let result = with_devices(args, hosts, stop, &mut report);
-    report.interrupted = stop.load(Ordering::Relaxed);
-    report.ok = result.is_ok() && !report.interrupted;
-    report.failure = result.err().filter(|_| !report.interrupted).map(|error| format!("{error:#}"));
+    report.outcome = Outcome::of(result, stop.load(Ordering::Relaxed));
     report
 }
 
@@ -158,7 +153,7 @@ fn with_ends<H: Host>(
 ) -> Result<()> {
     let here = devices.len();
     for (device, role) in devices.iter_mut() {
-        device.active_port(1, !args.json, stop)?;
+        device.active_port(1, !args.output.json, stop)?;
         let entry = args.ethernet.of_end(usize::from(here == 2 && *role == Role::Server));
         let end = RpingEnd::new(*role, device, args, entry)?;
         let name = device.host.name();
@@ -186,7 +181,7 @@ const fn role_name(role: Role) -> &'static str {
 
 fn print(args: &RpingArgs, line: impl fmt::Display) -> Result<()> {
     // Each line is written at once, because a script may wait for it.
-    if args.json { Ok(()) } else { output::write(&format!("{line}\n")) }
+    if args.output.json { Ok(()) } else { output::write(&format!("{line}\n")) }
 }
 
 /// Releases the connections that are left after an error or Ctrl-C, and gives the peers a moment to answer. The error that led here
@@ -222,7 +217,7 @@ fn run_rounds<H: Host>(
         }
         let Some(((device, _), end)) = devices.first_mut().zip(ends.first()) else { return Ok(()) };
         let now = device.host.now();
-        let timeout = if end.waits_for_client() { Duration::from_secs(args.wait.into()) } else { IDLE_TIMEOUT };
+        let timeout = if end.waits_for_client() { args.wait.time() } else { IDLE_TIMEOUT };
         if ends.iter().all(RpingEnd::is_done) && now > done_at.get_or_insert(now).after(LINGER) {
             return Ok(());
         }
@@ -274,28 +269,29 @@ mod tests {
             [(&[][..], 10, 64), (&["-C", "3", "-S", "1"], 3, 1), (&["-C", "2", "-S", "100000"], 2, 100_000)]
         {
             let report = run(more, 0);
-            assert_eq!((report.ok, report.failure, report.rounds, report.size), (true, None, rounds, size));
+            assert_eq!((report.outcome.ok, report.outcome.failure, report.rounds, report.size), (true, None, rounds, size));
         }
         let report = run(&["--private-data", "anybody?"], 50);
-        assert_eq!((report.ok, report.failure, report.rounds), (true, None, 10));
+        assert_eq!((report.outcome.ok, report.outcome.failure, report.rounds), (true, None, 10));
     }
 
     #[test]
     fn a_rejection_is_said_with_its_text() {
         let report = run(&["--reject", "--private-data", "not today"], 0);
-        let failure = report.failure.unwrap();
+        let failure = report.outcome.failure.unwrap();
         assert_eq!(failure, "the peer rejected the connection: consumer reject, private data \"not today\"");
         assert!(report.rejected);
-        let server = Report { ok: true, role: "server", rejected: report.rejected, ..Report::default() };
+        let server =
+            Report { outcome: Outcome::new(None, false), role: "server", rejected: report.rejected, ..Report::default() };
         assert_eq!(server.to_string(), "rejected the request of the client\n");
     }
 
     #[test]
     fn addresses_and_a_vlan_are_used() {
         let report = run(&["--address", "192.0.2.1", "--address", "192.0.2.2", "--vlan", "100", "-g", "3"], 0);
-        assert_eq!((report.ok, report.failure, report.rounds), (true, None, 10));
+        assert_eq!((report.outcome.ok, report.outcome.failure, report.rounds), (true, None, 10));
         let report = run(&["--address", "192.0.2.1", "--address", "2001:db8::2"], 0);
-        assert!(report.failure.unwrap().contains("different versions of IP"));
+        assert!(report.outcome.failure.unwrap().contains("different versions of IP"));
     }
 
     #[test]
@@ -322,7 +318,7 @@ mod tests {
     fn a_client_whose_server_is_not_there_ends_in_bounded_time() {
         let world = World::new(WorldConfig::default());
         let report = run_client(&world, &["--peer-mac", "02:00:5e:00:53:01", "--address", "192.0.2.1", "192.0.2.2"]);
-        let failure = report.failure.unwrap();
+        let failure = report.outcome.failure.unwrap();
         assert!(failure.starts_with("the peer does not answer: ") && failure.contains("192.0.2.1"), "{failure}");
         let seconds = world.now().as_nanos() / 1_000_000_000;
         assert!((4..IDLE_TIMEOUT.as_secs()).contains(&seconds), "{seconds}");
@@ -389,7 +385,7 @@ mod tests {
     #[test]
     fn a_client_without_the_mac_address_of_its_server_says_how_to_give_it() {
         let report = run_client(&World::new(WorldConfig::default()), &["--address", "192.0.2.1", "192.0.2.2"]);
-        let failure = report.failure.unwrap();
+        let failure = report.outcome.failure.unwrap();
         assert!(failure.contains("192.0.2.2 does not tell its MAC address") && failure.contains("--peer-mac"), "{failure}");
     }
 }

@@ -26,6 +26,7 @@ use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, DevicePair, Host, Role};
+use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::stop::Interrupted;
 use crate::trace;
@@ -94,7 +95,7 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
         reordered: wire.reordered,
         delayed: wire.delayed,
     });
-    report.ok &= trace::finish_job(sink.as_ref(), &mut report.failure);
+    trace::finish_job(sink.as_ref(), &mut report.outcome);
     Ok(report)
 }
 
@@ -122,9 +123,9 @@ fn run_on<H: Host>(args: &SelftestArgs, options: Options, first: H, second: Opti
     let mut report = Report { options, ..Report::default() };
     let result = Job { args, stop, report: &mut report }.run(first, second);
     report.seconds = started.elapsed().as_secs_f64();
-    report.interrupted |= matches!(&result, Err(error) if error.is::<Interrupted>());
-    report.ok = result.is_ok() && !report.interrupted;
-    report.failure = result.err().filter(|error| !error.is::<Interrupted>()).map(|error| format!("{error:#}"));
+    let interrupted = report.outcome.interrupted || matches!(&result, Err(error) if error.is::<Interrupted>());
+    let failure = result.err().filter(|error| !error.is::<Interrupted>()).map(|error| format!("{error:#}"));
+    report.outcome = Outcome::new(failure, interrupted);
     report
 }
 
@@ -198,7 +199,7 @@ impl Job<'_> {
         let mut harness = Harness { devices, a, b, progress, seed, loses, connections: 0, first: 0 };
         let mut window = None;
         let result = self.exchange(&mut harness, &mut window);
-        self.report.interrupted = harness.progress.is_stopped();
+        self.report.outcome.interrupted = harness.progress.is_stopped();
         let Harness { mut devices, a, b, .. } = harness;
         let (name_a, name_b) = (a.name.clone(), b.name.clone());
         let ends = [
@@ -418,14 +419,14 @@ mod tests {
         let args = args(&[]);
         let config = DeviceConfig { grh_required: true, ..DeviceConfig::with_lid(9) };
         let report = run_on(&args, options(&args), card(config), None, Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
     }
 
     #[test]
     fn an_ethernet_port_passes_every_transfer() {
         let args = args(&[]);
         let report = run_on(&args, options(&args), card(DeviceConfig::with_lid(9).with_ethernet()), None, Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         assert_eq!(report.transfers.len(), 8);
         let text = report.to_string();
         assert!(text.contains("both sides, looped back through the port's own address"), "{text}");
@@ -435,7 +436,7 @@ mod tests {
     fn values_that_a_card_does_not_report_are_absent() {
         let args = args(&[]);
         let report = run_on(&args, options(&args), card(DeviceConfig::with_lid(9)), None, Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         let text = report.to_string();
         for word in ["retries", "wire ", "devices' time", "driver mistake"] {
             assert!(!text.contains(word), "{word} in\n{text}");
@@ -456,7 +457,7 @@ mod tests {
             (DeviceConfig { managed: true, ..DeviceConfig::default() }, "opensm"),
         ] {
             let report = run_on(&args, options(&args), card(config), None, Arc::default());
-            let failure = report.failure.unwrap();
+            let failure = report.outcome.failure.unwrap();
             assert!(failure.contains("0000:01:00.0: port 1") && failure.contains(remedy), "{failure}");
             assert!(report.transfers.is_empty() && report.window.is_none());
             assert_eq!(report.teardown.len(), 1);
@@ -470,7 +471,7 @@ mod tests {
         let host = card(config);
         let stop = host.1.clone();
         let report = run_on(&args, options(&args), host, None, stop);
-        assert_eq!((report.interrupted, report.ok, report.failure), (true, false, None));
+        assert_eq!((report.outcome.interrupted, report.outcome.ok, report.outcome.failure), (true, false, None));
         assert_eq!(report.teardown.len(), 1);
     }
 
@@ -479,7 +480,7 @@ mod tests {
         let args = args(&[]);
         let config = DeviceConfig { atomics: false, ..DeviceConfig::default() };
         let report = run_on(&args, options(&args), card(config), None, Arc::default());
-        assert!(report.ok, "{:?}", report.failure);
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         assert_eq!(report.transfers.len(), 6);
     }
 
@@ -494,10 +495,10 @@ mod tests {
             let host = Simulated::new("device a", world.add(DeviceConfig::with_lid(9)).unwrap());
             host.inner().with_device(|device| device.remove_after(writes));
             let report = run_on(&args, options(&args), host, None, Arc::default());
-            if report.ok {
+            if report.outcome.ok {
                 break;
             }
-            let failure = report.failure.unwrap();
+            let failure = report.outcome.failure.unwrap();
             assert!(failure.contains("device a") && failure.contains("the device is gone"), "after {writes} writes: {failure}");
             let took = Duration::from_nanos(world.now().as_nanos());
             assert!(took < Duration::from_secs(5), "after {writes} writes: {took:?}");

@@ -7,17 +7,14 @@ use serde::Serialize;
 
 use crate::device::attributes::{self, DeviceAttributes};
 use crate::device::{Device, Host};
+use crate::outcome::Outcome;
 
 /// Report of the self-test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether all operations succeeded.
-    pub ok: bool,
-    /// Whether Ctrl-C ended it early.
-    pub interrupted: bool,
-    /// Reason of a failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it ended; `ok` says that all operations succeeded.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Options of the command line.
     pub options: Options,
     /// The devices: one for each end, or one for both.
@@ -292,10 +289,12 @@ impl fmt::Display for Report {
         }
         let bytes: u64 = self.transfers.iter().map(|transfer| transfer.bytes).sum();
         let messages: u64 = self.transfers.iter().map(|transfer| transfer.messages).sum();
-        match &self.failure {
+        match &self.outcome.failure {
             // The reason is on standard error.
             Some(_) => writeln!(f, "FAILED"),
-            None if self.interrupted => writeln!(f, "interrupted: {messages} messages, {bytes} bytes until then, all as sent"),
+            None if self.outcome.interrupted => {
+                writeln!(f, "interrupted: {messages} messages, {bytes} bytes until then, all as sent")
+            }
             None => {
                 write!(f, "ok: {messages} messages, {bytes} bytes, every byte verified, in {:.2} s", self.seconds)?;
                 match self.simulated_seconds {
