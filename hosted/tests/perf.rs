@@ -94,6 +94,29 @@ fn performance_options_do_not_change_the_results() {
 }
 
 #[test]
+fn ethernet_ports_and_datagrams_are_measured() {
+    for args in [
+        &["--ethernet", "-g", "0"][..],
+        &["--ethernet", "-x", "3", "--address", "192.0.2.1", "--address", "192.0.2.2", "--vlan", "7"],
+        &["--ethernet", "--gid-index", "1", "--address", "2001:db8::1", "--device", "simulated"],
+        &["-g", "0"],
+    ] {
+        let report = json(&[&["-n", "50", "-s", "8,3000"], args].concat());
+        assert_eq!(rows(&report).len(), 12, "{args:?}");
+    }
+    for args in [&["-c", "ud"][..], &["--use-srq", "-q", "4"], &["-c", "ud", "--use-srq", "--ethernet", "-g", "0", "-e"]] {
+        let report = json(&[&["-n", "200"], args].concat());
+        let tests: Vec<_> = rows(&report).iter().map(|row| row["test"].as_str().unwrap()).collect();
+        assert_eq!(tests, ["send-lat", "send-bw"], "{args:?}");
+        assert_eq!(report["parameters"]["use_srq"], args.contains(&"--use-srq"));
+    }
+    let report = json(&["-c", "ud", "-a", "-n", "20"]);
+    assert_eq!(rows(&report).last().unwrap()["size"], 4096);
+    let got = succeed(&["-c", "ud", "--use-srq", "-n", "20"]);
+    assert!(got.contains("UD, 1 queue pair, tx-depth 128, post-list 1, a shared receive queue, polling"), "{got}");
+}
+
+#[test]
 fn defaults_depend_on_the_test() {
     let report = json(&["-n", "20"]);
     let tests: Vec<_> =
@@ -160,7 +183,7 @@ fn atomics_are_named_in_lower_case_too() {
 
 #[test]
 fn mistakes_are_refused_with_the_reason() {
-    let cases: [(&[&str], i32, &str); 19] = [
+    let cases: [(&[&str], i32, &str); 28] = [
         (&["-t", "512", "-T", "send-bw"], 2, "511 is the greatest"),
         (&["--device", "01:00.0", "--listen", ":99999"], 2, "\"99999\" is not a TCP port"),
         (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
@@ -179,6 +202,15 @@ fn mistakes_are_refused_with_the_reason() {
         (&["--device", "01:00.0", "--device", "simulated"], 2, "no wire to a card"),
         (&["--device", "01:00.0", "--device", "0000:02:00.0", "--listen"], 2, "take one --device"),
         (&["--listen"], 2, "need a card"),
+        (&["--ethernet"], 1, "port 1 is an Ethernet port, where every path needs a GID: give -g 0 for its link-local address"),
+        (&["--ethernet", "-g", "3"], 1, "GID 3 of port 1 has no entry: --address IP sets it"),
+        (&["--vlan", "5", "-g", "0"], 1, "port 1 is an InfiniBand port"),
+        (&["--address", "192.0.2.1"], 2, "give one for each"),
+        (&["--address", "192.0.2.1", "--address", "192.0.2.2", "--device", "simulated"], 2, "share its GID, give one for both"),
+        (&["--peer-mac", "02:00:5e:00:53:01"], 2, "both ends are in this process"),
+        (&["-c", "ud", "-T", "write-bw"], 2, "datagrams (UD) are sends alone; use -T send-lat,send-bw"),
+        (&["--use-srq", "-T", "write-bw"], 2, "leave --use-srq out"),
+        (&["-c", "ud", "-T", "send-bw", "-s", "4097"], 2, "one packet of at most 4096 bytes"),
         (&["--svg", "/nonexistent/perf.svg"], 2, "/nonexistent/perf.svg: No such file"),
     ];
     for (args, status, part) in cases {

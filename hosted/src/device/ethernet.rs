@@ -1,9 +1,10 @@
-//! What an end on an Ethernet port needs besides: an address of its own, which the command line sets, and the MAC address of its peer.
+//! The path between two ends: the GID of each, and on Ethernet ports an address of its own, which the command line sets, and the MAC
+//! address of its peer.
 
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use bareverbs::{AddressVector, Gid, GidEntry, GlobalRoute, LinkLayer, Mac, PortAttr};
+use bareverbs::{AddressVector, Gid, GidEntry, GlobalRoute, Lid, LinkLayer, Mac, PortAttr};
 use clap::Args;
 
 use super::bring_up::Device;
@@ -15,11 +16,15 @@ const LINK_LOCAL: u8 = 0;
 /// Hop limit of packets: the usual one of IP, since routers may be on the way.
 const HOP_LIMIT: u8 = 64;
 
-/// Options of Ethernet ports.
+/// Options of the path between two ends.
 #[derive(Clone, Debug, Default, Args)]
-pub struct EthernetArgs {
+pub struct PathArgs {
+    /// Index of the local GID. Packets then carry a GRH; both ends must give an index. An Ethernet port needs one, which is set
+    /// with --address; without, index 0 is the port's link-local address
+    #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index", visible_short_alias = 'x')]
+    pub gid_idx: Option<u8>,
     /// Ethernet port: IP address of this end, which is set as the GID of the given index. If both ends are in this process, given
-    /// once for each, the client first. Default: the link-local address of the port's MAC address, as index 0
+    /// once for each, the client first; on one device they share one. Default: the link-local address of the port's MAC address, as index 0
     #[arg(long, value_name = "IP")]
     pub address: Vec<IpAddr>,
     /// Ethernet port: VLAN that packets of the GID are tagged with
@@ -30,27 +35,26 @@ pub struct EthernetArgs {
     pub peer_mac: Option<Mac>,
 }
 
-impl EthernetArgs {
-    /// Returns the address that is set for an end: the first or the second of the command line.
+impl PathArgs {
+    /// Returns the address that is set for an end: the first or the second of the command line. Ends on one device have the same.
     pub fn of_end(&self, end: usize) -> EntryArgs {
-        EntryArgs { address: self.address.get(end).copied(), vlan: self.vlan }
+        EntryArgs { address: self.address.get(end).or(self.address.first()).copied(), vlan: self.vlan }
     }
 
-    /// Checks that the options are those of `ends` ends in this process.
+    /// Checks that the options are those of `ends` ends in this process, on `devices` devices.
     ///
     /// # Errors
     /// There are too many or too few addresses, or the MAC address of a peer that is in this process too: [`UsageError`].
-    pub fn check(&self, ends: usize) -> Result<(), UsageError> {
-        match (self.address.len(), ends) {
-            (0, _) | (1, 1) | (2, 2) => {}
-            (given, 1) => {
-                return Err(UsageError::new(format!("--address was given {given} times: one end is in this process")));
-            }
-            (given, _) => {
-                return Err(UsageError::new(format!(
-                    "--address was given {given} times: both ends are in this process, give one for each"
-                )));
-            }
+    pub fn check(&self, ends: usize, devices: usize) -> Result<(), UsageError> {
+        let given = self.address.len();
+        let why = match (given, ends, devices) {
+            (0, ..) | (1, _, 1) | (2, 2, 2) => None,
+            (_, 1, _) => Some("one end is in this process"),
+            (_, _, 1) => Some("both ends are on one device and share its GID, give one for both"),
+            _ => Some("both ends are in this process, give one for each"),
+        };
+        if let Some(why) = why {
+            return Err(UsageError::new(format!("--address was given {given} times: {why}")));
         }
         if ends == 2 && self.peer_mac.is_some() {
             return Err(UsageError::new(
@@ -71,7 +75,10 @@ pub struct EntryArgs {
 }
 
 /// Parses a MAC address of one port: six numbers of two hexadecimal digits, with colons between.
-fn mac(text: &str) -> Result<Mac, String> {
+///
+/// # Errors
+/// It is not that; the text says what is wrong.
+pub fn mac(text: &str) -> Result<Mac, String> {
     let mut bytes = [0; 6];
     let mut fields = text.split(':');
     for byte in &mut bytes {
@@ -139,12 +146,59 @@ impl<H: Host> Device<H> {
     }
 }
 
+/// The port of this end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalPort {
+    /// Index of its GID, if packets carry a GRH.
+    pub gid_idx: Option<u8>,
+    /// That GID; zero without an index.
+    pub gid: Gid,
+    /// MAC address of an Ethernet port.
+    pub mac: Option<Mac>,
+}
+
+/// The port of the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerPort {
+    /// LID of an InfiniBand port.
+    pub lid: Lid,
+    /// GID; `None` if the peer uses none.
+    pub gid: Option<Gid>,
+    /// MAC address of an Ethernet port, or of the router to it, if somebody has said it.
+    pub mac: Option<Mac>,
+}
+
+impl LocalPort {
+    /// Returns what the port is.
+    pub const fn link_layer(&self) -> LinkLayer {
+        if self.mac.is_some() { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
+    }
+
+    /// Returns the path to the port of the peer, of at most `hops` routers on InfiniBand.
+    ///
+    /// # Errors
+    /// One of the two uses a GID and the other does not, the two GIDs cannot reach each other, or nobody has said the peer's MAC
+    /// address; the error says what to give.
+    pub fn path_to(&self, peer: &PeerPort, hops: u8) -> Result<AddressVector> {
+        match (self.mac, self.gid_idx, peer.gid) {
+            (Some(_), Some(index), gid) => path(self.gid, index, gid.unwrap_or_default(), peer.mac),
+            (None, ..) if peer.mac.is_some() => bail!("--peer-mac: an InfiniBand port has no MAC addresses; leave it out"),
+            (_, _, None) => Ok(AddressVector { dlid: peer.lid, ..AddressVector::default() }),
+            (_, Some(sgid_index), Some(dgid)) => {
+                let grh = GlobalRoute { dgid, sgid_index, hop_limit: hops, ..GlobalRoute::default() };
+                Ok(AddressVector { dlid: peer.lid, grh: Some(grh), ..AddressVector::default() })
+            }
+            (_, None, Some(_)) => bail!("the peer uses a GID (-g): give an index here too"),
+        }
+    }
+}
+
 /// Returns the path from the GID of an Ethernet port, of an index, to that of a peer with this MAC address, or with the one in its
 /// link-local address.
 ///
 /// # Errors
 /// The two GIDs cannot reach each other, or nobody has said the peer's MAC address.
-pub fn path(local: Gid, sgid_index: u8, peer: Gid, peer_mac: Option<Mac>) -> Result<AddressVector> {
+fn path(local: Gid, sgid_index: u8, peer: Gid, peer_mac: Option<Mac>) -> Result<AddressVector> {
     let [ours, theirs] = [local, peer].map(Gid::ip);
     if local.is_ipv4() != peer.is_ipv4() {
         bail!("the peer has the address {theirs} and this end {ours}: give both ends a GID of IPv4, or both one of IPv6");
@@ -206,16 +260,24 @@ mod tests {
 
     #[test]
     fn addresses_are_as_many_as_the_ends_here() {
-        let args =
-            |count: usize, peer_mac| EthernetArgs { address: vec![IpAddr::from([192, 0, 2, 1]); count], vlan: None, peer_mac };
-        for (count, ends) in [(0, 1), (1, 1), (0, 2), (2, 2)] {
-            assert_eq!(args(count, None).check(ends), Ok(()), "{count} {ends}");
+        let args = |count: usize, peer_mac| PathArgs {
+            address: vec![IpAddr::from([192, 0, 2, 1]); count],
+            peer_mac,
+            ..PathArgs::default()
+        };
+        for (count, ends, devices) in [(0, 1, 1), (1, 1, 1), (0, 2, 2), (2, 2, 2), (0, 2, 1), (1, 2, 1)] {
+            assert_eq!(args(count, None).check(ends, devices), Ok(()), "{count} {ends} {devices}");
         }
-        for (count, ends) in [(2, 1), (1, 2), (3, 2)] {
-            let error = args(count, None).check(ends).unwrap_err().to_string();
-            assert!(error.contains(&format!("given {count} times")), "{error}");
+        for (count, ends, devices, why) in [
+            (2, 1, 1, "one end is in"),
+            (1, 2, 2, "one for each"),
+            (3, 2, 2, "one for each"),
+            (2, 2, 1, "one device and share its GID"),
+        ] {
+            let error = args(count, None).check(ends, devices).unwrap_err().to_string();
+            assert!(error.contains(&format!("given {count} times")) && error.contains(why), "{error}");
         }
-        assert!(args(2, Some(MAC)).check(2).is_err() && args(1, Some(MAC)).check(1).is_ok());
+        assert!(args(2, Some(MAC)).check(2, 2).is_err() && args(1, Some(MAC)).check(1, 1).is_ok());
     }
 
     #[test]

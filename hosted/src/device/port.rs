@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, bail};
-use bareverbs::{LinkLayer, PortAttr, WaitActiveError};
+use anyhow::{Context as _, Error, Result};
+use bareverbs::{PortAttr, WaitActiveError};
 
 use super::bring_up::Device;
 use super::host::Host;
@@ -59,20 +59,6 @@ impl<H: Host> Device<H> {
             (Err(error), None) => Err(Error::new(error)).with_context(|| host.name().to_string()),
         }
     }
-}
-
-/// Refuses an Ethernet port, for a command whose two ends exchange no MAC addresses.
-///
-/// # Errors
-/// It is an Ethernet port.
-pub fn check_infiniband(number: u8, port: &PortAttr) -> Result<()> {
-    if port.link_layer == LinkLayer::Ethernet {
-        bail!(
-            "port {number} is an Ethernet port (RoCEv2), over which this command does not run: `bareverbs selftest` does; or set \
-             its mode to InfiniBand"
-        );
-    }
-    Ok(())
 }
 
 /// Sleeps for one interval. The query before has itself raised an interrupt, so one wait may end at once.

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
 use crate::args::JsonArgs;
+use crate::device::ethernet::PathArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 use crate::peer_connection::DEFAULT_PORT;
@@ -33,8 +34,8 @@ pub struct PerfArgs {
     #[arg(long, short = 'p', default_value_t = DEFAULT_PORT)]
     pub port: u16,
 
-    /// Message sizes in bytes, for example 65536 or 64k, separated by commas [default: 2 for latency, 65536 for bandwidth;
-    /// always 8 for atomics]
+    /// Message sizes in bytes, for example 65536 or 64k, separated by commas [default: 2 for latency, 65536 for bandwidth,
+    /// 1024 with -c ud; always 8 for atomics]
     #[arg(long, short = 's', value_delimiter = ',', value_name = "BYTES", conflicts_with = "all", value_parser = parse_number::<u32>)]
     pub size: Vec<u32>,
     /// All powers of two from 2 bytes to 8 MiB as message sizes
@@ -64,7 +65,7 @@ pub struct PerfArgs {
     /// Both ends send in bandwidth tests; results are the sum
     #[arg(long, short = 'b')]
     pub bidirectional: bool,
-    /// Path MTU in bytes [default: the smaller active MTU of the two ports]
+    /// Path MTU in bytes [default: the smaller active MTU of the two ports]. With -c ud -a, datagrams are no longer
     #[arg(long, short = 'm', value_name = "BYTES")]
     pub mtu: Option<u32>,
     /// Requests for one completion in bandwidth tests [default: 100, at most half the depth; 1 above 8 KiB]
@@ -76,6 +77,10 @@ pub struct PerfArgs {
     /// Transport service
     #[arg(long = "connection", short = 'c', value_enum, default_value_t, value_name = "TRANSPORT")]
     pub connection: Transport,
+    /// The queue pairs of an end take receives from one shared receive queue, which has those of --rx-depth; for send-lat and
+    /// send-bw over rc and ud
+    #[arg(long = "use-srq", visible_alias = "use_srq")]
+    pub use_srq: bool,
     /// Maximum number of reads and atomics outstanding on each queue pair [default: the maximum of both devices]
     #[arg(long, short = 'o', value_name = "COUNT")]
     pub outs: Option<u8>,
@@ -100,6 +105,9 @@ pub struct PerfArgs {
     /// Prints nothing but errors
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,
+    /// The path between the ends.
+    #[command(flatten)]
+    pub path: PathArgs,
     /// What simulated devices are like.
     #[command(flatten)]
     pub simulation: SimulationArgs,
@@ -113,6 +121,8 @@ Examples:
   bareverbs perf --device 0000:01:00.0 -T write-bw -D 5   both ends on one card, five seconds
   bareverbs perf --device 01:00.0 --listen                the server
   bareverbs perf --device 01:00.0 --connect host -T send-lat -s 64
+  bareverbs perf --ethernet -g 0                          RoCEv2 between two simulated devices
+  bareverbs perf -c ud --use-srq -q 4 -T send-bw          datagrams, four queue pairs with one receive queue
 
 Latency is half the round trip for write and send, and the whole round trip for read and atomics.
 1 MiB/s is 1048576 bytes per second. Received data and the sums of atomics are verified after each test.";
@@ -135,10 +145,11 @@ impl PerfArgs {
         let all = self.all || (self.svg.is_some() && self.size.is_empty());
         let mut parameters = Parameters {
             tests: self.test.clone(),
-            sizes: if all { Parameters::all_sizes() } else { self.size.clone() },
+            sizes: if all { Parameters::all_sizes(self.connection, self.mtu) } else { self.size.clone() },
             iterations: self.iters,
             duration_ms: self.duration,
             transport: self.connection,
+            use_srq: self.use_srq,
             mtu: self.mtu,
             queue_pairs: self.qp,
             tx_depth: self.tx_depth,

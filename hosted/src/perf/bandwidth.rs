@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, PostSendError, Provider, Remote, SendBatch, SendFlags, SendWr, Sge, WcData, WcStatus};
+use bareverbs::{
+    Completion, Destination, PostSendError, Provider, QpHandle, QpType, Remote, SendBatch, SendFlags, SendWr, Sge, WcData,
+    WcStatus,
+};
 
 use super::buffer_layout::BufferLayout;
 use super::end::{PerfEnd, RECV_CQ, SEND_CQ, failed_completion, stream};
-use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Verb};
+use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Transport, Verb};
 use super::report::Row;
 use crate::data_pattern::Pattern;
 use crate::device::{Host, Role};
@@ -47,8 +50,12 @@ struct QueuePair {
     received: u64,
     /// The peer's slot of the next message.
     next_slot: usize,
-    /// The peer's slot of the last message in each local slot, `usize::MAX` for none.
-    source_slots: Vec<usize>,
+    /// Of the last message in each local slot, the queue pair that received it and the peer's slot.
+    sources: Vec<Option<(usize, usize)>>,
+    /// Names it in completions.
+    handle: QpHandle,
+    /// Where its datagrams go, unless it is connected.
+    to: Option<Destination>,
     /// Number of messages that the peer has received, according to its last credit.
     credited: u64,
     /// Number of messages received up to the last credit sent.
@@ -109,19 +116,29 @@ impl QueuePair {
 
 /// Operation of the requests of a test, as a type, so that posting has no branch on it.
 trait Request {
-    /// Posts the request of a message. `bytes` is the inline payload.
-    fn post<P: Provider>(batch: &mut SendBatch<'_, P>, next: &NextMessage, bytes: &[u8]) -> Result<(), PostSendError>;
+    /// Posts the request of a message. `bytes` is the inline payload, `to` where a datagram goes.
+    fn post<P: Provider>(
+        batch: &mut SendBatch<'_, P>,
+        next: &NextMessage,
+        bytes: &[u8],
+        to: Option<&Destination>,
+    ) -> Result<(), PostSendError>;
     /// Whether every message has the same remote address.
     const FIXED: bool = false;
 }
 
 macro_rules! requests {
-    ($($name:ident($batch:ident, $next:pat, $bytes:pat) $(fixed $fixed:literal)? => $posted:expr;)+) => {$(
+    ($($name:ident($batch:ident, $next:pat, $bytes:pat, $to:pat) $(fixed $fixed:literal)? => $posted:expr;)+) => {$(
         struct $name;
 
         impl Request for $name {
             #[inline(always)]
-            fn post<P: Provider>($batch: &mut SendBatch<'_, P>, $next: &NextMessage, $bytes: &[u8]) -> Result<(), PostSendError> {
+            fn post<P: Provider>(
+                $batch: &mut SendBatch<'_, P>,
+                $next: &NextMessage,
+                $bytes: &[u8],
+                $to: Option<&Destination>,
+            ) -> Result<(), PostSendError> {
                 $posted
             }
 
@@ -130,18 +147,25 @@ macro_rules! requests {
     )+};
 }
 
+/// What is wrong with a queue pair for datagrams that has nowhere to send them.
+const NOWHERE: PostSendError = PostSendError::Destination { qp_type: QpType::Ud };
+
 requests! {
-    Write(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) =>
+    Write(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _, _) =>
         batch.post(&SendWr::write(remote, &[sge]).id(wr_id).with(flags));
-    WriteInline(batch, &NextMessage { wr_id, flags, remote, .. }, bytes) =>
+    WriteInline(batch, &NextMessage { wr_id, flags, remote, .. }, bytes, _) =>
         batch.post(&SendWr::write(remote, bytes).id(wr_id).with(flags));
-    Send(batch, &NextMessage { wr_id, flags, sge, .. }, _) => batch.post(&SendWr::send(&[sge]).id(wr_id).with(flags));
-    SendInline(batch, &NextMessage { wr_id, flags, .. }, bytes) => batch.post(&SendWr::send(bytes).id(wr_id).with(flags));
-    Read(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) =>
+    Send(batch, &NextMessage { wr_id, flags, sge, .. }, _, _) => batch.post(&SendWr::send(&[sge]).id(wr_id).with(flags));
+    SendInline(batch, &NextMessage { wr_id, flags, .. }, bytes, _) => batch.post(&SendWr::send(bytes).id(wr_id).with(flags));
+    SendTo(batch, &NextMessage { wr_id, flags, sge, .. }, _, to) =>
+        batch.post(&SendWr::send_to(to.ok_or(NOWHERE)?, &[sge]).id(wr_id).with(flags));
+    SendToInline(batch, &NextMessage { wr_id, flags, .. }, bytes, to) =>
+        batch.post(&SendWr::send_to(to.ok_or(NOWHERE)?, bytes).id(wr_id).with(flags));
+    Read(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _, _) =>
         batch.post(&SendWr::read(remote, &[sge]).id(wr_id).with(flags));
-    FetchAdd(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _) fixed true =>
+    FetchAdd(batch, &NextMessage { wr_id, flags, sge, remote, .. }, _, _) fixed true =>
         batch.post(&SendWr::fetch_add(remote, sge, 1).id(wr_id).with(flags));
-    CompareSwap(batch, &NextMessage { wr_id, flags, sge, remote, number, .. }, _) fixed true =>
+    CompareSwap(batch, &NextMessage { wr_id, flags, sge, remote, number, .. }, _, _) fixed true =>
         batch.post(&SendWr::compare_swap(remote, sge, number, number.wrapping_add(1)).id(wr_id).with(flags));
 }
 
@@ -152,6 +176,8 @@ enum Operation {
     WriteInline,
     Send,
     SendInline,
+    SendTo,
+    SendToInline,
     Read,
     FetchAdd,
     CompareSwap,
@@ -171,6 +197,8 @@ pub(super) struct Bandwidth {
     sends: bool,
     /// Whether messages consume receives.
     receives: bool,
+    /// Whether the queue pairs take their receives from one queue.
+    use_srq: bool,
     /// Whether this end waits for completion events.
     events: bool,
     depth: u64,
@@ -208,9 +236,12 @@ impl Bandwidth {
         let receives = verb == Verb::Send;
         let queues = end.queues()?;
         let is_inline = point.size <= queues.inline;
+        let is_datagram = parameters.transport == Transport::Ud;
         let operation = match (verb, is_inline, parameters.atomic) {
             (Verb::Write, false, _) => Operation::Write,
             (Verb::Write, true, _) => Operation::WriteInline,
+            (Verb::Send, false, _) if is_datagram => Operation::SendTo,
+            (Verb::Send, true, _) if is_datagram => Operation::SendToInline,
             (Verb::Send, false, _) => Operation::Send,
             (Verb::Send, true, _) => Operation::SendInline,
             (Verb::Read, ..) => Operation::Read,
@@ -236,12 +267,13 @@ impl Bandwidth {
             End::Iterations(count) => count,
             End::Duration(_) => u64::MAX,
         };
-        let rx_depth = u64::from(parameters.rx_depth);
+        let rx_depth = u64::from(parameters.receives_each());
         let (depth, post_list) = (parameters.tx_depth, parameters.post_list);
         // A list is posted only if all of it fits, so a signaled request must complete while less than a list fits.
         let cq_mod = parameters.cq_mod(point.size).min(depth - post_list + 1);
         let mut queue_pairs = Vec::with_capacity(layout.queue_pairs);
-        for index in 0..end.endpoint.qps().len() {
+        let handles: Vec<_> = end.endpoint.qps().iter().map(|qp| qp.handle()).collect();
+        for (index, handle) in handles.into_iter().enumerate() {
             let (out, incoming) = (layout.tx(index, 0), layout.rx(index, 0));
             // An RDMA read fetches from the peer's send slots into the receive slots here.
             let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
@@ -257,16 +289,19 @@ impl Bandwidth {
                 out,
                 received: 0,
                 next_slot: 0,
-                source_slots: vec![usize::MAX; layout.slots],
+                sources: vec![None; layout.slots],
+                handle,
+                to: end.destination(index),
                 credited: 0,
                 credit_sent: 0,
                 credit_in_flight: false,
             });
             if receives {
-                for count in 0..parameters.rx_depth + CREDITS {
+                for count in 0..parameters.receives_each() + CREDITS {
                     let slot = count as usize % layout.slots;
                     let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | slot as u64;
-                    end.endpoint.post_receive(index, wr_id, layout.rx(index, slot), layout.size)?;
+                    let (at, len) = layout.receive(index, slot);
+                    end.endpoint.post_receive(index, wr_id, at, len)?;
                 }
             }
         }
@@ -280,6 +315,7 @@ impl Bandwidth {
             lkey: end.endpoint.sge(0, layout.size),
             sends,
             receives,
+            use_srq: parameters.use_srq,
             events: parameters.events,
             depth: depth.into(),
             cq_mod,
@@ -348,6 +384,8 @@ impl Bandwidth {
                 Operation::WriteInline => self.post::<WriteInline, H>(end),
                 Operation::Send => self.post::<Send, H>(end),
                 Operation::SendInline => self.post::<SendInline, H>(end),
+                Operation::SendTo => self.post::<SendTo, H>(end),
+                Operation::SendToInline => self.post::<SendToInline, H>(end),
                 Operation::Read => self.post::<Read, H>(end),
                 Operation::FetchAdd => self.post::<FetchAdd, H>(end),
                 Operation::CompareSwap => self.post::<CompareSwap, H>(end),
@@ -399,7 +437,7 @@ impl Bandwidth {
                 for _ in 0..count {
                     let next = queue_pair.next(index, &template);
                     let bytes = inline.get(next.at..next.at.wrapping_add(size)).unwrap_or_default();
-                    R::post(&mut batch, &next, bytes).context("post of a request")?;
+                    R::post(&mut batch, &next, bytes, queue_pair.to.as_ref()).context("post of a request")?;
                 }
             }
         }
@@ -445,7 +483,13 @@ impl Bandwidth {
             if completion.status != WcStatus::Success {
                 return Err(failed_completion(&completion));
             }
-            let (index, slot) = ((completion.wr_id >> QUEUE_PAIR_SHIFT) as usize, (completion.wr_id & COUNT) as usize);
+            let (ring, slot) = ((completion.wr_id >> QUEUE_PAIR_SHIFT) as usize, (completion.wr_id & COUNT) as usize);
+            // Any queue pair takes a receive of a shared queue.
+            let index = if self.use_srq {
+                self.queue_pairs.iter().position(|queue_pair| queue_pair.handle == completion.qp).unwrap_or(usize::MAX)
+            } else {
+                ring
+            };
             let Some(queue_pair) = self.queue_pairs.get_mut(index) else {
                 bail!("a completion of receive {:#x}, which was not posted", completion.wr_id)
             };
@@ -461,20 +505,21 @@ impl Bandwidth {
                 }
                 queue_pair.send_limit = self.rx_depth + queue_pair.credited;
             } else {
-                if completion.byte_len as usize != self.layout.size {
+                if completion.byte_len as usize != self.layout.area + self.layout.size {
                     bail!("a message of {} bytes arrived on queue pair {index}", completion.byte_len);
                 }
                 queue_pair.received += 1;
-                if let Some(source) = queue_pair.source_slots.get_mut(slot) {
-                    *source = queue_pair.next_slot;
-                }
+                let source = (index, queue_pair.next_slot);
                 queue_pair.next_slot += 1;
                 if queue_pair.next_slot == self.layout.slots {
                     queue_pair.next_slot = 0;
                 }
+                if let Some(place) = self.queue_pairs.get_mut(ring).and_then(|ring| ring.sources.get_mut(slot)) {
+                    *place = Some(source);
+                }
             }
-            let at = self.layout.rx(index, slot);
-            end.endpoint.post_receive(index, completion.wr_id, at, self.layout.size)?;
+            let (at, len) = self.layout.receive(ring, slot);
+            end.endpoint.post_receive(ring, completion.wr_id, at, len)?;
             self.send_credit(index, end)?;
         }
         Ok(taken != 0)
@@ -493,7 +538,11 @@ impl Bandwidth {
         queue_pair.credit_sent = queue_pair.received;
         queue_pair.credit_in_flight = true;
         let (wr_id, imm) = (CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, (queue_pair.received as u32).to_be_bytes());
-        let credit = SendWr::send_with_imm(&[] as &[Sge], imm).id(wr_id).signaled();
+        let credit = match &queue_pair.to {
+            Some(to) => SendWr::send_to_with_imm(to, &[] as &[Sge], imm),
+            None => SendWr::send_with_imm(&[] as &[Sge], imm),
+        };
+        let credit = credit.id(wr_id).signaled();
         end.endpoint.qp(index)?.send().post(&credit).context("post of a credit")
     }
 
@@ -551,10 +600,11 @@ impl Bandwidth {
                             .with_context(|| format!("slot {slot} of queue pair {index}"))?;
                     }
                 }
-                Operation::Send | Operation::SendInline => {
-                    for (slot, &from) in queue_pair.source_slots.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
+                Operation::Send | Operation::SendInline | Operation::SendTo | Operation::SendToInline => {
+                    for (slot, source) in queue_pair.sources.iter().enumerate() {
+                        let &Some((sender, from)) = source else { continue };
                         end.endpoint
-                            .verify(layout.rx(index, slot), layout.size, pattern(seed, self.role.other(), index, from))
+                            .verify(layout.rx(index, slot), layout.size, pattern(seed, self.role.other(), sender, from))
                             .with_context(|| format!("receive slot {slot} of queue pair {index}"))?;
                     }
                 }

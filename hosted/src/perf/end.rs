@@ -1,18 +1,19 @@
 //! The verbs objects of one end: a memory region for all measurements, the queues of each measurement, and the peer's memory.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, DmaBuffer as _, Lid, Mtu, PollCqError, Provider as _, Psn, QpAttr, QpCap, QpState,
-    QpType, Qpn, Remote, Rkey, WcStatus,
+    Access, Completion, Destination, DmaBuffer as _, Gid, Lid, LinkLayer, Mac, Mtu, PollCqError, Provider as _, Psn, Qkey,
+    QpAttr, QpCap, QpState, QpType, Qpn, Remote, Rkey, WcStatus,
 };
 
 use super::buffer_layout::BufferLayout;
 use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
-use crate::device::port::check_infiniband;
+use crate::device::ethernet::{self, EntryArgs, LocalPort, PeerPort};
 use crate::device::{Device, Endpoint, Host, Role, SEND_BLOCKS};
 
 /// Port of each device.
@@ -26,6 +27,10 @@ const SIMULATED_MEMORY: u64 = 8 << 30;
 const LATENCY_DEPTH: u32 = 32;
 /// Requests for one completion in latency tests on one queue pair, low enough that the queue never fills.
 pub(super) const LATENCY_INTERVAL: u32 = LATENCY_DEPTH / 4;
+/// Q_Key of datagrams, that of perftest and of the `ibv_*_pingpong` tools.
+const QKEY: Qkey = Qkey::new(0x1111_1111);
+/// Hop limit of packets with a GRH, as in perftest.
+const HOPS: u8 = 0xff;
 /// Places of the completion queues of a measurement in its [`Endpoint`].
 pub(super) const SEND_CQ: usize = 0;
 pub(super) const RECV_CQ: usize = 1;
@@ -54,11 +59,27 @@ impl PeerMemory {
     }
 }
 
+/// What the command line says of the path of one end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EndPath {
+    /// Index of its GID.
+    pub(super) gid_idx: Option<u8>,
+    /// What is set there.
+    pub(super) entry: EntryArgs,
+    /// MAC address of the router to the peer. Without it, that which the peer says.
+    pub(super) peer_mac: Option<Mac>,
+}
+
 /// The verbs objects of one end.
 pub(super) struct PerfEnd<H: Host> {
     pub(super) endpoint: Endpoint<H>,
     lid: Lid,
+    port: LocalPort,
+    /// MAC address of the router to the peer, if there is one.
+    peer_mac: Option<Mac>,
     mtu: Mtu,
+    /// Where the datagrams of each queue pair go.
+    destinations: Vec<Destination>,
     queues: Option<Queues>,
     peer: Option<PeerMemory>,
 }
@@ -68,10 +89,18 @@ impl<H: Host> PerfEnd<H> {
     ///
     /// # Errors
     /// The port is down, the device does not support the parameters, or there is not enough memory.
-    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, local_ends: u64, stop: &AtomicBool) -> Result<Self> {
+    pub(super) fn new(
+        device: &mut Device<H>,
+        parameters: &Parameters,
+        path: EndPath,
+        local_ends: u64,
+        stop: &AtomicBool,
+    ) -> Result<Self> {
         check_device(device, parameters)?;
-        let port = device.active_port(PORT, false, stop)?;
-        check_infiniband(PORT, &port)?;
+        let attr = device.active_port(PORT, false, stop)?;
+        let gid = device.local_gid(PORT, &attr, path.gid_idx, path.entry)?;
+        let mac = (attr.link_layer == LinkLayer::Ethernet).then_some(attr.mac);
+        let port = LocalPort { gid_idx: path.gid_idx, gid, mac };
         let length = parameters.points().iter().map(|&point| BufferLayout::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);
@@ -80,7 +109,16 @@ impl<H: Host> PerfEnd<H> {
         check_memory(needed, device.host.simulated().is_some(), memory_available())?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let endpoint = Endpoint::new(device, length, access)?;
-        Ok(Self { endpoint, lid: port.lid, mtu: port.active_mtu, queues: None, peer: None })
+        Ok(Self {
+            endpoint,
+            lid: attr.lid,
+            port,
+            peer_mac: path.peer_mac,
+            mtu: attr.active_mtu,
+            destinations: Vec::new(),
+            queues: None,
+            peer: None,
+        })
     }
 
     /// Creates the queues of a measurement. Returns what the peer needs to connect.
@@ -96,6 +134,9 @@ impl<H: Host> PerfEnd<H> {
         // Each request has a completion queue entry, so that no moderation can overrun the queue.
         let send_cq = self.endpoint.create_cq(device, (queue_pairs * (depth + 1)).next_power_of_two())?;
         let recv_cq = self.endpoint.create_cq(device, (queue_pairs * receives).next_power_of_two().max(1))?;
+        if parameters.use_srq {
+            self.endpoint.create_srq(device, queue_pairs * receives)?;
+        }
         let mut queues = Queues { psns: Vec::new(), inline, armed: false };
         let mut numbers = Vec::new();
         let cap = capacities(parameters, point.test, inline);
@@ -107,6 +148,8 @@ impl<H: Host> PerfEnd<H> {
         }
         let connection = Connection {
             lid: self.lid.get(),
+            gid: self.port.gid_idx.map(|_| Ipv6Addr::from(self.port.gid.0)),
+            mac: self.port.mac.map(|mac| mac.to_string()),
             mtu: self.mtu.bytes(),
             max_dest_rd_atomic: attr.max_qp_rd_atom,
             queue_pairs: numbers,
@@ -130,21 +173,36 @@ impl<H: Host> PerfEnd<H> {
         peer: &Connection,
     ) -> Result<()> {
         let attr = *device.verbs.query_device();
-        check_connection(peer, parameters, BufferLayout::new(parameters, point).total())?;
+        check_connection(peer, parameters, self.port.link_layer(), BufferLayout::new(parameters, point).total())?;
         let theirs = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == peer.mtu);
         let theirs = theirs.with_context(|| format!("the peer's port has an MTU of {} bytes", peer.mtu))?;
         let path_mtu = parameters.path_mtu().unwrap_or(self.mtu.min(theirs));
         let access = match parameters.transport {
             Transport::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             Transport::Uc => Access::REMOTE_WRITE,
+            Transport::Ud => Access::empty(),
         };
+        if parameters.transport == Transport::Ud && point.size > path_mtu.bytes() {
+            let most = path_mtu.bytes();
+            bail!(
+                "a message of {} bytes is no datagram of a path with an MTU of {most}: give -s {most}, or -m {most} with -a",
+                point.size
+            );
+        }
+        let theirs = peer.mac.as_deref().map(ethernet::mac).transpose();
+        let theirs = theirs.map_err(|wrong| anyhow::anyhow!("the peer's MAC address: {wrong}"))?;
+        let to =
+            PeerPort { lid: Lid::new(peer.lid), gid: peer.gid.map(|gid| Gid(gid.octets())), mac: self.peer_mac.or(theirs) };
+        let av = self.port.path_to(&to, HOPS)?;
+        self.destinations.clear();
         let outs = |most: u8| parameters.outs.map_or(most, |outs| outs.min(most)).max(1);
         let queues = self.queues.as_ref().context("no queues")?;
         for (queue_pair, (&psn, &(dest_qpn, rq_psn))) in queues.psns.iter().zip(&peer.queue_pairs).enumerate() {
             let attr = QpAttr {
                 port_num: PORT,
                 access,
-                av: AddressVector { dlid: Lid::new(peer.lid), ..AddressVector::default() },
+                qkey: QKEY,
+                av,
                 path_mtu,
                 dest_qpn: Qpn::new(dest_qpn),
                 sq_psn: psn,
@@ -156,6 +214,10 @@ impl<H: Host> PerfEnd<H> {
                 ..QpAttr::default()
             };
             self.endpoint.connect(device, queue_pair, &attr)?;
+            if parameters.transport == Transport::Ud {
+                let ah = self.endpoint.create_ah(device, PORT, &av)?;
+                self.destinations.push(Destination { ah, remote_qpn: Qpn::new(dest_qpn), remote_qkey: QKEY });
+            }
         }
         self.peer = Some(PeerMemory { addr: peer.addr, rkey: Rkey::new(peer.rkey) });
         Ok(())
@@ -184,6 +246,11 @@ impl<H: Host> PerfEnd<H> {
     /// No measurement is open.
     pub(super) fn queues(&self) -> Result<&Queues> {
         self.queues.as_ref().context("no queues")
+    }
+
+    /// Returns where the datagrams of a queue pair go. `None` for a connected one.
+    pub(super) fn destination(&self, queue_pair: usize) -> Option<Destination> {
+        self.destinations.get(queue_pair).copied()
     }
 
     /// Returns the memory of the peer.
@@ -328,13 +395,14 @@ const fn depth(parameters: &Parameters, test: Test) -> u32 {
 
 /// Returns the number of receives of a queue pair, including those for credits.
 fn receives(parameters: &Parameters, test: Test) -> u32 {
-    if test.verb() == Verb::Send { parameters.rx_depth + CREDITS } else { 0 }
+    if test.verb() == Verb::Send { parameters.receives_each() + CREDITS } else { 0 }
 }
 
 const fn qp_type(parameters: &Parameters) -> QpType {
     match parameters.transport {
         Transport::Rc => QpType::Rc,
         Transport::Uc => QpType::Uc,
+        Transport::Ud => QpType::Ud,
     }
 }
 
@@ -350,8 +418,13 @@ fn capacities(parameters: &Parameters, test: Test, inline: u32) -> QpCap {
     }
 }
 
-/// Checks the peer's queue pairs and memory.
-fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -> Result<()> {
+/// Checks the peer's port, queue pairs and memory; this end's port is of this kind.
+fn check_connection(peer: &Connection, parameters: &Parameters, ours: LinkLayer, length: usize) -> Result<()> {
+    let kind = |is_ethernet| if is_ethernet { "an Ethernet port" } else { "an InfiniBand port" };
+    let (is_ethernet, theirs) = (ours == LinkLayer::Ethernet, peer.mac.is_some());
+    if is_ethernet != theirs {
+        bail!("the peer has {} and this end {}, and no wire joins the two", kind(theirs), kind(is_ethernet));
+    }
     let queue_pairs = usize::from(parameters.queue_pairs);
     if peer.queue_pairs.len() != queue_pairs {
         bail!("the peer made {} queue pairs instead of {queue_pairs}", peer.queue_pairs.len());
@@ -368,7 +441,7 @@ fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -
             bail!("the peer gave the number {qpn:#x} for two queue pairs");
         }
     }
-    if peer.lid == 0 || peer.lid >= 0xc000 {
+    if !is_ethernet && (peer.lid == 0 || peer.lid >= 0xc000) {
         bail!("the peer's LID, {:#x}, is not a unicast LID", peer.lid);
     }
     if peer.length < length as u64 || peer.addr.checked_add(peer.length).is_none() {
@@ -397,6 +470,8 @@ mod tests {
         let parameters = Parameters { queue_pairs: 2, ..Parameters::default() };
         let good = Connection {
             lid: 1,
+            gid: None,
+            mac: None,
             mtu: 4096,
             max_dest_rd_atomic: 16,
             queue_pairs: vec![(2, 0), (0xff_fffe, 0xff_ffff)],
@@ -404,7 +479,17 @@ mod tests {
             addr: 0x1000,
             length: 4096,
         };
-        assert!(check_connection(&good, &parameters, 4096).is_ok());
+        let check = |peer: &Connection, ours| check_connection(peer, &parameters, ours, 4096);
+        assert!(check(&good, LinkLayer::InfiniBand).is_ok());
+        let ethernet = Connection { lid: 0, mac: Some("02:00:5e:00:53:01".into()), ..good.clone() };
+        assert!(check(&ethernet, LinkLayer::Ethernet).is_ok());
+        for (peer, ours, part) in [
+            (&ethernet, LinkLayer::InfiniBand, "the peer has an Ethernet port and this end an InfiniBand port"),
+            (&good, LinkLayer::Ethernet, "the peer has an InfiniBand port and this end an Ethernet port"),
+        ] {
+            let error = check(peer, ours).unwrap_err().to_string();
+            assert!(error.starts_with(part), "{error}");
+        }
         for (change, part) in [
             (Connection { queue_pairs: vec![(1, 0)], ..good.clone() }, "1 queue pairs instead of 2"),
             (Connection { queue_pairs: vec![(1, 0), (1 << 24, 0)], ..good.clone() }, "24 bits"),
@@ -418,7 +503,7 @@ mod tests {
             (Connection { length: 4095, ..good.clone() }, "4096 are needed"),
             (Connection { addr: u64::MAX - 5, ..good }, "needed"),
         ] {
-            let error = check_connection(&change, &parameters, 4096).unwrap_err().to_string();
+            let error = check(&change, LinkLayer::InfiniBand).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

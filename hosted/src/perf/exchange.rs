@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::report::Row;
 use crate::peer_connection::is_transient;
 
 /// Version of the protocol, which must be the same at both ends.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Name of the protocol in the first message.
 pub(super) const PROTOCOL: &str = "bareverbs-perf";
 /// Maximum length of a line in bytes.
@@ -74,8 +75,14 @@ pub(super) enum Message {
 /// Queue pairs and memory of an end, as its peer needs them to connect and to address the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Connection {
-    /// LID of the port.
+    /// LID of the port; 0 on Ethernet.
     pub lid: u16,
+    /// GID, if this end uses one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<Ipv6Addr>,
+    /// MAC address of an Ethernet port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
     /// MTU of the port in bytes.
     pub mtu: u32,
     /// Maximum number of reads and atomics outstanding as target.
@@ -354,7 +361,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::perf::parameters::Test;
+    use crate::perf::parameters::{Test, Transport};
 
     fn pair() -> (StreamLink<UnixStream>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -364,6 +371,8 @@ mod tests {
     fn connection() -> Connection {
         Connection {
             lid: 7,
+            gid: Some("fe80::1".parse().unwrap()),
+            mac: Some("02:00:5e:00:53:01".into()),
             mtu: 4096,
             max_dest_rd_atomic: 16,
             queue_pairs: vec![(9, 1), (10, 2)],
@@ -377,7 +386,11 @@ mod tests {
     fn every_message_is_parsed_as_it_was_sent() {
         let (left, right) = UnixStream::pair().unwrap();
         let (mut left, mut right) = (StreamLink::new(left).unwrap(), StreamLink::new(right).unwrap());
-        let parameters = Parameters { tests: Test::ALL.to_vec(), sizes: Parameters::all_sizes(), ..Parameters::default() };
+        let parameters = Parameters {
+            tests: Test::ALL.to_vec(),
+            sizes: Parameters::all_sizes(Transport::Rc, None),
+            ..Parameters::default()
+        };
         let messages = [
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters)) },
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None },

@@ -90,8 +90,9 @@ impl Latency {
         let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
         if verb == Verb::Send {
             for index in 0..queue_pairs {
-                for _ in 0..parameters.rx_depth {
-                    end.endpoint.post_receive(index, index as u64, incoming, layout.size)?;
+                let (at, len) = layout.receive(0, 0);
+                for _ in 0..parameters.receives_each() {
+                    end.endpoint.post_receive(index, index as u64, at, len)?;
                 }
             }
         }
@@ -241,13 +242,13 @@ impl Latency {
         if completion.status != WcStatus::Success {
             return Err(failed_completion(completion));
         }
-        if completion.byte_len as usize != self.layout.size {
+        if completion.byte_len as usize != self.layout.area + self.layout.size {
             bail!("a message of {} bytes arrived", completion.byte_len);
         }
         self.count_received(end)?;
         // The answer is posted before the receive, because the time until the answer is measured.
-        let at = self.layout.rx(0, 0);
-        end.endpoint.post_receive(completion.wr_id as usize, completion.wr_id, at, self.layout.size)?;
+        let (at, len) = self.layout.receive(0, 0);
+        end.endpoint.post_receive(completion.wr_id as usize, completion.wr_id, at, len)?;
         Ok(true)
     }
 
@@ -292,9 +293,13 @@ impl Latency {
         }
         let payload = if self.inline.is_empty() { Payload::Sges(&self.sges) } else { Payload::Inline(&self.inline) };
         let [sge] = self.sges;
+        let to = end.destination(self.queue_pair);
         let op = match (self.verb, self.atomic) {
             (Verb::Write, _) => SendOp::Write { payload, remote },
-            (Verb::Send, _) => SendOp::Send { payload },
+            (Verb::Send, _) => match &to {
+                Some(to) => SendOp::SendTo { to, payload },
+                None => SendOp::Send { payload },
+            },
             (Verb::Read, _) => SendOp::Read { sges: &self.sges, remote },
             (Verb::Atomic, Atomic::FetchAndAdd) => SendOp::FetchAdd { sge, remote, add: 1 },
             (Verb::Atomic, Atomic::CmpAndSwap) => {

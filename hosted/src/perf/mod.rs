@@ -30,12 +30,13 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
-use self::end::PORT;
+use self::end::{EndPath, PORT};
 use self::exchange::{LocalLink, StreamLink};
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
 use self::report::Report;
 use self::session::{Session, Step};
+use crate::device::ethernet::PathArgs;
 use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
 use crate::device::simulation_args::SimulationArgs;
@@ -61,6 +62,7 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     let placement = Placement::new(args)?;
     let parameters = args.parameters()?;
     placement.check(&parameters)?;
+    args.path.check(placement.ends(), placement.devices()).map_err(|mistake| mistake.to_string())?;
     match placement {
         Placement::Simulated(count) => args.simulation.check(count as u16),
         _ => args.simulation.refuse(),
@@ -69,7 +71,13 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     // A file that cannot be written is an error before the measurement, which may take minutes.
     let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
     let report = Report { clock_ns: clock_ns(), ..Report::default() };
-    let mut job = Job { stop, simulation: &args.simulation, has_progress_line: !args.output.json && !args.quiet, report };
+    let mut job = Job {
+        stop,
+        simulation: &args.simulation,
+        path: &args.path,
+        has_progress_line: !args.output.json && !args.quiet,
+        report,
+    };
     let result = job.run(placement, parameters);
     let mut report = job.report;
     let interrupted = report.outcome.interrupted || matches!(&result, Err(error) if error.is::<Interrupted>());
@@ -140,6 +148,23 @@ impl Placement {
 }
 
 impl Placement {
+    /// Returns how many of the two ends are in this process.
+    const fn ends(&self) -> usize {
+        match self {
+            Self::Simulated(_) | Self::Pci(..) => 2,
+            Self::Listen(..) | Self::Connect(..) => 1,
+        }
+    }
+
+    /// Returns how many devices they use.
+    const fn devices(&self) -> usize {
+        match self {
+            Self::Simulated(count) => *count,
+            Self::Pci(_, Some(_)) => 2,
+            Self::Pci(_, None) | Self::Listen(..) | Self::Connect(..) => 1,
+        }
+    }
+
     /// Checks that the devices have enough queue pairs for the ends.
     fn check(&self, parameters: &Parameters) -> Result<(), String> {
         let is_shared = matches!(self, Self::Simulated(1) | Self::Pci(_, None));
@@ -166,6 +191,7 @@ fn clock_ns() -> f64 {
 struct Job<'a> {
     stop: &'a Arc<AtomicBool>,
     simulation: &'a SimulationArgs,
+    path: &'a PathArgs,
     has_progress_line: bool,
     report: Report,
 }
@@ -203,6 +229,12 @@ impl Job<'_> {
         }
     }
 
+    /// Returns the path of an end: the client is the first if both are here.
+    fn end_path(&self, end: usize) -> EndPath {
+        let PathArgs { gid_idx, peer_mac, .. } = *self.path;
+        EndPath { gid_idx, entry: self.path.of_end(end), peer_mac }
+    }
+
     fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
         self.report.devices.push(host.name().into());
         Device::bring_up(host, self.stop)
@@ -229,9 +261,9 @@ impl Job<'_> {
         let (client_link, server_link) = LocalLink::pair();
         let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));
         self.report.parameters = Some(parameters.clone());
-        let client = Session::client(client_link, parameters, Arc::clone(self.stop), progress)?;
+        let client = Session::client(client_link, parameters, self.end_path(0), Arc::clone(self.stop), progress)?;
         // Only the client reacts to Ctrl-C; it then ends the server.
-        let server = Session::server(server_link, Arc::default(), ProgressLine::none());
+        let server = Session::server(server_link, self.end_path(1), Arc::default(), ProgressLine::none());
         let mut ends = [client, server];
         let result = step_both(&mut devices, &mut ends);
         let [client, _] = &ends;
@@ -248,8 +280,12 @@ impl Job<'_> {
             output::report(format_args!("waiting for a client at {}", listener.local_addr()?));
         }
         let stream = listener.accept(None, &mut Wait::new(self.stop, &mut || device.check()))?;
-        let session =
-            Session::server(StreamLink::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.has_progress_line, None));
+        let session = Session::server(
+            StreamLink::new(stream)?,
+            self.end_path(0),
+            Arc::clone(self.stop),
+            ProgressLine::new(self.has_progress_line, None),
+        );
         self.run_one(device, session)
     }
 
@@ -257,7 +293,7 @@ impl Job<'_> {
         self.report.role = "client";
         let stream = peer_connection::connect(at, Duration::ZERO, &mut Wait::new(self.stop, &mut || device.check()))?;
         let progress = ProgressLine::new(self.has_progress_line, Some(&parameters));
-        let session = Session::client(StreamLink::new(stream)?, parameters, Arc::clone(self.stop), progress)?;
+        let session = Session::client(StreamLink::new(stream)?, parameters, self.end_path(0), Arc::clone(self.stop), progress)?;
         self.run_one(device, session)
     }
 

@@ -14,6 +14,12 @@ pub const QUEUE_PAIRS: u16 = crate::device::QUEUE_PAIRS as u16;
 pub const CREDITS: u32 = 8;
 /// Maximum message size of `-a` in bytes, as in perftest.
 const MAX_SIZE: u32 = 8 << 20;
+/// Default size of datagrams in bytes, which fits the MTU of Ethernet.
+const DATAGRAM: u32 = 1024;
+/// Maximum size of a datagram in bytes: that of the greatest path MTU.
+const MAX_DATAGRAM: u32 = 4096;
+/// Least number of receives of a queue pair: a credit is sent for a quarter of them.
+const MIN_RECEIVES: u32 = 4;
 /// Default maximum of the bytes of one measurement.
 const MAX_TOTAL_BYTES: u64 = 1 << 30;
 /// Default maximum inline payload of latency tests in bytes, as in perftest.
@@ -123,6 +129,9 @@ pub enum Transport {
     /// Unreliable connection
     #[value(alias = "UC")]
     Uc,
+    /// Unreliable datagram: a message is one packet, and only sends are measured
+    #[value(alias = "UD")]
+    Ud,
 }
 
 impl fmt::Display for Transport {
@@ -130,6 +139,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Self::Rc => "RC",
             Self::Uc => "UC",
+            Self::Ud => "UD",
         })
     }
 }
@@ -159,6 +169,8 @@ pub struct Parameters {
     pub duration_ms: Option<u64>,
     /// Transport.
     pub transport: Transport,
+    /// Whether the queue pairs of an end take their receives from one queue.
+    pub use_srq: bool,
     /// Path MTU in bytes; `None` for the smaller active MTU of the two ports.
     pub mtu: Option<u32>,
     /// Number of queue pairs.
@@ -208,9 +220,15 @@ pub enum End {
 }
 
 impl Parameters {
-    /// Returns the sizes of `-a`: powers of two from 2 bytes to 8 MiB.
-    pub fn all_sizes() -> Vec<u32> {
-        (1..=MAX_SIZE.trailing_zeros()).map(|log| 1 << log).collect()
+    /// Returns the sizes of `-a`: powers of two from 2 bytes to 8 MiB, or to the longest datagram of a path MTU.
+    pub fn all_sizes(transport: Transport, mtu: Option<u32>) -> Vec<u32> {
+        let most = if transport == Transport::Ud { mtu.unwrap_or(MAX_DATAGRAM) } else { MAX_SIZE };
+        (1..=MAX_SIZE.trailing_zeros()).map(|log| 1 << log).filter(|size| *size <= most).collect()
+    }
+
+    /// Returns the receives for messages of each queue pair: those of a shared queue are divided.
+    pub fn receives_each(&self) -> u32 {
+        if self.use_srq { self.rx_depth / u32::from(self.queue_pairs.max(1)) } else { self.rx_depth }
     }
 
     /// Returns the measurements, in order.
@@ -220,7 +238,8 @@ impl Parameters {
             if test.verb() == Verb::Atomic {
                 points.push(Point { test, size: 8 });
             } else if self.sizes.is_empty() {
-                points.push(Point { test, size: if test.is_latency() { 2 } else { 65_536 } });
+                let bandwidth = if self.transport == Transport::Ud { DATAGRAM } else { 65_536 };
+                points.push(Point { test, size: if test.is_latency() { 2 } else { bandwidth } });
             } else {
                 points.extend(self.sizes.iter().map(|&size| Point { test, size }));
             }
@@ -277,6 +296,9 @@ impl Parameters {
                 Err(format!("{what}: {value} is not between {least} and {most}"))
             }
         };
+        if self.use_srq && self.transport == Transport::Uc {
+            return Err("use-srq: an unreliable connection (UC) has no shared receive queue here; use -c rc or -c ud".into());
+        }
         if self.tests.is_empty() {
             return Err("no test".into());
         }
@@ -285,6 +307,9 @@ impl Parameters {
         }
         for &size in &self.sizes {
             range("size", size.into(), 1, 1 << 31)?;
+            if self.transport == Transport::Ud && size > MAX_DATAGRAM {
+                return Err(format!("size: {size}: a datagram (UD) is one packet of at most {MAX_DATAGRAM} bytes; use -c rc"));
+            }
         }
         if let Some(iterations) = self.iterations {
             range("iterations", iterations, 1, 100_000_000_000)?;
@@ -300,8 +325,16 @@ impl Parameters {
             return Err(format!("tx-depth {}: a send queue holds 1 to {REQUESTS} requests here", self.tx_depth));
         }
         let receives = REQUESTS - CREDITS;
-        if !(4..=receives).contains(&self.rx_depth) {
+        if !(MIN_RECEIVES..=receives).contains(&self.rx_depth) {
             return Err(format!("rx-depth {}: a receive queue holds 4 to {receives} receives here", self.rx_depth));
+        }
+        if self.receives_each() < MIN_RECEIVES {
+            return Err(format!(
+                "rx-depth {}: {} queue pairs share it and need {MIN_RECEIVES} receives each: {} is the least",
+                self.rx_depth,
+                self.queue_pairs,
+                u32::from(self.queue_pairs) * MIN_RECEIVES
+            ));
         }
         if let Some(inline) = self.inline {
             range("inline", inline.into(), 0, 1 << 16)?;
@@ -326,6 +359,12 @@ impl Parameters {
     fn check_test(&self, test: Test) -> Result<(), String> {
         if self.transport == Transport::Uc && test.needs_rc() {
             return Err(format!("{test}: an unreliable connection (UC) supports no reads and no atomics; use -c rc"));
+        }
+        if self.transport == Transport::Ud && test.verb() != Verb::Send {
+            return Err(format!("{test}: datagrams (UD) are sends alone; use -T send-lat,send-bw or -c rc"));
+        }
+        if self.use_srq && test.verb() != Verb::Send {
+            return Err(format!("{test}: it takes no receives, so no queue of them is shared; leave --use-srq out"));
         }
         if self.events && test == Test::WriteLat {
             return Err(
@@ -363,6 +402,7 @@ impl Default for Parameters {
             iterations: None,
             duration_ms: None,
             transport: Transport::Rc,
+            use_srq: false,
             mtu: None,
             queue_pairs: 1,
             tx_depth: 128,
@@ -391,10 +431,16 @@ mod tests {
     #[test]
     fn mistakes_are_refused_with_the_reason() {
         assert_eq!(with(|_| {}), Ok(()));
-        let cases: [(&str, Result<(), String>); 14] = [
+        let cases: [(&str, Result<(), String>); 20] = [
             ("511 is the greatest", with(|p| (p.tests, p.tx_depth) = (vec![Test::SendBw], 512))),
             ("UC", with(|p| (p.tests, p.transport) = (vec![Test::ReadBw], Transport::Uc))),
             ("UC", with(|p| (p.tests, p.transport) = (vec![Test::AtomicLat], Transport::Uc))),
+            ("sends alone", with(|p| (p.tests, p.transport) = (vec![Test::WriteBw], Transport::Ud))),
+            ("sends alone", with(|p| (p.tests, p.transport) = (vec![Test::AtomicLat], Transport::Ud))),
+            ("one packet", with(|p| (p.tests, p.transport, p.sizes) = (vec![Test::SendBw], Transport::Ud, vec![4097]))),
+            ("takes no receives", with(|p| p.use_srq = true)),
+            ("-c rc or -c ud", with(|p| (p.tests, p.transport, p.use_srq) = (vec![Test::SendBw], Transport::Uc, true))),
+            ("64 is the least", with(|p| (p.tests, p.use_srq, p.queue_pairs, p.rx_depth) = (vec![Test::SendBw], true, 16, 63))),
             ("event", with(|p| (p.tests, p.events) = (vec![Test::WriteLat], true))),
             ("one direction", with(|p| (p.tests, p.bidirectional) = (vec![Test::SendLat], true))),
             ("8 bytes", with(|p| (p.tests, p.sizes) = (vec![Test::AtomicBw], vec![16]))),
@@ -425,6 +471,13 @@ mod tests {
         assert_eq!((parameters.cq_mod(8192), parameters.cq_mod(8193)), (64, 1));
         assert_eq!((parameters.inline(Test::WriteLat, 100), parameters.inline(Test::SendLat, 828)), (100, 220));
         assert_eq!((parameters.inline(Test::WriteBw, 828), parameters.inline(Test::ReadLat, 828)), (0, 0));
-        assert_eq!((Parameters::all_sizes().first(), Parameters::all_sizes().last()), (Some(&2), Some(&8_388_608)));
+        for (transport, mtu, last) in
+            [(Transport::Rc, Some(256), 8_388_608), (Transport::Ud, None, 4096), (Transport::Ud, Some(1024), 1024)]
+        {
+            let sizes = Parameters::all_sizes(transport, mtu);
+            assert_eq!((sizes.first(), sizes.last()), (Some(&2), Some(&last)));
+        }
+        let datagrams = Parameters { tests: vec![Test::SendBw], transport: Transport::Ud, ..Parameters::default() };
+        assert_eq!(datagrams.points(), [point(Test::SendBw, 1024)]);
     }
 }

@@ -140,10 +140,13 @@ bandwidth      bytes    messages   seconds        MiB/s    messages/s\n";
 
 /// Returns a line with the parameters of all measurements.
 pub(super) fn summary(parameters: &Parameters, devices: &[String]) -> String {
-    let Parameters { transport, queue_pairs, tx_depth, post_list, events, bidirectional, .. } = parameters;
+    let Parameters { transport, use_srq, queue_pairs, tx_depth, post_list, events, bidirectional, .. } = parameters;
     let mut text = devices.join(" and ");
     let plural = if *queue_pairs == 1 { "" } else { "s" };
     let _ = write!(text, ": {transport}, {queue_pairs} queue pair{plural}, tx-depth {tx_depth}, post-list {post_list}");
+    if *use_srq {
+        text += ", a shared receive queue";
+    }
     text += if *events { ", events" } else { ", polling" };
     if *bidirectional {
         text += ", bidirectional";

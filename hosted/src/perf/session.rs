@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::bandwidth::Bandwidth;
-use super::end::PerfEnd;
+use super::end::{EndPath, PerfEnd};
 use super::exchange::{Link, Message, PROTOCOL, VERSION, printable};
 use super::latency::Latency;
 use super::parameters::{Parameters, Point};
@@ -99,6 +99,7 @@ pub(super) struct Session<H: Host> {
     phase: Phase,
     /// Start of the phase; in a measurement that Ctrl-C ended, the time of its end.
     pub(super) entered: Instant,
+    path: EndPath,
     end: Option<PerfEnd<H>>,
     activity: Option<Activity>,
     /// A message that arrived a phase before it is due.
@@ -133,12 +134,13 @@ impl<H: Host> Session<H> {
     pub(super) fn client(
         link: impl Link + 'static,
         parameters: Parameters,
+        path: EndPath,
         stop: Arc<AtomicBool>,
         progress: ProgressLine,
     ) -> Result<Self> {
         let hello =
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters.clone())) };
-        let mut session = Self::new(Role::Client, Box::new(link), stop, progress);
+        let mut session = Self::new(Role::Client, Box::new(link), path, stop, progress);
         session.points = parameters.points();
         session.parameters = Some(parameters);
         session.link.send(&hello)?;
@@ -146,11 +148,11 @@ impl<H: Host> Session<H> {
     }
 
     /// Creates the end that receives the measurements from the client.
-    pub(super) fn server(link: impl Link + 'static, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
-        Self::new(Role::Server, Box::new(link), stop, progress)
+    pub(super) fn server(link: impl Link + 'static, path: EndPath, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
+        Self::new(Role::Server, Box::new(link), path, stop, progress)
     }
 
-    fn new(role: Role, link: Box<dyn Link>, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
+    fn new(role: Role, link: Box<dyn Link>, path: EndPath, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
         Self {
             role,
             link,
@@ -159,6 +161,7 @@ impl<H: Host> Session<H> {
             current: 0,
             phase: Phase::Hello,
             entered: Instant::now(),
+            path,
             end: None,
             activity: None,
             early_message: None,
@@ -317,7 +320,7 @@ impl<H: Host> Session<H> {
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        self.end = Some(PerfEnd::new(device, self.parameters()?, self.link.local_ends(), &self.stop)?);
+        self.end = Some(PerfEnd::new(device, self.parameters()?, self.path, self.link.local_ends(), &self.stop)?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }

@@ -22,7 +22,11 @@ struct Pair {
 }
 
 fn device(world: &World, lid: u16) -> Device<Simulated> {
-    let host = Simulated::new("device", world.add(DeviceConfig::with_lid(lid)).unwrap());
+    device_of(world, DeviceConfig::with_lid(lid))
+}
+
+fn device_of(world: &World, config: DeviceConfig) -> Device<Simulated> {
+    let host = Simulated::new("device", world.add(config).unwrap());
     let mut device = Device::bring_up(host, &Arc::default()).unwrap();
     // Both ends of a test take their steps in turn: neither may wait while the other counts them.
     device.active_port(1, false, &AtomicBool::new(false)).unwrap();
@@ -32,11 +36,22 @@ fn device(world: &World, lid: u16) -> Device<Simulated> {
 impl Pair {
     fn new(parameters: Parameters) -> Self {
         let world = World::new(WorldConfig::default());
-        let devices = vec![device(&world, 1), device(&world, 2)];
+        Self::on(vec![device(&world, 1), device(&world, 2)], parameters, EndPath::default())
+    }
+
+    /// On Ethernet ports, over the GID of this index.
+    fn on_ethernet(parameters: Parameters, path: EndPath) -> Self {
+        let world = World::new(WorldConfig::default());
+        let devices = (1..=2).map(|lid| device_of(&world, DeviceConfig::with_lid(lid).with_ethernet())).collect();
+        Self::on(devices, parameters, path)
+    }
+
+    fn on(devices: Vec<Device<Simulated>>, parameters: Parameters, path: EndPath) -> Self {
         let (to, fro) = UnixStream::pair().unwrap();
         let stops: [Arc<AtomicBool>; 2] = Default::default();
-        let client = Session::client(StreamLink::new(to).unwrap(), parameters, stops[0].clone(), ProgressLine::none()).unwrap();
-        let server = Session::server(StreamLink::new(fro).unwrap(), stops[1].clone(), ProgressLine::none());
+        let client =
+            Session::client(StreamLink::new(to).unwrap(), parameters, path, stops[0].clone(), ProgressLine::none()).unwrap();
+        let server = Session::server(StreamLink::new(fro).unwrap(), path, stops[1].clone(), ProgressLine::none());
         Self { devices, ends: [client, server], stops }
     }
 
@@ -83,6 +98,75 @@ fn both_ends_have_every_result() {
     for device in pair.devices {
         assert_eq!(device.teardown().unwrap().pages_kept, 0);
     }
+}
+
+/// What crosses the wire is seen by what each end counts of the other's messages, whose every byte is compared.
+#[test]
+fn every_test_runs_over_every_kind_of_port_and_transport() {
+    let ethernet = EndPath { gid_idx: Some(0), ..EndPath::default() };
+    for (transport, tests) in [
+        (Transport::Rc, &Test::ALL[..]),
+        (Transport::Uc, &[Test::WriteLat, Test::WriteBw, Test::SendLat, Test::SendBw]),
+        (Transport::Ud, &[Test::SendLat, Test::SendBw]),
+    ] {
+        for (use_srq, bidirectional, queue_pairs) in [(false, false, 2), (true, false, 3), (true, true, 2), (false, true, 1)] {
+            let tests: Vec<_> = tests
+                .iter()
+                .copied()
+                .filter(|test| !use_srq || test.verb() == parameters::Verb::Send)
+                .filter(|test| !bidirectional || !test.is_latency())
+                .collect();
+            if use_srq && transport == Transport::Uc {
+                continue;
+            }
+            // In one packet and, but for datagrams, in two.
+            let sizes = vec![1, 300, if transport == Transport::Ud { 1024 } else { 2000 }];
+            let asked =
+                Parameters { sizes, transport, use_srq, bidirectional, queue_pairs, rx_depth: 24, ..parameters(&tests) };
+            for inline in [None, Some(64)] {
+                let asked = Parameters { inline, ..asked.clone() };
+                for mut pair in [Pair::new(asked.clone()), Pair::on_ethernet(asked.clone(), ethernet)] {
+                    pair.run().unwrap();
+                    for end in &pair.ends {
+                        assert_eq!(end.rows.len(), asked.points().len());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_byte_of_a_datagram_and_of_a_shared_receive_is_found() {
+    for (test, transport, use_srq) in [
+        (Test::SendBw, Transport::Ud, false),
+        (Test::SendLat, Transport::Ud, false),
+        (Test::SendBw, Transport::Rc, true),
+        (Test::SendBw, Transport::Ud, true),
+    ] {
+        let asked = Parameters { sizes: vec![64], transport, use_srq, queue_pairs: 2, ..parameters(&[test]) };
+        let layout = buffer_layout::BufferLayout::new(&asked, parameters::Point { test, size: 64 });
+        let mut pair = Pair::new(asked);
+        pair.ends[1].flip_byte = Some(layout.rx(layout.queue_pairs - 1, 3 % layout.slots) + 7);
+        let error = format!("{:#}", pair.run().unwrap_err());
+        assert!(error.contains("wrong data: byte 7 of 64"), "{test} {transport} {use_srq}: {error}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_is_an_error_with_the_remedy() {
+    let asked = Parameters { sizes: vec![64], ..parameters(&[Test::SendBw]) };
+    let failure = |pair: Pair| pair.fail().1;
+    let error = failure(Pair::on_ethernet(asked.clone(), EndPath::default()));
+    assert!(error.contains("port 1 is an Ethernet port, where every path needs a GID: give -g 0"), "{error}");
+    let world = World::new(WorldConfig::default());
+    let devices = vec![device(&world, 1), device_of(&world, DeviceConfig::with_lid(2).with_ethernet())];
+    let gid = EndPath { gid_idx: Some(0), ..EndPath::default() };
+    let error = failure(Pair::on(devices, asked.clone(), gid));
+    assert!(error.contains("the peer has an InfiniBand port and this end an Ethernet port"), "{error}");
+    let long = Parameters { transport: Transport::Ud, sizes: vec![2048], ..asked };
+    let error = failure(Pair::on_ethernet(long, gid));
+    assert!(error.contains("2048 bytes is no datagram of a path with an MTU of 1024: give -s 1024"), "{error}");
 }
 
 #[test]
@@ -268,7 +352,7 @@ fn server_error(lines: &[&str]) -> String {
     for line in lines {
         writeln!(to, "{line}").unwrap();
     }
-    let mut server = Session::server(StreamLink::new(fro).unwrap(), Arc::default(), ProgressLine::none());
+    let mut server = Session::server(StreamLink::new(fro).unwrap(), EndPath::default(), Arc::default(), ProgressLine::none());
     let error = (0..10_000).find_map(|_| server.step(&mut device, 1).err()).unwrap();
     format!("{error:#}")
 }
@@ -283,6 +367,8 @@ fn an_invalid_message_of_a_client_is_an_error_with_the_reason() {
     let connection = |lid, count: u32| {
         line(&Message::Connection(exchange::Connection {
             lid,
+            gid: None,
+            mac: None,
             mtu: 4096,
             max_dest_rd_atomic: 16,
             queue_pairs: (9..9 + count).map(|qpn| (qpn, 1)).collect(),
@@ -318,7 +404,13 @@ fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, Stri
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     (
-        Job { stop, simulation: Box::leak(Box::default()), has_progress_line: false, report: Report::default() },
+        Job {
+            stop,
+            simulation: Box::leak(Box::default()),
+            path: Box::leak(Box::default()),
+            has_progress_line: false,
+            report: Report::default(),
+        },
         device(&world, 1),
         listener,
         at,

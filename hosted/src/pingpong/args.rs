@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 
 use crate::args::{JsonArgs, TraceArgs, WaitArgs, mtu};
 use crate::device::QUEUE_PAIRS;
-use crate::device::ethernet::EthernetArgs;
+use crate::device::ethernet::PathArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
 
@@ -94,10 +94,6 @@ pub struct PingpongArgs {
     /// Waits for completion events instead of polling
     #[arg(long, short)]
     pub events: bool,
-    /// Index of the local GID. Packets then carry a GRH; both ends must give an index. An Ethernet port needs one, which is set
-    /// with --address; without, index 0 is the port's link-local address
-    #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index")]
-    pub gid_idx: Option<u8>,
     /// Verifies each message, which simulated devices always do. A client compares all bytes that it receives with those
     /// that it sent. A server checks the first byte of each 4096, which a client with this option sets to 0
     #[arg(long, short)]
@@ -108,9 +104,9 @@ pub struct PingpongArgs {
     /// How the result is told.
     #[command(flatten)]
     pub output: JsonArgs,
-    /// What an Ethernet port needs besides.
+    /// The path to the peer.
     #[command(flatten)]
-    pub ethernet: EthernetArgs,
+    pub path: PathArgs,
     /// What simulated devices are like.
     #[command(flatten)]
     pub simulation: SimulationArgs,

@@ -11,7 +11,7 @@ use bareverbs::{
 use super::address::Address;
 use super::args::Transport;
 use crate::data_pattern::Pattern;
-use crate::device::ethernet::{self, EntryArgs};
+use crate::device::ethernet::{EntryArgs, LocalPort, PeerPort};
 use crate::device::{Device, Endpoint, Host, Role};
 
 /// `wr_id`s of the tools, each a bit of [`Peer::pending`].
@@ -223,19 +223,11 @@ impl<H: Host> PingpongEnd<H> {
     /// Returns the path to the peer. `peer_mac` is its MAC address on Ethernet, if somebody has said it.
     fn path_to(&self, local: &Address, remote: &Address, peer_mac: Option<Mac>) -> Result<AddressVector> {
         let Plan { sl, gid_idx, transport, .. } = self.plan;
-        let path = match (self.mac, gid_idx, remote.is_global()) {
-            (Some(_), Some(index), _) => ethernet::path(local.gid, index, remote.gid, peer_mac)?,
-            (None, ..) if peer_mac.is_some() => bail!("--peer-mac: an InfiniBand port has no MAC addresses; leave it out"),
-            (_, _, false) => AddressVector { dlid: remote.lid, ..AddressVector::default() },
-            (_, Some(sgid_index), true) => {
-                // Those of the tools.
-                let hop_limit = if transport == Transport::Ud { 64 } else { 1 };
-                let grh = GlobalRoute { dgid: remote.gid, sgid_index, hop_limit, ..GlobalRoute::default() };
-                AddressVector { dlid: remote.lid, grh: Some(grh), ..AddressVector::default() }
-            }
-            (_, None, true) => bail!("the peer uses a GID (-g): give an index here too"),
-        };
-        Ok(AddressVector { sl, ..path })
+        let port = LocalPort { gid_idx, gid: local.gid, mac: self.mac };
+        let peer = PeerPort { lid: remote.lid, gid: remote.is_global().then_some(remote.gid), mac: peer_mac };
+        // Those of the tools.
+        let hops = if transport == Transport::Ud { 64 } else { 1 };
+        Ok(AddressVector { sl, ..port.path_to(&peer, hops)? })
     }
 
     /// Connects each queue pair to that of the peer, or readies it for datagrams, and posts the receives. The peer may send from then

@@ -59,7 +59,8 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     }
     let selection = DeviceSelection::new(&args.device).map_err(UsageError::new)?;
     let ends = if matches!(selection, DeviceSelection::Pci { given: 1, .. }) { 1 } else { 2 };
-    args.ethernet.check(ends)?;
+    let devices = if matches!(selection, DeviceSelection::Pci { second: None, .. }) { 1 } else { 2 };
+    args.path.check(ends, devices)?;
     match selection {
         DeviceSelection::Simulated(_) => {
             if let Some(host) = &args.host {
@@ -137,7 +138,7 @@ impl<'a> Job<'a> {
             rx_depth: args.rx_depth,
             iters: args.iters,
             sl: args.sl,
-            gid_idx: args.gid_idx,
+            gid_idx: args.path.gid_idx,
             entry: EntryArgs::default(),
             chk: checked,
             seed: RandomState::new().build_hasher().finish(),
@@ -230,7 +231,7 @@ impl<'a> Job<'a> {
         device.active_port(self.args.ib_port, self.has_progress(), &self.stop)?;
         // The ends have different first PSNs.
         let seed = self.plan.seed.rotate_left(if role == Role::Client { 0 } else { 24 });
-        let entry = self.args.ethernet.of_end(usize::from(self.report.role == "both" && role == Role::Server));
+        let entry = self.args.path.of_end(usize::from(self.report.role == "both" && role == Role::Server));
         PingpongEnd::new(role, &name, device, Plan { seed, entry, ..self.plan }).context(name)
     }
 
@@ -259,7 +260,7 @@ impl<'a> Job<'a> {
     /// Exchanges addresses with a tool or another process.
     fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut PingpongEnd<H>) -> Result<()> {
         let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.locals.clone());
-        let (format, peer_mac) = (self.format(end), self.args.ethernet.peer_mac);
+        let (format, peer_mac) = (self.format(end), self.args.path.peer_mac);
         let device = devices.of(end.role);
         self.report.local = local.first().map(|local| AddressReport::new(local, end.mac));
         let remote = if let Some(host) = &self.args.host {

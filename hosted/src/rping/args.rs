@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use clap::Args;
 
 use crate::args::{JsonArgs, WaitArgs};
-use crate::device::ethernet::EthernetArgs;
+use crate::device::ethernet::PathArgs;
 use crate::device::selection::DeviceChoice;
 
 /// Options of `rping`.
@@ -16,9 +16,6 @@ pub struct RpingArgs {
     /// Card behind VFIO with an Ethernet port: its PCI address. Default: both ends in this process on simulated devices
     #[arg(long, short, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
-    /// Index of the local GID: its address is the one of this end
-    #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index", default_value_t = 0)]
-    pub gid_idx: u8,
     /// Port of the connection, in the port space of TCP
     #[arg(long, short, default_value_t = 7174)]
     pub port: u16,
@@ -42,5 +39,5 @@ pub struct RpingArgs {
     pub output: JsonArgs,
     /// The address of this end and of its peer.
     #[command(flatten)]
-    pub ethernet: EthernetArgs,
+    pub path: PathArgs,
 }

@@ -116,7 +116,7 @@ impl<H: Host> RpingEnd<H> {
             bail!("port {PORT} is an InfiniBand port: this command resolves no IP addresses there, and needs an Ethernet port");
         }
         let mac = port.mac;
-        let gid = device.local_gid(PORT, &port, Some(args.gid_idx), entry)?;
+        let gid = device.local_gid(PORT, &port, Some(args.path.gid_idx.unwrap_or(0)), entry)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let size = args.size as usize;
         let mut endpoint = Endpoint::new(device, DATA + 2 * size.next_multiple_of(64), access)?;
@@ -134,7 +134,7 @@ impl<H: Host> RpingEnd<H> {
             local: gid.ip(),
             mac,
             rejected: false,
-            peer_mac: args.ethernet.peer_mac,
+            peer_mac: args.path.peer_mac,
             news: Vec::new(),
             args: args.clone(),
             mtu: port.active_mtu,

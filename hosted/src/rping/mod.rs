@@ -64,7 +64,8 @@ impl fmt::Display for Report {
 /// The command line has a mistake ([`UsageError`]), or a device cannot be opened.
 pub fn run(args: &RpingArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
     let device = args.device.clone().unwrap_or_default();
-    args.ethernet.check(if device == DeviceChoice::Simulated { 2 } else { 1 })?;
+    let ends = if device == DeviceChoice::Simulated { 2 } else { 1 };
+    args.path.check(ends, ends)?;
     check_private_data(args)?;
     match device {
         DeviceChoice::Simulated => {
@@ -154,7 +155,7 @@ fn with_ends<H: Host>(
     let here = devices.len();
     for (device, role) in devices.iter_mut() {
         device.active_port(1, !args.output.json, stop)?;
-        let entry = args.ethernet.of_end(usize::from(here == 2 && *role == Role::Server));
+        let entry = args.path.of_end(usize::from(here == 2 && *role == Role::Server));
         let end = RpingEnd::new(*role, device, args, entry)?;
         let name = device.host.name();
         print(args, format_args!("{} {name}: address {}, MAC address {}", role_name(*role), end.local, end.mac))?;

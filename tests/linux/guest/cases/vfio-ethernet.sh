@@ -46,3 +46,15 @@ expect "our MAC address is printed" "^  local MAC: +$our_mac$"
 step "both ends on one card" bareverbs pingpong --device $card --device $card -g 0 -c -n 100
 refused "no GID index" 1 "port 1 is an Ethernet port.*give -g 0" bareverbs pingpong --device $card --device $card
 refused "an empty entry" 1 "GID 3 of port 1 has no entry" bareverbs pingpong --device $card -g 3
+# perf speaks with itself alone, so both ends are ours: on one card, then on two in processes of their own, over addresses.
+step "perf on one card" bareverbs perf --device $card -g 0 -n 200 -s 1,2000
+refused "perf without a GID index" 1 "port 1 is an Ethernet port.*give -g 0" bareverbs perf --device $card
+to_vfio $theirs_at
+for options in "-n 200 -s 1,2000" "-c ud -n 200" "--use-srq -q 4 -n 200 -s 1,2000" "-c ud --use-srq -e -n 200"; do
+	timeout $limit bareverbs perf --device $card --listen --quiet -g 5 --address 192.0.2.1 >/tmp/server 2>&1 &
+	our_server=$!
+	wait_for 60 listening_or_ended $our_server
+	step "perf $options" bareverbs perf --device $theirs_at --connect localhost -g 5 --address 192.0.2.2 $options
+	expect "perf $options: every byte" "^ok: [0-9]+ measurements?, data verified$"
+	wait $our_server || fail "perf $options, the server: $(cat /tmp/server)"
+done
