@@ -413,6 +413,21 @@ fn a_new_peer_takes_the_place_of_one_that_holds_a_listening_wire() {
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
+/// Each costs two threads, which live until the next takes its place.
+#[test]
+fn peers_that_come_at_once_are_accepted_ten_times_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_lan, [mut a, mut before]) = peers(folder.path(), 0x813, ["a", "b"]);
+    let start = Instant::now();
+    let mut crowd: Vec<_> = (0..6).map(|_| Peer::connect(&folder.path().join("b"))).collect();
+    let mut last = crowd.pop().unwrap();
+    assert!(before.is_ended() && crowd.iter_mut().all(Peer::is_ended));
+    last.send(&frame(EVERYONE, 2, 7));
+    assert_eq!(a.receive(), frame(EVERYONE, 2, 7));
+    // The first of them may come at the end of a pause.
+    assert!(start.elapsed() >= Duration::from_millis(500), "{:?}", start.elapsed());
+}
+
 #[test]
 fn a_listener_that_hangs_up_at_once_is_tried_ten_times_a_second() {
     let folder = tempfile::tempdir().unwrap();

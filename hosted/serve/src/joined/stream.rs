@@ -279,10 +279,53 @@ fn receive_frames(cable: &Cable, input: &mut Socket, limit: Duration, deliver: &
 
 #[cfg(test)]
 mod tests {
-    use bareverbs_sim::fabric::Arrival;
+    use bareverbs_sim::fabric::{Arrival, Uplink as _};
+    use bareverbs_sim::wire::PortId;
 
+    use super::super::cable::NearEnd;
     use super::*;
     use crate::log::Log;
+
+    /// The second peer comes when the first is taken and not yet known as the one that is connected, so nobody can shut that down. It
+    /// ends by itself: one that is silent for ever would keep the second out.
+    #[test]
+    fn a_peer_whose_place_is_taken_before_it_is_connected_ends_and_the_next_one_is_served() {
+        let limit = Duration::from_secs(20);
+        let cable = Arc::new(Cable::new("join1".into(), "here".into(), vec!["lid1".into()], &Log::discard()));
+        let near = NearEnd(Arc::clone(&cable));
+        let [(first, mut far_first), (second, mut far_second)] = [(); 2].map(|()| UnixStream::pair().unwrap());
+        for far in [&far_first, &far_second] {
+            far.set_read_timeout(Some(limit)).unwrap();
+        }
+        assert!(cable.replace_peer(first.into()));
+        let taken = cable.next_peer().unwrap();
+        assert!(cable.replace_peer(second.into()));
+        let deliver = |_| Ok(Arrival { is_on_wire: true, foreign: None });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut next = Some(taken);
+                while let Some(stream) = next {
+                    carry(&cable, stream, deliver).unwrap();
+                    next = cable.next_peer();
+                }
+            });
+            let frame = [[0, 0, 0, 60].as_slice(), &[7; 60]].concat();
+            far_second.write_all(&frame).unwrap();
+            let start = Instant::now();
+            while cable.stats().received == 0 && start.elapsed() < limit {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let received = cable.stats().received;
+            let was_sent = near.send(PortId(0), vec![9; 60]);
+            let mut answer = [0; 64];
+            let answered = received == 1 && far_second.read_exact(&mut answer).is_ok();
+            let ended = answered && matches!(far_first.read(&mut [0]), Ok(0));
+            // The other end leaves also if something was wrong.
+            drop((near, far_first, far_second));
+            assert_eq!((received, was_sent, answered, ended), (1, true, true, true));
+            assert_eq!((&answer[..4], &answer[4..]), (&[0, 0, 0, 60][..], &[9; 60][..]));
+        });
+    }
 
     /// Half a length, half a frame, and one whose bytes come so slowly that it never ends.
     #[test]
