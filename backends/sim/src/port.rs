@@ -444,7 +444,7 @@ impl Port {
     pub(crate) fn discard(&mut self, frame: &[u8]) {
         let discarded = &mut self.stats.discarded;
         let to = match frame.first_chunk() {
-            Some(destination) if self.ethernet.is_some() => discarded.to_address(*destination),
+            Some(destination) if self.ethernet.is_some() => discarded.counts_of(*destination),
             _ => &mut discarded.unicast,
         };
         to.count(frame.len());

@@ -103,7 +103,7 @@ pub struct FrameTraffic {
 
 impl FrameTraffic {
     /// Returns the counts of frames to this MAC address.
-    pub(crate) fn to_address(&mut self, destination: [u8; 6]) -> &mut Traffic {
+    pub(crate) fn counts_of(&mut self, destination: [u8; 6]) -> &mut Traffic {
         if destination == BROADCAST {
             &mut self.broadcast
         } else if is_group_address(destination) {

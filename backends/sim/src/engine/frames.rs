@@ -34,7 +34,7 @@ impl Engine {
         let Some(destination) = frame.first_chunk().copied() else { return };
         ctx.trace(Record::Sent { bytes: &frame });
         let is_group = is_group_address(destination);
-        self.shared.stats.frames_sent.to_address(destination).count(frame.len());
+        self.shared.stats.frames_sent.counts_of(destination).count(frame.len());
         let is_own = self.nic.filter.is_own(destination, self.shared.config.mac);
         if is_group || is_own {
             self.steer(ctx, &frame, domain);
@@ -57,7 +57,7 @@ impl Engine {
             stats.frames_for_others.count(frame.len());
             return;
         }
-        stats.frames_received.to_address(headers.destination).count(frame.len());
+        stats.frames_received.counts_of(headers.destination).count(frame.len());
         self.steer(ctx, frame, None);
     }
 
