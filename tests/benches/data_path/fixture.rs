@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, Instant, Lid, Machine, MrHandle, MwHandle, MwType, OffsetMap,
-    OutOfRange, Payload, Platform, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Registers, Remote, Rkey, SendFlags,
-    SendOp, SendWr, Sge, Storage, Verbs, storage,
+    Access, AddressVector, Clock, Completion, CompletionQueue, GidEntry, GlobalRoute, Instant, Lid, Machine, MrHandle,
+    MwHandle, MwType, OffsetMap, OutOfRange, Payload, Platform, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Registers,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
@@ -157,12 +157,14 @@ pub(crate) enum Path {
     Doorbell,
     /// BlueFlame, which a write-combining BAR takes: a short request that is posted alone is copied to the register.
     BlueFlame,
+    /// Doorbells, of a queue pair on an Ethernet port.
+    Roce,
 }
 
 impl Path {
     const fn fence(self) -> CpuFence {
         match self {
-            Self::Doorbell => CpuFence::UNCACHED,
+            Self::Doorbell | Self::Roce => CpuFence::UNCACHED,
             Self::BlueFlame => CpuFence::WRITE_COMBINING,
         }
     }
@@ -170,7 +172,7 @@ impl Path {
     /// Returns whether the path matters to an operation: BlueFlame is for sends that are posted alone.
     pub(crate) const fn concerns(self, operation: &Operation) -> bool {
         match self {
-            Self::Doorbell => true,
+            Self::Doorbell | Self::Roce => true,
             Self::BlueFlame => matches!(operation.kind, Kind::Send { .. }) && operation.requests == 1,
         }
     }
@@ -209,7 +211,9 @@ impl Fixture {
     /// Creates a connected queue pair on a device that then stands still.
     pub(crate) fn new(path: Path) -> Self {
         let arena = Arena(plain(ARENA + FIRMWARE));
-        let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena)).unwrap();
+        let config = DeviceConfig::with_lid(1);
+        let config = if path == Path::Roce { config.with_ethernet() } else { config };
+        let mut device = Device::new(config, Box::new(arena)).unwrap();
         let watch = Watch::default();
         device.set_tracer(Some(Box::new(watch.clone())));
         device.enable_function();
@@ -259,8 +263,14 @@ impl Fixture {
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).expect("qp");
         let qpn = verbs.qp_info(qp.handle()).expect("qp").qpn;
+        let mut av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
+        if path == Path::Roce {
+            let entry = GidEntry::link_local(verbs.query_port(1).expect("port").mac);
+            verbs.set_gid(1, 0, &entry).expect("GID");
+            let grh = GlobalRoute { dgid: entry.gid, hop_limit: 64, ..GlobalRoute::default() };
+            av = AddressVector { grh: Some(grh), dmac: Some(entry.mac), port_num: 1, ..AddressVector::default() };
+        }
         for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
-            let av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
             verbs.modify_qp(qp.handle(), &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
         }
         let cq_entries = verbs.cq_info(cq.handle()).expect("cq").entries;

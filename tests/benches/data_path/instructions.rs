@@ -1,6 +1,6 @@
 //! Runs every operation of the data path a thousand times, each in a function of its own, for a profiler that counts
-//! instructions (`tests/scripts/instructions`). With the argument `blue-flame` those that BlueFlame changes run with it. Prints
-//! the name of each function, that of its operation, and how many requests it made.
+//! instructions (`tests/scripts/instructions`). With the argument `blue-flame` those that BlueFlame changes run with it, with `roce`
+//! all of them on an Ethernet port. Prints the name of each function, that of its operation, and how many requests it made.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
 mod fixture;
@@ -13,7 +13,11 @@ use operations::OPERATIONS;
 const RUNS: u64 = 960;
 
 fn main() {
-    let path = if std::env::args().nth(1).is_some_and(|path| path == "blue-flame") { Path::BlueFlame } else { Path::Doorbell };
+    let path = match std::env::args().nth(1).as_deref() {
+        Some("blue-flame") => Path::BlueFlame,
+        Some("roce") => Path::Roce,
+        _ => Path::Doorbell,
+    };
     let mut fixture = Fixture::new(path);
     for operation in OPERATIONS.iter().filter(|operation| path.concerns(operation)) {
         fixture.run(operation, RUNS, |fixture, turns| (operation.run)(fixture, turns));
