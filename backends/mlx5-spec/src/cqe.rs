@@ -143,3 +143,13 @@ mod tests {
         assert_eq!((Cqe::OP_OWN, Cqe::op_own(CqeOpcode::Invalid, 1)), (63, 0xf1));
     }
 }
+
+/// Bits of [`Cqe::HDS_IP_EXT`] of a frame on an Ethernet receive queue (`CQE_L2_OK`, `CQE_L3_OK`, `CQE_L4_OK`).
+pub mod frame_ok {
+    /// The Ethernet header.
+    pub const L2: u32 = 1;
+    /// The IP header and its checksum.
+    pub const L3: u32 = 1 << 1;
+    /// The checksum of TCP or UDP.
+    pub const L4: u32 = 1 << 2;
+}

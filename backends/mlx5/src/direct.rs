@@ -20,6 +20,16 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
         Self { driver }
     }
 
+    #[cfg(feature = "ethernet")]
+    pub(crate) const fn driver_mut(&mut self) -> &mut Driver<P> {
+        self.driver
+    }
+
+    #[cfg(feature = "ethernet")]
+    pub(crate) const fn into_driver(self) -> &'a mut Driver<P> {
+        self.driver
+    }
+
     /// Checks the health of the device. To be called about every two seconds, if [`bareverbs::Verbs::maintain`] is not.
     ///
     /// # Errors

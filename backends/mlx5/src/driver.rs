@@ -8,6 +8,8 @@ use crate::command::CommandInterface;
 use crate::config::Config;
 use crate::dma::arena::PageUse;
 use crate::dma::uar::Uar;
+#[cfg(feature = "ethernet")]
+use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
@@ -49,6 +51,12 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) groups: u32,
     /// Completion queues that exist.
     pub(crate) cqs: u32,
+    /// The queues for frames, while they are open.
+    #[cfg(feature = "ethernet")]
+    pub(crate) ethernet: Option<FrameInterface<P>>,
+    /// Whether the port lets every frame in.
+    #[cfg(feature = "ethernet")]
+    pub(crate) promiscuous: bool,
     pub(crate) health: HealthWatch,
     /// Tag of the last key that was created.
     pub(crate) key_tag: KeyTag,
@@ -73,6 +81,10 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             },
             groups: 0,
             cqs: 0,
+            #[cfg(feature = "ethernet")]
+            ethernet: None,
+            #[cfg(feature = "ethernet")]
+            promiscuous: false,
             health: HealthWatch::default(),
             key_tag: KeyTag::default(),
             commands: CommandInterface::new(machine, &config),

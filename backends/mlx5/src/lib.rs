@@ -50,6 +50,8 @@ mod direct;
 mod dma;
 mod driver;
 mod error;
+#[cfg(feature = "ethernet")]
+mod ethernet;
 mod events;
 mod listed;
 mod log;
@@ -70,6 +72,11 @@ pub use command::name::CmdName;
 pub use config::Config;
 pub use direct::Mlx5Direct;
 pub use error::{Error, Feature};
+#[cfg(feature = "ethernet")]
+pub use ethernet::{
+    Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,
+    ReceiveFrameError, Received, SendFrameError, Verified,
+};
 pub use events::health::Health;
 pub use objects::cq::Cq;
 pub use objects::mkey::{MkeyState, Mr, Mw};

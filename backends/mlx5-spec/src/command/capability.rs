@@ -535,3 +535,13 @@ crate::codes! {
         General2 = 0x20 "GENERAL_2",
     }
 }
+
+crate::codes! {
+    /// How much of a frame's headers a send WQE must contain ([`PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE`],
+    /// `MLX5_CAP_INLINE_MODE_*`).
+    WqeInlineCap {
+        L2 = 0 "L2",
+        VportContext = 1 "VPORT_CONTEXT",
+        NotRequired = 2 "NOT_REQUIRED",
+    }
+}

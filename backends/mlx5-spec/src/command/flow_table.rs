@@ -106,6 +106,38 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Fields of layers 2 to 4 that a flow group matches: the start of [`CreateFlowGroupIn::MATCH_CRITERIA`], and of
+    /// [`FlowContext::MATCH_VALUE`] (`mlx5_ifc.h`, `fte_match_set_lyr_2_4`). An IPv4 address is in the last four bytes of its field.
+    FteMatchSetLyr24 "fte_match_set_lyr_2_4", 64 bytes {
+        SMAC_47_16 "smac_47_16" (0:31..0);
+        SMAC_15_0 "smac_15_0" (4:31..16);
+        ETHERTYPE "ethertype" (4:15..0);
+        DMAC_47_16 "dmac_47_16" (8:31..0);
+        DMAC_15_0 "dmac_15_0" (12:31..16);
+        FIRST_PRIO "first_prio" (12:15..13);
+        FIRST_CFI "first_cfi" (12:12..12);
+        FIRST_VID "first_vid" (12:11..0);
+        IP_PROTOCOL "ip_protocol" (16:31..24);
+        IP_DSCP "ip_dscp" (16:23..18);
+        IP_ECN "ip_ecn" (16:17..16);
+        CVLAN_TAG "cvlan_tag" (16:15..15);
+        SVLAN_TAG "svlan_tag" (16:14..14);
+        FRAG "frag" (16:13..13);
+        IP_VERSION "ip_version" (16:12..9);
+        TCP_FLAGS "tcp_flags" (16:8..0);
+        TCP_SPORT "tcp_sport" (20:31..16);
+        TCP_DPORT "tcp_dport" (20:15..0);
+        L4_TYPE "l4_type" (24:31..30);
+        IPV4_IHL "ipv4_ihl" (24:15..12);
+        TTL_HOPLIMIT "ttl_hoplimit" (24:7..0);
+        UDP_SPORT "udp_sport" (28:31..16);
+        UDP_DPORT "udp_dport" (28:15..0);
+        SRC_IPV4_SRC_IPV6 "src_ipv4_src_ipv6" (@32 [16]);
+        DST_IPV4_DST_IPV6 "dst_ipv4_dst_ipv6" (@48 [16]);
+    }
+}
+
+crate::layout! {
     /// Output of CREATE_FLOW_GROUP (`mlx5_ifc.h`, `create_flow_group_out`).
     CreateFlowGroupOut "create_flow_group_out", 16 bytes, output {
         GROUP_ID "group_id" (8:23..0);
@@ -235,3 +267,6 @@ pub mod set_fte {
     /// `flow_counter`.
     pub const FLOW_COUNTERS: u32 = 1 << 3;
 }
+
+/// [`CreateFlowGroupIn::MATCH_CRITERIA_ENABLE`]: of the outermost headers (`MLX5_MATCH_OUTER_HEADERS`).
+pub const MATCH_OUTER_HEADERS: u32 = 1;

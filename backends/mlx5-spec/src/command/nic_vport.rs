@@ -174,3 +174,13 @@ pub mod roce_l3_type {
     /// IPv6.
     pub const IPV6: u32 = 1;
 }
+
+crate::codes! {
+    /// How much of a frame's headers a send WQE must contain ([`NicVportContext::MIN_WQE_INLINE_MODE`], `MLX5_INLINE_MODE_*`).
+    InlineMode {
+        None = 0 "NONE",
+        L2 = 1 "L2",
+        Ip = 2 "IP",
+        TcpUdp = 3 "TCP_UDP",
+    }
+}

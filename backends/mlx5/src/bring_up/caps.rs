@@ -6,6 +6,9 @@ use bareverbs_mlx5_spec::{
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
+#[cfg(feature = "ethernet")]
+use bareverbs_mlx5_spec::{FlowTableNicCap, FlowTablePropLayout, PerProtocolNetworkingOffloadCaps};
+
 use crate::command::{Call, CommandClass, CommandInterface};
 use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
@@ -249,6 +252,31 @@ impl<P: Platform> CommandInterface<P> {
         }
         ViewMut::<CmdIn>::of(&mut page).sub(capabilities()).set(RoceCap::SW_R_ROCE_SRC_UDP_PORT, 1);
         self.set_page(CapabilityType::Roce, &mut page)
+    }
+}
+
+#[cfg(feature = "ethernet")]
+impl<P: Platform> CommandInterface<P> {
+    /// Queries whether the port has queues for frames with flow tables that lead to them, and how much of a frame's headers a WQE
+    /// must contain ([`WqeInlineCap`](bareverbs_mlx5_spec::WqeInlineCap)).
+    // Not inlined: the pages are on the stack only here.
+    #[inline(never)]
+    pub(crate) fn query_frame_capabilities(&mut self) -> Result<Option<u32>, PackedError> {
+        const TABLES: usize = QueryHcaCapOut::CAPABILITY.offset() + FlowTableNicCap::FLOW_TABLE_PROPERTIES_NIC_RECEIVE.offset();
+        let mut page = [0; size_of::<Page>()];
+        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        let general = view::<CmdHcaCap>(&page);
+        if !general.is_set(CmdHcaCap::ETH_NET_OFFLOADS) || !general.is_set(CmdHcaCap::NIC_FLOW_TABLE) {
+            return Ok(None);
+        }
+        self.query_page(CapabilityType::FlowTable, Values::Current, &mut page)?;
+        let tables = page.get(TABLES..).and_then(View::<FlowTablePropLayout>::new);
+        if !tables.is_some_and(|tables| tables.is_set(FlowTablePropLayout::FT_SUPPORT)) {
+            return Ok(None);
+        }
+        self.query_page(CapabilityType::EthernetOffloads, Values::Current, &mut page)?;
+        let offloads = view::<PerProtocolNetworkingOffloadCaps>(&page);
+        Ok(Some(offloads.get(PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE)))
     }
 }
 

@@ -140,7 +140,26 @@ impl<P: Platform> Driver<P> {
         let mut view = input.view_mut();
         view.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
         view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::PROMISC_MC, all.into());
+        #[cfg(feature = "ethernet")]
+        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::PROMISC_ALL, self.promiscuous.into());
         self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())
+    }
+
+    /// Queries what the queues for frames depend on: the MAC address, the MTU of the port as of a network interface, and how much of
+    /// a frame's headers the vport wants in its WQE ([`InlineMode`](bareverbs_mlx5_spec::InlineMode)).
+    #[cfg(feature = "ethernet")]
+    #[inline(never)]
+    pub(crate) fn query_frame_port(&mut self) -> Result<(Mac, u32, u32), PackedError> {
+        let mut context = Buffer::zeroed();
+        self.nic_context(&mut context)?;
+        let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
+        let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
+        let inline = context.get(NicVportContext::MIN_WQE_INLINE_MODE);
+        let mut mtu = Buffer::<PmtuReg>::zeroed();
+        mtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
+        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
+        let mtu = mtu.view().get(PmtuReg::OPER_MTU).saturating_sub(FRAME_OVERHEAD);
+        Ok((Mac([a, b, c, d, e, f]), mtu, inline))
     }
 
     /// Queries the state of the port.

@@ -305,6 +305,12 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
         let mut failed = Failed { first: None, cqs_left: self.cqs };
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
+        #[cfg(feature = "ethernet")]
+        {
+            // TEARDOWN_HCA ends its queues. Nobody writes into them any more.
+            self.ethernet = None;
+            self.promiscuous = false;
+        }
         if self.caps.is_ethernet() && self.state.roce {
             record_failure(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(None));
             // TEARDOWN_HCA ends it too.

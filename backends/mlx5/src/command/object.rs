@@ -7,6 +7,12 @@ use bareverbs_mlx5_spec::{
     ViewMut, cmd,
 };
 
+#[cfg(feature = "ethernet")]
+use bareverbs_mlx5_spec::{
+    AllocTransportDomainOut, CreateFlowGroupOut, CreateFlowTableOut, CreateRqOut, CreateSqOut, CreateTirOut, CreateTisOut,
+    DeallocTransportDomainIn, DestroyRqIn, DestroySqIn, DestroyTirIn, DestroyTisIn,
+};
+
 use super::{Call, CommandClass, CommandInterface};
 use crate::dma::arena::{PAGE, PageRange};
 use crate::dma::object_memory::ObjectMemory;
@@ -47,6 +53,35 @@ creates! {
     CreateCq CreateCqOut::CQN, DestroyCq DestroyCqIn::CQN;
     CreateQp CreateQpOut::QPN, DestroyQp DestroyQpIn::QPN;
     CreateRmp CreateRmpOut::RMPN, DestroyRmp DestroyRmpIn::RMPN;
+}
+
+#[cfg(feature = "ethernet")]
+creates! {
+    AllocTransportDomain AllocTransportDomainOut::TRANSPORT_DOMAIN,
+        DeallocTransportDomain DeallocTransportDomainIn::TRANSPORT_DOMAIN;
+    CreateTis CreateTisOut::TISN, DestroyTis DestroyTisIn::TISN;
+    CreateSq CreateSqOut::SQN, DestroySq DestroySqIn::SQN;
+    CreateRq CreateRqOut::RQN, DestroyRq DestroyRqIn::RQN;
+    CreateTir CreateTirOut::TIRN, DestroyTir DestroyTirIn::TIRN;
+}
+
+/// Declares commands that create what a command with a longer input destroys.
+#[cfg(feature = "ethernet")]
+macro_rules! creates_in_a_table {
+    ($($create:ident $made:ident::$new:ident;)+) => {$(
+        impl Creates for cmd::$create {}
+
+        const _: () = {
+            assert!(is_number::<<cmd::$create as Command>::Out>($made::$new), "the number of a new object");
+            assert!($made::SIZE == SHORT);
+        };
+    )+};
+}
+
+#[cfg(feature = "ethernet")]
+creates_in_a_table! {
+    CreateFlowTable CreateFlowTableOut::TABLE_ID;
+    CreateFlowGroup CreateFlowGroupOut::GROUP_ID;
 }
 
 /// Returns the input of a command that destroys an object.
@@ -136,6 +171,13 @@ impl<P: Platform> CommandInterface<P> {
         let call = &mut Call { opcode, head, entry, input_len, output: &mut output, output_len: SHORT };
         self.call(CommandClass::Regular, call)?;
         Ok(View::<CreateQpOut>::of(&output).get(CreateQpOut::QPN))
+    }
+
+    /// Executes a command whose input ends with one 64-bit entry, and of whose output only the status matters.
+    #[cfg(feature = "ethernet")]
+    pub(crate) fn command_with_entry<C: Command>(&mut self, input: View<'_, C::In>, entry: u64) -> Result<(), PackedError> {
+        const { assert!(C::Out::SIZE == SHORT) };
+        self.create_object(C::OPCODE, input.as_bytes(), 1, &mut |_| entry).map(|_| ())
     }
 
     /// Destroys an object and frees its memory.

@@ -27,6 +27,12 @@ impl Cq {
         Cqn::new(self.number)
     }
 
+    /// Returns the memory that it lies in.
+    #[cfg(feature = "ethernet")]
+    pub(crate) const fn memory(&self) -> ObjectMemory {
+        self.memory
+    }
+
     /// Returns a queue without a device.
     #[cfg(test)]
     pub(crate) const fn for_tests() -> Self {
@@ -45,13 +51,20 @@ impl<P: Platform> Driver<P> {
     where
         B: bareverbs::Provider<Cq = Cq, CqRing = Mlx5CqRing<P>>,
     {
+        let (cq, vector, ring) = self.make_cq(entries)?;
+        let (log_size, cqn) = (ring.position().0, cq.cqn());
+        Ok(CreatedCq { cq, ring, cqn, entries: 1 << log_size, vector })
+    }
+
+    /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
+    #[inline]
+    pub(crate) fn make_cq(&mut self, entries: u32) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
         let log_size = self.log_cq_size(entries)?;
         let memory = self.commands.allocate_memory(pages(log_size), true)?;
         match self.create_cq_in(memory, log_size) {
-            Ok((cqn, vector, ring)) => {
+            Ok((number, vector, ring)) => {
                 self.cqs = self.cqs.wrapping_add(1);
-                let cq = Cq { number: cqn, memory };
-                Ok(CreatedCq { cq, ring, cqn: Cqn::new(cqn), entries: 1 << log_size, vector })
+                Ok((Cq { number, memory }, vector, ring))
             }
             Err(error) => {
                 self.commands.free_memory(memory);

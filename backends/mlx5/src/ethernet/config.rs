@@ -1,0 +1,87 @@
+//! Options of the queues for frames.
+
+/// Which frames come in. The port takes those of RDMA out before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum FrameFilter {
+    /// To the port's own address, and broadcasts. No IPv6: its neighbor discovery needs groups.
+    Own,
+    /// These, and to all groups.
+    #[default]
+    Groups,
+    /// Every frame that reaches the port.
+    Everything,
+}
+
+/// How much of a frame's headers its WQE contains. Some cards and virtual functions demand it, to switch frames before they read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum InlineHeaders {
+    /// None.
+    #[default]
+    None,
+    /// The Ethernet header, with a VLAN tag.
+    L2,
+    /// The IP header too.
+    Ip,
+    /// That of TCP or UDP too.
+    Transport,
+}
+
+impl InlineHeaders {
+    /// Returns the bytes of a frame that lie in its WQE at most: what fills the blocks of a WQE that must have the headers. An Ethernet
+    /// header with a tag has 18 bytes, an IPv4 header with options 60, as has one of TCP.
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::L2 => 18,
+            Self::Ip => 18 + 60 + 4,
+            Self::Transport => 18 + 60 + 60 + 8,
+        }
+    }
+}
+
+/// Checksums that the device computes of a frame that it sends; what the frame has in their place is ignored. It leaves frames alone that have
+/// none, and TCP and UDP in fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Checksums {
+    /// Of the IPv4 header.
+    pub header: bool,
+    /// Of TCP and UDP.
+    pub transport: bool,
+}
+
+impl Checksums {
+    /// The frame is sent as it is.
+    pub const NONE: Self = Self { header: false, transport: false };
+    /// The device computes all.
+    pub const ALL: Self = Self { header: true, transport: true };
+}
+
+/// Options of the queues for frames. Each frame of a queue takes a buffer of the MTU and 18 bytes, rounded up to 64, in the arena of the
+/// driver; the rings take eight pages more if there are not more than 32 of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EthernetConfig {
+    /// Frames that wait to be sent at most, from 1 to 4096, rounded up to a power of two.
+    pub send_frames: u16,
+    /// Frames that were received and not taken at most, from 1 to 4096, rounded up to a power of two. More are lost.
+    pub receive_frames: u16,
+    /// Which frames come in.
+    pub filter: FrameFilter,
+    /// Headers in WQEs even if the card does not ask for them; it may ask for more.
+    pub inline_headers: InlineHeaders,
+}
+
+impl EthernetConfig {
+    /// 16 frames to send and 32 received, 18 and 8 pages of 4096 bytes with the usual MTU of 1500.
+    pub const DEFAULT: Self =
+        Self { send_frames: 16, receive_frames: 32, filter: FrameFilter::Groups, inline_headers: InlineHeaders::None };
+}
+
+impl Default for EthernetConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,114 @@
+//! The queues for frames in the caller's hands.
+
+use bareverbs::{Mac, Machine, Platform};
+
+use super::config::{Checksums, EthernetConfig};
+use super::error::{FrameQueueFault, OpenEthernetError, ReceiveFrameError, SendFrameError};
+use super::queues::{EthernetStatistics, FrameInterface, Received};
+use crate::direct::Mlx5Direct;
+use crate::error::{Error, PackedError};
+use crate::log::{format_as, logged};
+
+/// The open queues for frames of an Ethernet port ([`Mlx5Direct::ethernet`]): copies frames in and out, and waits for nothing. Takes part in
+/// no event: look for frames as often as the answer to one may wait.
+///
+/// The port's state is [`Verbs::query_port`](bareverbs::Verbs::query_port); its changes are events
+/// ([`Event::PortActive`](bareverbs::Event::PortActive), [`Event::PortDown`](bareverbs::Event::PortDown)).
+pub struct Ethernet<'a, P: Platform> {
+    machine: &'a mut Machine<P>,
+    queues: &'a mut FrameInterface<P>,
+    dead: Option<PackedError>,
+}
+
+format_as!([P: Platform] Ethernet<'_, P>, "Ethernet({:?}, MTU {})", |this| this.queues.mac, this.queues.mtu);
+
+impl<'a, P: Platform> Mlx5Direct<'a, P> {
+    /// Opens the queues for frames of an Ethernet port: from here on the frames that are not RDMA's come in, as the filter says.
+    ///
+    /// # Errors
+    /// The port or the card has none, they are open, or the arena is too small.
+    pub fn open_ethernet(&mut self, config: &EthernetConfig) -> Result<(), OpenEthernetError> {
+        self.driver_mut().open_frames(config)
+    }
+
+    /// Returns the queues for frames, if they are open.
+    pub fn ethernet(self) -> Option<Ethernet<'a, P>> {
+        let driver = self.into_driver();
+        let dead = driver.commands.dead;
+        let queues = driver.ethernet.as_mut()?;
+        Some(Ethernet { machine: &mut driver.commands.machine, queues, dead })
+    }
+
+    /// Closes the queues for frames, if they are open. Frames that wait may be lost.
+    ///
+    /// # Errors
+    /// The device did not confirm that it has ended an object. Those left stay until the teardown, with their memory.
+    pub fn close_ethernet(&mut self) -> Result<(), Error> {
+        logged("close_ethernet", self.driver_mut().close_frames())
+    }
+}
+
+impl<P: Platform> Ethernet<'_, P> {
+    /// Returns the MAC address of the port.
+    pub const fn mac(&self) -> Mac {
+        self.queues.mac
+    }
+
+    /// Returns the MTU: bytes of a frame after its header. The smaller one of the port's and
+    /// [`Config::ethernet_mtu`](crate::Config::ethernet_mtu).
+    pub const fn mtu(&self) -> usize {
+        self.queues.mtu
+    }
+
+    /// Returns the bytes of the longest frame, with header and VLAN tag, without check sequence.
+    pub const fn max_frame(&self) -> usize {
+        self.queues.max_frame()
+    }
+
+    /// Returns whether a frame can be sent at once.
+    pub fn can_send(&mut self) -> bool {
+        // What went wrong is said by the next `send`.
+        let _ = self.queues.reap(self.machine);
+        self.dead.is_none() && self.queues.fault.is_none() && self.queues.has_room()
+    }
+
+    /// Sends a frame: header, with or without a VLAN tag, and payload. One of fewer than 60 bytes is filled up with zeros.
+    ///
+    /// # Errors
+    /// There is no room now, the length is impossible, or a queue or the device is broken.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), SendFrameError> {
+        self.send_with(frame, Checksums::NONE)
+    }
+
+    /// Sends a frame, of which the device computes checksums.
+    ///
+    /// # Errors
+    /// Same as [`Self::send`].
+    pub fn send_with(&mut self, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
+        if let Some(error) = self.dead {
+            return Err(SendFrameError::Device(error.into()));
+        }
+        self.queues.send(self.machine, frame, checksums)
+    }
+
+    /// Copies the next frame that was received to the start of `into`.
+    ///
+    /// # Errors
+    /// The buffer is shorter than [`Self::max_frame`], or a queue or the device is broken.
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
+        if let Some(error) = self.dead {
+            return Err(ReceiveFrameError::Device(error.into()));
+        }
+        self.queues.receive(self.machine, into)
+    }
+
+    /// Returns why a queue has ended.
+    pub const fn fault(&self) -> Option<FrameQueueFault> {
+        self.queues.fault
+    }
+
+    /// Returns the counters.
+    pub const fn statistics(&self) -> EthernetStatistics {
+        self.queues.statistics
+    }
+}

@@ -1,0 +1,457 @@
+//! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
+
+use bareverbs::{Access, AddressMap, DmaMemory, Extent, MrRequest, Platform};
+use bareverbs_mlx5_spec::{
+    Buffer, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn, DeleteFteIn,
+    DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination,
+    FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState, Rqc,
+    SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg, WqeInlineCap,
+    cmd, flow_action,
+};
+
+use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
+use super::error::OpenEthernetError;
+use super::made::{FrameObjects, Made, Rules};
+use super::queues::{EthernetStatistics, FrameCq, FrameInterface, HEADER, RECEIVE_WQE, ReceiveQueue, SendQueue, TAGGED_HEADER};
+use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
+use crate::driver::Driver;
+use crate::error::PackedError;
+use crate::log::log_event;
+
+/// Most frames of a queue: with three blocks each, indices of 16 bits tell those under way apart.
+const MAX_FRAMES: u16 = 4096;
+/// Least MTU of IPv4 (RFC 791).
+const MIN_MTU: u32 = 68;
+/// User index of a queue whose completions need none.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+/// log2 of the rules of the flow table.
+const LOG_RULES: u32 = 2;
+/// Address of broadcasts.
+const BROADCAST: [u8; 6] = [0xff; 6];
+/// The bit that the addresses of groups have, as mask and as value.
+const GROUP_BIT: [u8; 6] = [1, 0, 0, 0, 0, 0];
+
+/// Device addresses as they are.
+struct DeviceAddresses;
+
+impl AddressMap for DeviceAddresses {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        Some(Extent { device_addr: addr, len: u64::MAX - addr })
+    }
+}
+
+impl From<PackedError> for OpenEthernetError {
+    fn from(error: PackedError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Opens the queues for frames.
+    #[inline(never)]
+    pub(crate) fn open_frames(&mut self, config: &EthernetConfig) -> Result<(), OpenEthernetError> {
+        if !self.caps.is_ethernet() {
+            return Err(OpenEthernetError::InfiniBand);
+        }
+        if self.ethernet.is_some() {
+            return Err(OpenEthernetError::AlreadyOpen);
+        }
+        if [config.send_frames, config.receive_frames].iter().any(|frames| !(1..=MAX_FRAMES).contains(frames)) {
+            return Err(OpenEthernetError::Frames { limit: MAX_FRAMES });
+        }
+        let inline = self.commands.query_frame_capabilities()?.ok_or(OpenEthernetError::Unsupported)?;
+        let (mac, mtu, vport_inline) = self.query_frame_port()?;
+        let mtu = mtu.min(self.config.ethernet_mtu.into());
+        if mtu < MIN_MTU {
+            return Err(OpenEthernetError::Mtu { mtu });
+        }
+        let inline = inline_of(inline, vport_inline).max(config.inline_headers);
+        let mut objects = FrameObjects::default();
+        match self.make_frames(&mut objects, config, mac, mtu as usize, inline) {
+            Ok((send, receive, lkey)) => {
+                let base = self.commands.arena.addr(0);
+                let stride = stride(mtu as usize);
+                let queues = self.ethernet.insert(FrameInterface {
+                    objects,
+                    send,
+                    receive,
+                    mac,
+                    mtu: mtu as usize,
+                    stride,
+                    lkey,
+                    base,
+                    fault: None,
+                    statistics: EthernetStatistics::default(),
+                });
+                log_event!(info, "queues for frames: MTU {}, {} bytes a buffer", mtu, stride);
+                Ok(queues.post(&mut self.commands.machine).map_err(PackedError::from)?)
+            }
+            Err(error) => {
+                // The caller needs the first cause. What is left, and its memory, stays until the teardown.
+                let _ = self.end_frames(&mut objects);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Closes the queues for frames.
+    #[inline(never)]
+    pub(crate) fn close_frames(&mut self) -> Result<(), PackedError> {
+        let Some(FrameInterface { mut objects, .. }) = self.ethernet.take() else { return Ok(()) };
+        self.end_frames(&mut objects)
+    }
+
+    /// Makes the objects, and both queues with the key of their buffers. The receive queue has no WQEs yet.
+    fn make_frames(
+        &mut self,
+        objects: &mut FrameObjects,
+        config: &EthernetConfig,
+        mac: bareverbs::Mac,
+        mtu: usize,
+        inline: InlineHeaders,
+    ) -> Result<(SendQueue<P>, ReceiveQueue, u32), PackedError> {
+        let frames = [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
+        let [send_frames, receive_frames] = frames;
+        let pd = self.alloc_pd()?;
+        let pdn = pd.number;
+        objects.pd = Some(pdn);
+        let stride = stride(mtu);
+        let bytes = (send_frames as usize + receive_frames as usize) * stride;
+        let memory = *objects.buffers.insert(self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?);
+        let addr = self.commands.arena.addr(memory.at());
+        let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
+        // Not from zero: one key.
+        let (_, lkey, _) = self.create_mr(&pd, &request)?;
+        objects.key = Some(lkey.index());
+        let domain = self.commands.create::<cmd::AllocTransportDomain>(View::zeros(), ObjectMemory::NONE)?;
+        objects.domain = Some(domain);
+        // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
+        let (send_cqn, send_cq) = self.frame_cq(objects, 2 * send_frames)?;
+        let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
+        let tis = self.make_tis(domain)?;
+        objects.tis = Some(tis);
+
+        let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
+        // As many blocks as the longest WQE of each frame takes.
+        let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
+        let blocks = (send_frames * blocks_per_frame).next_power_of_two();
+        let sq = self.make_sq(blocks, pdn, send_cqn, tis, inline)?;
+        objects.sq = Some(sq);
+        let rq = self.make_rq(receive_frames, pdn, receive_cqn)?;
+        objects.rq = Some(rq);
+        let receive_buffers = memory.at() + send_frames as usize * stride;
+        for index in 0..receive_frames as usize {
+            let buffer = self.commands.arena.addr(receive_buffers + index * stride);
+            let segment = WqeDataSeg::be_words(stride as u32, lkey.get(), buffer);
+            self.commands.machine.memory.store(rq.memory.at() + index * RECEIVE_WQE, &segment)?;
+        }
+        self.ready(sq.number, rq.number)?;
+        self.lead_frames(objects, rq.number, domain, config.filter, mac)?;
+        let send = SendQueue {
+            number: sq.number,
+            doorbell,
+            cq: send_cq,
+            ring: sq.memory.at(),
+            blocks,
+            record: sq.memory.record(),
+            buffers: memory.at(),
+            frames: send_frames,
+            inline: inline.bytes(),
+            written: 0,
+            done_block: 0,
+            posted: 0,
+            done: 0,
+        };
+        let receive = ReceiveQueue {
+            cq: receive_cq,
+            record: rq.memory.record(),
+            buffers: receive_buffers,
+            frames: receive_frames,
+            taken: 0,
+        };
+        Ok((send, receive, lkey.get()))
+    }
+
+    /// Makes a completion queue that is polled.
+    fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, FrameCq), PackedError> {
+        let (cq, _, ring) = self.make_cq(entries)?;
+        let (log_size, consumer) = ring.position();
+        let (cqn, memory) = (cq.cqn().get(), cq.memory());
+        // There is room for both.
+        let _ = objects.cqs.push(Made { number: cqn, memory });
+        Ok((cqn, FrameCq { at: memory.at(), record: memory.record(), log_size, consumer }))
+    }
+
+    #[inline(never)]
+    fn make_tis(&mut self, domain: u32) -> Result<u32, PackedError> {
+        let mut input = Buffer::zeroed();
+        input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
+        self.commands.create::<cmd::CreateTis>(input.view(), ObjectMemory::NONE)
+    }
+
+    /// Makes a send queue, in reset.
+    #[inline(never)]
+    fn make_sq(&mut self, blocks: u32, pd: u32, cqn: u32, tis: u32, inline: InlineHeaders) -> Result<Made, PackedError> {
+        let memory = self.commands.allocate_memory((blocks as usize * WQEBB).div_ceil(PAGE) as u32, true)?;
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        let mut context = view.sub(CreateSqIn::CTX);
+        let mode = match inline {
+            InlineHeaders::None => InlineMode::None,
+            InlineHeaders::L2 => InlineMode::L2,
+            InlineHeaders::Ip => InlineMode::Ip,
+            InlineHeaders::Transport => InlineMode::TcpUdp,
+        };
+        context
+            .set(Sqc::FLUSH_IN_ERROR_EN, 1)
+            .set(Sqc::MIN_WQE_INLINE_MODE, mode.code())
+            .set(Sqc::USER_INDEX, NO_USER_INDEX)
+            .set(Sqc::CQN, cqn)
+            .set(Sqc::TIS_LST_SZ, 1)
+            .set(Sqc::TIS_NUM_0, tis);
+        self.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
+        let made = self.commands.create::<cmd::CreateSq>(input.view(), memory);
+        self.keep_or_free(made, memory)
+    }
+
+    /// Makes a receive queue, in reset, that leaves VLAN tags in their frames.
+    #[inline(never)]
+    fn make_rq(&mut self, frames: u32, pd: u32, cqn: u32) -> Result<Made, PackedError> {
+        let memory = self.commands.allocate_memory((frames as usize * RECEIVE_WQE).div_ceil(PAGE) as u32, true)?;
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        let mut context = view.sub(CreateRqIn::CTX);
+        context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
+        self.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
+        let made = self.commands.create::<cmd::CreateRq>(input.view(), memory);
+        self.keep_or_free(made, memory)
+    }
+
+    fn fill_ring(&self, wq: &mut ViewMut<'_, Wq>, memory: ObjectMemory, pd: u32, stride: usize, entries: u32) {
+        wq.set(Wq::WQ_TYPE, WQ_CYCLIC)
+            .set(Wq::PD, pd)
+            .set(Wq::UAR_PAGE, self.uar.page().unwrap_or_default())
+            .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record()))
+            .set(Wq::LOG_WQ_STRIDE, stride.trailing_zeros())
+            .set(Wq::LOG_WQ_SZ, entries.trailing_zeros());
+    }
+
+    fn keep_or_free(&mut self, made: Result<u32, PackedError>, memory: ObjectMemory) -> Result<Made, PackedError> {
+        match made {
+            Ok(number) => Ok(Made { number, memory }),
+            Err(error) => {
+                self.commands.free_memory(memory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets both queues work.
+    #[inline(never)]
+    fn ready(&mut self, sqn: u32, rqn: u32) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(ModifySqIn::SQN, sqn).set(ModifySqIn::SQ_STATE, QueueState::Reset.code());
+        view.sub(ModifySqIn::CTX).set(Sqc::STATE, QueueState::Ready.code());
+        self.commands.command_without_output::<cmd::ModifySq>(input.view())?;
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(ModifyRqIn::RQN, rqn).set(ModifyRqIn::RQ_STATE, QueueState::Reset.code());
+        view.sub(ModifyRqIn::CTX).set(Rqc::STATE, QueueState::Ready.code());
+        self.commands.command_without_output::<cmd::ModifyRq>(input.view())
+    }
+
+    /// Leads the port's frames to the receive queue.
+    #[inline(never)]
+    fn lead_frames(
+        &mut self,
+        objects: &mut FrameObjects,
+        rqn: u32,
+        domain: u32,
+        filter: FrameFilter,
+        mac: bareverbs::Mac,
+    ) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        input
+            .view_mut()
+            .sub(CreateTirIn::CTX)
+            .set(Tirc::DISP_TYPE, TIR_DIRECT)
+            .set(Tirc::INLINE_RQN, rqn)
+            .set(Tirc::TRANSPORT_DOMAIN, domain);
+        let tir = self.commands.create::<cmd::CreateTir>(input.view(), ObjectMemory::NONE)?;
+        objects.tir = Some(tir);
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
+        view.sub(CreateFlowTableIn::FLOW_TABLE_CONTEXT).set(FlowTableContext::LOG_SIZE, LOG_RULES);
+        let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::NONE)?;
+        objects.table = Some(table);
+        if filter == FrameFilter::Everything {
+            self.add_rules(objects, 0, None, &[[0; 6]])?;
+        } else {
+            self.add_rules(objects, 0, Some([0xff; 6]), &[mac.0, BROADCAST])?;
+        }
+        if filter == FrameFilter::Groups {
+            self.add_rules(objects, 2, Some(GROUP_BIT), &[GROUP_BIT])?;
+        }
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(SetFlowTableRootIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFlowTableRootIn::TABLE_ID, table);
+        self.commands.command_without_output::<cmd::SetFlowTableRoot>(input.view())?;
+        if filter != FrameFilter::Own {
+            self.promiscuous = filter == FrameFilter::Everything;
+            objects.admits = true;
+            // Counted as a queue pair in a group, which the filter before the tables is opened for too.
+            self.groups = self.groups.saturating_add(1);
+            self.admit_groups(true)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a group of rules from rule `first` on, which lead frames to the TIR whose destination under the mask is one of `addresses`; without
+    /// a mask, all frames.
+    fn add_rules(
+        &mut self,
+        objects: &mut FrameObjects,
+        first: u32,
+        mask: Option<[u8; 6]>,
+        addresses: &[[u8; 6]],
+    ) -> Result<(), PackedError> {
+        let (Some(table), Some(tir)) = (objects.table, objects.tir) else { return Ok(()) };
+        let group = self.make_group(table, first, addresses.len() as u32, mask)?;
+        // There is room for both groups.
+        let _ = objects.rules.push(Rules { group, first, count: 0 });
+        for (address, index) in addresses.iter().zip(first..) {
+            self.set_rule(table, group, index, address, tir)?;
+            if let Some(rules) = objects.rules.last_mut() {
+                rules.count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn make_group(&mut self, table: u32, first: u32, count: u32, mask: Option<[u8; 6]>) -> Result<u32, PackedError> {
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(CreateFlowGroupIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
+            .set(CreateFlowGroupIn::TABLE_ID, table)
+            .set(CreateFlowGroupIn::START_FLOW_INDEX, first)
+            .set(CreateFlowGroupIn::END_FLOW_INDEX, first + count.saturating_sub(1));
+        if let Some(mask) = mask {
+            view.set(CreateFlowGroupIn::MATCH_CRITERIA_ENABLE, MATCH_OUTER_HEADERS);
+            set_destination(&mut view.sub(CreateFlowGroupIn::MATCH_CRITERIA.as_sub()), mask);
+        }
+        self.commands.create::<cmd::CreateFlowGroup>(input.view(), ObjectMemory::NONE)
+    }
+
+    #[inline(never)]
+    fn set_rule(&mut self, table: u32, group: u32, index: u32, address: &[u8; 6], tir: u32) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(SetFteIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFteIn::TABLE_ID, table).set(SetFteIn::FLOW_INDEX, index);
+        let mut context = view.sub(SetFteIn::FLOW_CONTEXT);
+        context
+            .set(FlowContext::GROUP_ID, group)
+            .set(FlowContext::ACTION, flow_action::FORWARD)
+            .set(FlowContext::DESTINATION_LIST_SIZE, 1);
+        set_destination(&mut context.sub(FlowContext::MATCH_VALUE.as_sub()), *address);
+        let to =
+            DestFormatStruct::DESTINATION_TYPE.place(FlowDestination::Tir.code()) | DestFormatStruct::DESTINATION_ID.place(tir);
+        self.commands.command_with_entry::<cmd::SetFlowTableEntry>(input.view(), u64::from(to) << 32)
+    }
+
+    /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of.
+    #[inline(never)]
+    fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
+        if core::mem::take(&mut objects.admits) {
+            self.promiscuous = false;
+            self.groups = self.groups.saturating_sub(1);
+            self.admit_groups(self.groups != 0)?;
+        }
+        self.end_steering(objects)?;
+        if let Some(tir) = objects.tir.take() {
+            self.commands.destroy::<cmd::DestroyTir>(tir, ObjectMemory::NONE)?;
+        }
+        if let Some(Made { number, memory }) = objects.rq.take() {
+            self.commands.destroy::<cmd::DestroyRq>(number, memory)?;
+        }
+        if let Some(Made { number, memory }) = objects.sq.take() {
+            self.commands.destroy::<cmd::DestroySq>(number, memory)?;
+        }
+        if let Some(tis) = objects.tis.take() {
+            self.commands.destroy::<cmd::DestroyTis>(tis, ObjectMemory::NONE)?;
+        }
+        while let Some(Made { number, memory }) = objects.cqs.pop() {
+            self.commands.destroy::<cmd::DestroyCq>(number, memory)?;
+            self.cqs = self.cqs.wrapping_sub(1);
+        }
+        if let Some(domain) = objects.domain.take() {
+            self.commands.destroy::<cmd::DeallocTransportDomain>(domain, ObjectMemory::NONE)?;
+        }
+        if let Some(key) = objects.key.take() {
+            self.commands.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
+        }
+        if let Some(memory) = objects.buffers.take() {
+            self.commands.free_memory(memory);
+        }
+        if let Some(pd) = objects.pd.take() {
+            self.commands.destroy::<cmd::DeallocPd>(pd, ObjectMemory::NONE)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the flow table. A root that is gone has no successor (Linux `update_root_ft_destroy`).
+    #[inline(never)]
+    fn end_steering(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
+        let Some(table) = objects.table else { return Ok(()) };
+        while let Some(Rules { group, first, count }) = objects.rules.pop() {
+            for index in first..first.saturating_add(count) {
+                let mut input = Buffer::zeroed();
+                input
+                    .view_mut()
+                    .set(DeleteFteIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
+                    .set(DeleteFteIn::TABLE_ID, table)
+                    .set(DeleteFteIn::FLOW_INDEX, index);
+                self.commands.command_without_output::<cmd::DeleteFlowTableEntry>(input.view())?;
+            }
+            let mut input = Buffer::zeroed();
+            input
+                .view_mut()
+                .set(DestroyFlowGroupIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
+                .set(DestroyFlowGroupIn::TABLE_ID, table)
+                .set(DestroyFlowGroupIn::GROUP_ID, group);
+            self.commands.command_without_output::<cmd::DestroyFlowGroup>(input.view())?;
+        }
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(DestroyFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(DestroyFlowTableIn::TABLE_ID, table);
+        self.commands.command_without_output::<cmd::DestroyFlowTable>(input.view())?;
+        objects.table = None;
+        Ok(())
+    }
+}
+
+/// Returns the bytes from buffer to buffer.
+const fn stride(mtu: usize) -> usize {
+    const { assert!(HEADER < TAGGED_HEADER) };
+    (mtu + TAGGED_HEADER).next_multiple_of(64)
+}
+
+fn set_destination(fields: &mut ViewMut<'_, FteMatchSetLyr24>, [a, b, c, d, e, f]: [u8; 6]) {
+    fields
+        .set(FteMatchSetLyr24::DMAC_47_16, u32::from_be_bytes([a, b, c, d]))
+        .set(FteMatchSetLyr24::DMAC_15_0, u16::from_be_bytes([e, f]).into());
+}
+
+/// Returns what the card demands: by its capability, or, where that says so, by the context of the vport. What is unknown is taken for
+/// all.
+fn inline_of(capability: u32, vport: u32) -> InlineHeaders {
+    match (WqeInlineCap::from_code(capability), InlineMode::from_code(vport)) {
+        (Some(WqeInlineCap::NotRequired), _) | (Some(WqeInlineCap::VportContext), Some(InlineMode::None)) => {
+            InlineHeaders::None
+        }
+        (Some(WqeInlineCap::L2), _) | (Some(WqeInlineCap::VportContext), Some(InlineMode::L2)) => InlineHeaders::L2,
+        (Some(WqeInlineCap::VportContext), Some(InlineMode::Ip)) => InlineHeaders::Ip,
+        _ => InlineHeaders::Transport,
+    }
+}
