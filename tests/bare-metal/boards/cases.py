@@ -152,6 +152,27 @@ def write(one, other, profile=None):
     return Case(name, summary, body=body, machines=(one, other), gives_back=ALL_CARDS, typical_seconds=seconds)
 
 
+def network(client, server):
+    """A network interface and RDMA on one card: DHCP, ARP, ping, UDP, and then RDMA WRITE over RoCEv2."""
+
+    def body(run):
+        run.serve_devices(2, "--ethernet")
+        boards = [run.boot(client, "network", 0), run.boot(server, "network", 1)]
+        for board, role in zip(boards, ["client", "server"], strict=True):
+            board.wait_for("^ready$", run.stop)
+            board.send(role)
+        for board in boards:
+            board.passes(run.stop)
+            board.wait_for(ALL_PAGES_BACK, run.stop)
+        boards[0].wait_for(r"^address 192\.0\.2\.50 by DHCP$", run.stop)
+        boards[0].wait_for(r"^192\.0\.2\.1 is at [0-9a-f:]{17}$", run.stop)
+        boards[1].wait_for(r"^192\.0\.2\.50 answers ping$", run.stop)
+        boards[1].wait_for(r"^65536 bytes written by the client, each byte checked$", run.stop)
+
+    summary = f"{client} gets its address by DHCP from {server}, answers ping, and writes to it over RoCEv2, on one card each"
+    return Case(f"network-{client}-{server}", summary, body=body, machines=(client, server), gives_back=ALL_CARDS)
+
+
 def pingpong(one, other, name, size, iters, words=""):
     """Messages there and back between two machines."""
 
@@ -363,6 +384,9 @@ CASES = [
     write("microvm", "aarch64"),
     write("microvm", "x86_64", "connectx-4-lx"),
     write("aarch64", "riscv64", "connectx-7"),
+    network("x86_64", "aarch64"),
+    network("aarch64", "riscv64"),
+    network("riscv64", "x86_64"),
     pingpong("x86_64", "riscv64", "polling", 65536, 30),
     pingpong("aarch64", "x86_64", "events", 4096, 200, "events"),
     pingpong("riscv64", "aarch64", "events", 4096, 200, "events"),
