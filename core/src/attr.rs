@@ -18,14 +18,23 @@ pub enum QpType {
     /// 13.5.1). The device gives it a number of its own; peers see [`Qpn::GENERAL_SERVICES`]. Its Q_Key is
     /// [`Qkey::GENERAL_SERVICES`]. A port should have one: which of several gets a datagram is not defined.
     Gsi,
-    /// Initiator of an extended reliable connection.
+    /// Initiator of an extended reliable connection: it sends to the shared receive queues of an XRC domain of its peer
+    /// ([`Verbs::create_xrc_send_qp`](crate::Verbs::create_xrc_send_qp); IBTA annex A14).
     XrcSend,
+    /// Target of an extended reliable connection: the peer's requests name a shared receive queue of its XRC domain
+    /// ([`Verbs::create_xrc_recv_qp`](crate::Verbs::create_xrc_recv_qp)).
+    XrcRecv,
 }
 
 impl QpType {
     /// Returns whether each of its sends names a destination.
     pub(crate) const fn has_datagrams(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
+    }
+
+    /// Returns whether it is an end of an extended reliable connection.
+    pub(crate) const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 }
 

@@ -42,9 +42,9 @@ pub(crate) struct Cq<P: Provider> {
 pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) ring: P::CqRing,
     pub(crate) slot: &'s CqSlot,
-    shared: Shared<'s>,
+    pub(crate) shared: Shared<'s>,
     handle: CqHandle,
-    cqn: Cqn,
+    pub(crate) cqn: Cqn,
     /// Entries of the ring.
     pub(crate) entries: u32,
     /// Entries that are still taken from the ring once the device is lost: what had come by then, and no more than the ring has,
@@ -52,6 +52,10 @@ pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) readable: Cell<u32>,
     /// The queue pair whose request was flushed last.
     flushing: Cell<u16>,
+    /// Take completions of no queue pair, and what a lost device has left: those of XRC, once one of its shared receive queues completes
+    /// here. A program that creates none does not contain them.
+    pub(crate) unknown: TakeUnknown<P>,
+    pub(crate) flush: FlushNext<P>,
     /// Last, so that the ring is dropped before the control path may destroy it.
     _owner: Owner<'s>,
 }
@@ -414,10 +418,9 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     /// Finds the request that a completion completes and retires it; `None` if its queue pair is gone or was reset. An error
     /// changes nothing.
     fn complete(&mut self, raw: &RawCompletion, cookie: Option<u32>) -> Result<Option<Completion>, PollCqError> {
-        let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.queue.cqn };
         if raw.qpn.get() == NO_NUMBER {
             // A slot without a queue pair is none of this number.
-            return Err(unknown);
+            return unknown(self.queue, raw, None);
         }
         let send = raw.kind == RawKind::Send;
         let is_it = |slot: &QpSlot<'_>| {
@@ -428,7 +431,10 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         let named = cookie.and_then(|cookie| self.queue.shared.qps.get(usize::from(cookie as u16)).filter(|slot| is_it(slot)));
         // While a queue pair that had the number is draining, the next one with it is in RESET.
         let draining = || all.clone().find(|slot| slot.is_draining());
-        let slot = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
+        // A target of XRC is none of them: it completes nothing itself.
+        let Some(slot) = named.or_else(draining).or_else(|| all.next()) else {
+            return (self.queue.unknown)(self.queue, raw, cookie);
+        };
         let srq = if send { None } else { self.queue.shared.srq_of(slot) };
         if slot.is_draining() {
             // The place belongs to all queue pairs.
@@ -574,15 +580,32 @@ fn end_drain_or_report<P: Provider>(
         Some(_) if !is_empty => None,
         Some(loss) => {
             queue.readable.set(0);
-            Some(flush_next(queue).ok_or(PollCqError::DeviceLost { loss }))
+            Some((queue.flush)(queue).ok_or(PollCqError::DeviceLost { loss }))
         }
         None if broken == 0 => None,
         None => Some(Err(PollCqError::Broken { cqn: queue.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
     }
 }
 
-/// Flushes the next request that completes into this queue and that a lost device has left.
-fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion> {
+/// Takes a completion that names no queue pair which completes here, with its cookie.
+pub(crate) type TakeUnknown<P> =
+    fn(&CompletionQueue<'_, P>, &RawCompletion, Option<u32>) -> Result<Option<Completion>, PollCqError>;
+
+/// Flushes the next request that completes into a queue and that a lost device has left.
+pub(crate) type FlushNext<P> = fn(&CompletionQueue<'_, P>) -> Option<Completion>;
+
+/// Implements [`TakeUnknown`] for a queue into which queue pairs alone complete.
+#[inline(never)]
+pub(crate) fn unknown<P: Provider>(
+    queue: &CompletionQueue<'_, P>,
+    raw: &RawCompletion,
+    _cookie: Option<u32>,
+) -> Result<Option<Completion>, PollCqError> {
+    Err(PollCqError::UnknownQp { qpn: raw.qpn, cqn: queue.cqn })
+}
+
+/// Implements [`FlushNext`] for a queue into which queue pairs alone complete.
+pub(crate) fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion> {
     let shared = &queue.shared;
     // Round all queue pairs from the last one that had something: one that is posting meanwhile may have something again.
     let (first, count) = (usize::from(queue.flushing.get()), shared.qps.len());
@@ -776,6 +799,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             entries: entries.max(1),
             readable: Cell::new(entries.max(1)),
             flushing: Cell::new(0),
+            unknown: unknown::<P>,
+            flush: flush_next::<P>,
             _owner: Owner::new(&slot.owner),
         };
         // Last, since a logger may do anything: the queue is dropped, and not lost, if it unwinds.

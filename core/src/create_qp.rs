@@ -1,7 +1,7 @@
 //! Creation of a queue pair with the code that its transport needs: a program that knows its transports contains no more.
 
 use crate::recv_queue::SharedReceives;
-use crate::send_queue::PostDatagram;
+use crate::send_queue::PostNamed;
 use crate::send_queue::datagram::post_datagram;
 use crate::verbs::Verbs;
 use crate::{CreateQpError, Provider, QpInit, QpType, QueuePair, SrqHandle};
@@ -23,12 +23,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// A handle is stale, a completion queue's value was dropped, the capacities exceed the device's or those of all rings, the
+    /// The transport is XRC, which [`Self::create_xrc_send_qp`] is for. A handle is stale, a completion queue's value was dropped, the
+    /// capacities exceed the device's or those of all rings, the
     /// table is full, or the device refuses.
     /// Or stale completions of an earlier queue pair in the slot are not polled yet. Nothing is created.
     // Part of the caller, who may know the transport.
     #[inline(always)]
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
+        if init.qp_type.is_xrc() {
+            return Err(CreateQpError::NoXrcDomain);
+        }
         self.create_qp_with(init, None, datagrams(init.qp_type))
     }
 
@@ -54,9 +58,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
 /// Returns what posts datagrams, if the transport is theirs.
 #[inline(always)]
-fn datagrams<P: Provider>(qp_type: QpType) -> Option<PostDatagram<P>> {
+fn datagrams<P: Provider>(qp_type: QpType) -> Option<PostNamed<P>> {
     match qp_type {
         QpType::Ud | QpType::Gsi => Some(post_datagram::<P>),
-        QpType::Rc | QpType::Uc | QpType::XrcSend => None,
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => None,
     }
 }

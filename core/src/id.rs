@@ -35,6 +35,8 @@ id! {
     Cqn(u32);
     /// Shared receive queue number, 24 bits.
     Srqn(u32);
+    /// XRC domain number, 24 bits.
+    Xrcdn(u32);
     /// Protection domain number, 24 bits.
     Pdn(u32);
     /// Event queue number.

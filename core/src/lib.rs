@@ -95,6 +95,7 @@ mod transition;
 mod verbs;
 mod window;
 mod work;
+mod xrc;
 
 /// Whether common requests and completions have code of their own in their callers, apart from that for all others.
 const FAST_PATH: bool = cfg!(not(feature = "small"));
@@ -109,17 +110,17 @@ pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
-    AllocMwError, AllocPdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error, CreateAhError,
-    CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
-    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault,
-    StaleHandle, TakeError, WaitActiveError,
+    AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error,
+    CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeallocXrcdError,
+    DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError,
+    PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError,
+    ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use gid::{GidEntry, Mac};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, kind};
-pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey, Srqn};
+pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey, Srqn, Xrcdn};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use link::LinkFault;
 pub use loss::DeviceLoss;
@@ -129,11 +130,11 @@ pub use platform::{
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
-    CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError, MrRequest, MwType, Peek, Provider,
-    RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+    CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError,
+    MrRequest, MwType, Peek, Provider, RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
 };
 pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
-pub use recv_queue::{ReceiveSide, RecvQueue, SharedReceives};
+pub use recv_queue::{NoReceives, ReceiveSide, RecvQueue, SharedReceives};
 pub use region::MrInfo;
 pub use rereg_mr::MrChange;
 pub use send_queue::{SendBatch, SendQueue};
@@ -143,3 +144,4 @@ pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
 pub use window::{Binding, MwInfo, Type1Bind};
 pub use work::{Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};
+pub use xrc::XrcDomain;

@@ -7,7 +7,7 @@ use crate::log::format_as;
 use crate::{
     Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
     Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source,
-    SrqCap, Srqn, WcData, WcStatus, errno::Errno,
+    SrqCap, Srqn, WcData, WcStatus, Xrcdn, errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -145,6 +145,44 @@ pub struct CreatedQp<P: Provider + ?Sized> {
 
 format_as!([P: Provider + ?Sized] CreatedQp<P>, "CreatedQp({:?})", |this| this.qpn);
 
+/// An XRC shared receive queue to make.
+pub struct CreateXrcSrqParams<'a, P: Provider + ?Sized> {
+    /// Domain of the memory of its receives, and of the keys of requests that name it.
+    pub pd: &'a P::Pd,
+    /// XRC domain.
+    pub domain: &'a P::Xrcd,
+    /// Queue for its completions.
+    pub cq: &'a P::Cq,
+    /// As [`Provider::srq_sizes`] gave them.
+    pub sizes: SrqSizes,
+    /// Given back with each completion: 17 bits. That of no queue pair has the uppermost.
+    pub cookie: u32,
+}
+
+format_as!(
+    [P: Provider + ?Sized] CreateXrcSrqParams<'_, P>,
+    "CreateXrcSrqParams({:?}, cookie {:x})",
+    |this| this.sizes, this.cookie,
+);
+
+/// An XRC queue pair to make.
+pub struct CreateXrcQpParams<'a, P: Provider + ?Sized> {
+    /// XRC domain. A target takes from its shared receive queues.
+    pub domain: &'a P::Xrcd,
+    /// Protection domain of what an initiator sends, and queue for the completions of its sends. `None`: a target.
+    pub initiator: Option<(&'a P::Pd, &'a P::Cq)>,
+    /// As [`Provider::ring_sizes`] gave them for [`QpType::XrcSend`] and no receives; zeros for a target.
+    pub sizes: RingSizes,
+    /// Given back with each completion of a send: 16 bits.
+    pub cookie: u32,
+}
+
+format_as!(
+    [P: Provider + ?Sized] CreateXrcQpParams<'_, P>,
+    "CreateXrcQpParams({:?}, initiator {}, cookie {:x})",
+    |this| this.sizes, this.initiator.is_some(), this.cookie,
+);
+
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 ///
 /// # Safety
@@ -168,6 +206,8 @@ pub unsafe trait Provider {
     type Qp;
     /// Shared receive queue.
     type Srq;
+    /// XRC domain.
+    type Xrcd;
     /// Send ring of a queue pair.
     type SendRing: SendRing + 'static;
     /// Receive ring of a queue pair.
@@ -311,6 +351,28 @@ pub unsafe trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn destroy_srq(&mut self, _: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error>;
 
+    /// Makes an XRC domain, and gives its number.
+    ///
+    /// # Errors
+    /// Same as [`Self::alloc_pd`]; also if the device has no XRC.
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error>;
+    /// Destroys an XRC domain that no queue is in.
+    ///
+    /// # Errors
+    /// Same as [`Self::dealloc_pd`].
+    fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error>;
+    /// Makes an XRC shared receive queue. The other calls for shared receive queues take it too.
+    ///
+    /// # Errors
+    /// Same as [`Self::alloc_pd`].
+    fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Self::Error>;
+    /// Makes an initiator or a target of XRC in RESET. The other calls for queue pairs take it too. The receive ring has no entries, and
+    /// so has the send ring of a target.
+    ///
+    /// # Errors
+    /// Same as [`Self::alloc_pd`].
+    fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
+
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
     ///
     /// # Errors
@@ -391,6 +453,7 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
     type Cq = P::Cq;
     type Qp = P::Qp;
     type Srq = P::Srq;
+    type Xrcd = P::Xrcd;
     type SendRing = P::SendRing;
     type RecvRing = P::RecvRing;
     type SrqRing = P::SrqRing;
@@ -508,6 +571,32 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn destroy_srq(&mut self, call: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error> {
         (**self).destroy_srq(call, srq)
+    }
+
+    fn alloc_xrcd(&mut self, call: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error> {
+        (**self).alloc_xrcd(call)
+    }
+
+    fn dealloc_xrcd(&mut self, call: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error> {
+        (**self).dealloc_xrcd(call, domain)
+    }
+
+    fn create_xrc_srq(
+        &mut self,
+        call: CoreToken,
+        params: &CreateXrcSrqParams<'_, Self>,
+    ) -> Result<CreatedSrq<Self>, Self::Error> {
+        let CreateXrcSrqParams { pd, domain, cq, sizes, cookie } = *params;
+        let params = CreateXrcSrqParams { pd, domain, cq, sizes, cookie };
+        let CreatedSrq { srq, ring, srqn } = (**self).create_xrc_srq(call, &params)?;
+        Ok(CreatedSrq { srq, ring, srqn })
+    }
+
+    fn create_xrc_qp(&mut self, call: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
+        let CreateXrcQpParams { domain, initiator, sizes, cookie } = *params;
+        let params = CreateXrcQpParams { domain, initiator, sizes, cookie };
+        let CreatedQp { qp, send, recv, qpn } = (**self).create_xrc_qp(call, &params)?;
+        Ok(CreatedQp { qp, send, recv, qpn })
     }
 
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error> {
@@ -758,6 +847,17 @@ pub trait SendWriter {
     fn datagram_inline_blocks(len: usize) -> u32;
     /// Writes a datagram. SGEs without bytes are left out, and are not counted in its blocks.
     fn put_datagram(&mut self, at: u32, op: &DatagramOp<'_>, payload: Payload<'_>, flags: SendFlags);
+    /// Blocks of an atomic of an XRC initiator.
+    const XRC_ATOMIC_BLOCKS: u32;
+    /// Returns the blocks of a request of an XRC initiator with `count` SGEs.
+    fn xrc_sge_blocks(opcode: DataOpcode, count: usize) -> u32;
+    /// Returns the blocks of a request of an XRC initiator with `len` bytes inline.
+    fn xrc_inline_blocks(opcode: DataOpcode, len: usize) -> u32;
+    /// Writes a request of an XRC initiator to a shared receive queue. SGEs without bytes are left out, and are not counted in its
+    /// blocks. An RDMA_READ has nothing inline.
+    fn put_xrc(&mut self, at: u32, srqn: Srqn, op: &DataOp, payload: Payload<'_>, flags: SendFlags);
+    /// Writes an atomic of an XRC initiator.
+    fn put_xrc_atomic(&mut self, at: u32, srqn: Srqn, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes an atomic.
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.

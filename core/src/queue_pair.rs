@@ -6,8 +6,8 @@ use crate::completion::Cq;
 use crate::link::check_path;
 use crate::log::log_event;
 use crate::recv_queue::{ReceiveSide, RecvQueue};
-use crate::send_queue::{PostDatagram, SendLimits, SendQueue};
-use crate::shared::{GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
+use crate::send_queue::{PostNamed, SendLimits, SendQueue};
+use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
 use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
@@ -16,7 +16,7 @@ use crate::{
     Access, AddressVector, AnswerFault, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp,
     DestroyQpError, DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState,
     Provider, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle,
-    StaleHandle, kind,
+    StaleHandle, Xrcdn, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -47,11 +47,11 @@ pub struct QpInfo {
     pub qp_type: QpType,
     /// State.
     pub state: QpState,
-    /// Protection domain.
+    /// Protection domain; [`Handle::NONE`](crate::Handle::NONE) of a target of XRC.
     pub pd: PdHandle,
-    /// Queue for completions of sends.
+    /// Queue for completions of sends; none of a target of XRC.
     pub send_cq: CqHandle,
-    /// Queue for completions of receives.
+    /// Queue for completions of receives; none of an XRC queue pair.
     pub recv_cq: CqHandle,
     /// Shared receive queue that it takes its receives from, if any.
     pub srq: Option<SrqHandle>,
@@ -85,6 +85,8 @@ pub(crate) struct Qp<P: Provider> {
     cap: QpCap,
     sq_sig_all: bool,
     attr: QpAttr,
+    /// XRC domain that it is in.
+    pub(crate) domain: Option<Xrcdn>,
     /// Multicast groups that it is in.
     groups: [Gid; MCAST_GROUPS],
 }
@@ -162,14 +164,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         ring_sizes(&self.provider, qp_type, cap)
     }
 
-    /// Implements [`Self::create_qp`] and [`Self::create_qp_with_srq`]; `datagrams` posts them, if the queue pair is one for them. The
+    /// Implements [`Self::create_qp`] and [`Self::create_qp_with_srq`]; `named` posts datagrams, if the queue pair is one for them. The
     /// receive queue of one with a shared receive queue has no entries, and is dropped.
     #[inline(never)]
     pub(crate) fn create_qp_with(
         &mut self,
         init: &QpInit,
         srq: Option<SrqHandle>,
-        datagrams: Option<PostDatagram<P>>,
+        named: Option<PostNamed<P>>,
     ) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
         let mut cap = init.cap;
         if srq.is_some() {
@@ -181,20 +183,45 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if [init.send_cq, init.recv_cq].into_iter().any(|cq| self.is_cq_dropped(cq)) {
             return Err(CreateQpError::StaleCq);
         }
-        let pd = self.pds.get_mut(init.pd).ok_or(CreateQpError::StalePd)?;
+        let pd = self.pds.get(init.pd).ok_or(CreateQpError::StalePd)?;
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
         let recv_cq = self.cqs.get(init.recv_cq).ok_or(CreateQpError::StaleCq)?;
-        let device = *self.provider.device_attr();
         let sizes = ring_sizes(&self.provider, init.qp_type, &cap)?;
         let taken_from = match srq {
-            Some(srq) => Some(self.srqs.get_mut(srq).ok_or(CreateQpError::StaleSrq)?),
+            Some(srq) => Some(self.srqs.get(srq).ok_or(CreateQpError::StaleSrq)?),
             None => None,
         };
+        if taken_from.is_some_and(|srq| srq.domain.is_some()) {
+            return Err(CreateQpError::XrcSrq);
+        }
+        let place = self.place_of_qp(&cap, &sizes)?;
+        let params = CreateQpParams {
+            qp_type: init.qp_type,
+            pd: &pd.inner,
+            send_cq: &send_cq.inner,
+            recv_cq: &recv_cq.inner,
+            srq: taken_from.map(|srq| &srq.inner),
+            sizes,
+            cookie: cookie_of(place.0),
+        };
+        let created = match self.provider.create_qp(CoreToken::NEW, &params) {
+            Ok(created) => created,
+            Err(error) => return Err(CreateQpError::Device(self.failed(error))),
+        };
+        self.adopt_qp(init, srq, &sizes, place, created, named)
+    }
+
+    /// Returns the place for a queue pair with such rings: the smallest in which they fit.
+    pub(crate) fn place_of_qp(
+        &self,
+        cap: &QpCap,
+        sizes: &RingSizes,
+    ) -> Result<(QpHandle, &'s QpSlot<'s>), CreateQpError<P::Error>> {
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
         let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
         if !self.shared.qps.iter().any(fits) {
-            let QpCap { max_send_wr, max_recv_wr, .. } = cap;
-            let RingSizes { send_blocks: send, recv_entries: recv, .. } = sizes;
+            let QpCap { max_send_wr, max_recv_wr, .. } = *cap;
+            let RingSizes { send_blocks: send, recv_entries: recv, .. } = *sizes;
             return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
         }
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
@@ -212,29 +239,26 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 }
             }
         }
-        let (handle, slot) = chosen.ok_or(none)?;
-        // Leads a completion to the slot without a search.
-        let cookie = u32::from(handle.index());
-        let params = CreateQpParams {
-            qp_type: init.qp_type,
-            pd: &pd.inner,
-            send_cq: &send_cq.inner,
-            recv_cq: &recv_cq.inner,
-            srq: taken_from.as_ref().map(|srq| &srq.inner),
-            sizes,
-            cookie,
-        };
-        let created = match self.provider.create_qp(CoreToken::NEW, &params) {
-            Ok(created) => created,
-            Err(error) => return Err(CreateQpError::Device(self.failed(error))),
-        };
+        chosen.ok_or(none)
+    }
+
+    /// Keeps a queue pair that was just made, and returns its queues.
+    pub(crate) fn adopt_qp(
+        &mut self,
+        init: &QpInit,
+        srq: Option<SrqHandle>,
+        sizes: &RingSizes,
+        (handle, slot): (QpHandle, &'s QpSlot<'s>),
+        created: CreatedQp<P>,
+        named: Option<PostNamed<P>>,
+    ) -> Result<QueuePair<'s, P>, CreateQpError<P::Error>> {
         let CreatedQp { qp: inner, send, recv, qpn } = created;
         if self.qps.iter().any(|(_, other)| other.qpn == qpn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
             return Err(CreateQpError::Answer { fault: AnswerFault::NumberInUse { number: qpn.get() } });
         }
-        pd.users = pd.users.saturating_add(1);
-        if let Some(srq) = taken_from {
+        self.join_pd(init.pd);
+        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_add(1);
         }
         use_cq(self.cqs, init.send_cq, 1);
@@ -250,7 +274,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         slot.set_srq(srq.unwrap_or(SrqHandle::NONE));
         slot.draining.store(0, Ordering::Relaxed);
         slot.qpn.store(qpn.get(), Ordering::Release);
-        let limits = SendLimits::new(handle, init.qp_type, init.pd, &sizes, init.sq_sig_all, &device);
+        let device = self.provider.device_attr();
+        let limits = SendLimits::new(handle, init.qp_type, init.pd, sizes, init.sq_sig_all, device);
         let qp = Qp {
             inner,
             qpn,
@@ -262,6 +287,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             cap: sizes.cap,
             sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
+            domain: None,
             groups: [NO_GROUP; MCAST_GROUPS],
         };
         self.qps.occupy(handle, qp);
@@ -273,7 +299,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 slot,
                 shared,
                 limits,
-                datagrams,
+                named,
                 head,
                 uncommon,
                 left,
@@ -617,10 +643,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             let indices = [Some(send_cq), Some(recv_cq).filter(|recv| *recv != send_cq)].into_iter().flatten();
             indices.filter_map(|index| self.shared.cqs.get(usize::from(index)))
         };
-        for cq in cqs() {
-            let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
-            cq.clean_wanted.store(wanted, Ordering::Release);
-        }
+        cqs().for_each(CqSlot::ask_to_clean);
         self.end_binds(handle);
         // A sleeping poller would not poll, and the slot would drain for ever. Last, since a task may do anything when it is woken.
         for cq in cqs() {
@@ -629,8 +652,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 }
 
+/// Returns the cookie of a queue pair, which leads a completion to its slot without a search.
+pub(crate) const fn cookie_of(handle: QpHandle) -> u32 {
+    handle.index() as u32
+}
+
 /// Implements [`Verbs::ring_sizes`].
-fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
+pub(crate) fn ring_sizes<P: Provider>(
+    provider: &P,
+    qp_type: QpType,
+    cap: &QpCap,
+) -> Result<RingSizes, CreateQpError<P::Error>> {
     let max = most(provider.device_attr());
     if exceeds(cap, &max) {
         return Err(CreateQpError::Capacity { wanted: *cap, max });
@@ -650,13 +682,16 @@ fn is_gone(slot: &QpSlot<'_>) -> bool {
 
 /// Returns whether the completion queues of a slot that is draining were found empty since.
 fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
-    [slot.send_cq(), slot.recv_cq()].into_iter().all(|index| {
-        shared.cqs.get(usize::from(index)).is_none_or(|cq| {
-            cq.clean_done.load(Ordering::Acquire) == cq.clean_wanted.load(Ordering::Relaxed)
-                || cq.cqn.load(Ordering::Relaxed) == NO_NUMBER
-                // Nobody polls it, so nobody is given a stale completion.
-                || is_dropped(&cq.owner)
-        })
+    [slot.send_cq(), slot.recv_cq()].into_iter().all(|index| is_cleaned(shared, index))
+}
+
+/// Returns whether the completion queue in slot `index`, if there is one, was found empty since it was asked to be.
+pub(crate) fn is_cleaned(shared: Shared<'_>, index: u16) -> bool {
+    shared.cqs.get(usize::from(index)).is_none_or(|cq| {
+        cq.clean_done.load(Ordering::Acquire) == cq.clean_wanted.load(Ordering::Relaxed)
+            || cq.cqn.load(Ordering::Relaxed) == NO_NUMBER
+            // Nobody polls it, so nobody is given a stale completion.
+            || is_dropped(&cq.owner)
     })
 }
 
@@ -685,7 +720,7 @@ fn end_draining(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
 }
 
 /// Counts one work queue more or fewer that completes into a queue.
-fn use_cq<P: Provider>(cqs: &mut TableView<kind::Cq, Cq<P>>, handle: CqHandle, change: i32) {
+pub(crate) fn use_cq<P: Provider>(cqs: &mut TableView<kind::Cq, Cq<P>>, handle: CqHandle, change: i32) {
     if let Some(cq) = cqs.get_mut(handle) {
         cq.users = cq.users.saturating_add_signed(change);
     }

@@ -3,7 +3,7 @@
 use crate::FAST_PATH;
 use crate::log::format_as;
 use crate::ring::place;
-use crate::shared::{CachedRegion, Owner, QpSlot, Shared, check_sge, domain_word};
+use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
 use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
 
@@ -25,11 +25,12 @@ pub struct RecvQueue<'s, P: Provider> {
 
 format_as!([P: Provider] RecvQueue<'_, P>, "RecvQueue({:?})", |this| this.qp());
 
-/// Where the receives of a queue pair come from: a [`RecvQueue`] of its own, or [`SharedReceives`]. Nothing else does it.
+/// Where the receives of a queue pair come from: a [`RecvQueue`] of its own, [`SharedReceives`], or [`NoReceives`]. Nothing else does it.
 pub trait ReceiveSide<'s>: sealed::Side<'s> {}
 
 impl<'s, P: Provider> ReceiveSide<'s> for RecvQueue<'s, P> {}
 impl<'s> ReceiveSide<'s> for SharedReceives {}
+impl<'s> ReceiveSide<'s> for NoReceives {}
 
 pub(crate) mod sealed {
     use crate::shared::QpSlot;
@@ -78,6 +79,23 @@ impl<'s> sealed::Side<'s> for SharedReceives {
     #[expect(private_interfaces, reason = "nobody outside of this package can call it")]
     fn is_of(&self, slot: &QpSlot<'s>) -> bool {
         slot.srq() == self.srq
+    }
+
+    fn reset(&mut self) {}
+}
+
+/// In place of the receive queue of an XRC queue pair: an initiator receives nothing, and requests to a target name the shared receive
+/// queue that they take from.
+#[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct NoReceives;
+
+impl<'s> sealed::Side<'s> for NoReceives {
+    #[expect(private_interfaces, reason = "nobody outside of this package can call it")]
+    fn is_of(&self, slot: &QpSlot<'s>) -> bool {
+        // Others have a receive queue somewhere, with which somebody may post.
+        slot.recv_cq() == NO_CQ
     }
 
     fn reset(&mut self) {}

@@ -2,6 +2,7 @@
 
 pub(crate) mod datagram;
 pub(crate) mod marker;
+pub(crate) mod xrc;
 
 use core::cell::Cell;
 
@@ -26,10 +27,14 @@ bitflags::bitflags! {
         const WRITE = 1 << 1;
         const READ = 1 << 2;
         const ATOMIC = 1 << 3;
-        /// Binds, invalidations, and the send that invalidates.
+        /// Binds and invalidations; with SEND, the send that invalidates.
         const WINDOW = 1 << 4;
         /// Sends to a destination.
         const DATAGRAM = 1 << 5;
+        /// Requests to a shared receive queue of the peer, but atomics.
+        const XRC = 1 << 6;
+        /// Those atomics.
+        const XRC_ATOMIC = 1 << 7;
     }
 }
 
@@ -37,11 +42,13 @@ impl OpSet {
     /// Returns the requests that can be posted on a transport.
     fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
         let all = match qp_type {
-            QpType::Rc | QpType::XrcSend => Self::all() - Self::DATAGRAM,
+            QpType::Rc => Self::SEND | Self::WRITE | Self::READ | Self::ATOMIC | Self::WINDOW,
+            QpType::XrcSend => Self::XRC | Self::XRC_ATOMIC | Self::WINDOW,
+            QpType::XrcRecv => Self::empty(),
             QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
             QpType::Ud | QpType::Gsi => Self::DATAGRAM,
         };
-        if device.atomics { all } else { all - Self::ATOMIC }
+        if device.atomics { all } else { all - Self::ATOMIC - Self::XRC_ATOMIC }
     }
 }
 
@@ -49,7 +56,7 @@ impl OpSet {
 fn transport_flags(qp_type: QpType) -> SendFlags {
     match qp_type {
         QpType::Rc | QpType::XrcSend => SendFlags::KNOWN,
-        QpType::Uc | QpType::Ud | QpType::Gsi => SendFlags::KNOWN - SendFlags::FENCE,
+        QpType::Uc | QpType::Ud | QpType::Gsi | QpType::XrcRecv => SendFlags::KNOWN - SendFlags::FENCE,
     }
 }
 
@@ -137,9 +144,9 @@ impl SendLimits {
     }
 }
 
-/// Posts a datagram; rings the doorbell if told so. A queue has this as a function that its queue pair was created with
-/// ([`datagram`]): a program that creates none for datagrams does not contain it.
-pub(crate) type PostDatagram<P> = fn(&SendQueue<'_, P>, &SendWr<'_>, bool) -> Result<(), PostSendError>;
+/// Posts a request that names where it goes; rings the doorbell if told so. A queue has this as a function that its queue pair was
+/// created with ([`datagram`], [`xrc`]): a program that creates none of its transport does not contain it.
+pub(crate) type PostNamed<P> = fn(&SendQueue<'_, P>, &SendWr<'_>, bool) -> Result<(), PostSendError>;
 
 /// The send queue of one queue pair: whoever has it posts, on any core. It names its slot directly, so that no post searches.
 pub struct SendQueue<'s, P: Provider> {
@@ -147,8 +154,8 @@ pub struct SendQueue<'s, P: Provider> {
     pub(crate) slot: &'s QpSlot<'s>,
     pub(crate) shared: Shared<'s>,
     pub(crate) limits: SendLimits,
-    /// Posts datagrams; `None` for other transports.
-    pub(crate) datagrams: Option<PostDatagram<P>>,
+    /// Posts requests that name where they go; `None` for transports without such.
+    pub(crate) named: Option<PostNamed<P>>,
     /// Where the next request goes.
     pub(crate) head: Cell<u32>,
     /// What a request may not have that is posted as part of the caller: [`SendLimits::disallowed_mask`], or anything if the
@@ -362,7 +369,7 @@ fn append<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: bool) ->
         (Some(Payload::Inline(_)), _) => append_one(queue, wr, ring, PostCursor::put_inline),
         (None, SendOp::BindMw { .. }) => append_one(queue, wr, ring, PostCursor::put_bind_type2),
         (None, SendOp::LocalInv { .. }) => append_one(queue, wr, ring, PostCursor::put_local_inv),
-        (None, SendOp::SendTo { .. } | SendOp::SendToWithImm { .. }) => match queue.datagrams {
+        (None, SendOp::SendTo { .. } | SendOp::SendToWithImm { .. } | SendOp::ToSrq { .. }) => match queue.named {
             Some(post) => post(queue, wr, ring),
             None => Err(PostSendError::Destination { qp_type: queue.limits.qp_type }),
         },
@@ -786,6 +793,17 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         Ok(())
     }
 
+    /// Returns what is wrong with the sizes of an atomic.
+    fn check_atomic(&self, op: &AtomicOp, sge: &Sge) -> Result<(), PostSendError> {
+        if sge.length != 8 {
+            return Err(PostSendError::AtomicLength { length: sge.length });
+        }
+        if !op.remote.addr.is_multiple_of(8) {
+            return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
+        }
+        Ok(())
+    }
+
     fn put_atomic(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let SendWr { wr_id, flags, .. } = *wr;
         let Some((ref op, ref sge)) = wr.op.atomic() else { return Ok(()) };
@@ -793,12 +811,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         if let Some(error) = refusal(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1) {
             return Err(error);
         }
-        if sge.length != 8 {
-            return Err(PostSendError::AtomicLength { length: sge.length });
-        }
-        if !op.remote.addr.is_multiple_of(8) {
-            return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
-        }
+        self.check_atomic(op, sge)?;
         if let Err(fault) = check_sge(&self.queue.shared.regions, limits.pd.index(), Access::LOCAL_WRITE, sge) {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
         }
@@ -980,10 +993,13 @@ fn refusal(
 ) -> Option<PostSendError> {
     let qp_type = limits.qp_type;
     if !limits.ops().contains(op) {
-        if op == OpSet::SEND {
+        if qp_type == QpType::XrcSend && op != OpSet::WINDOW {
+            return Some(PostSendError::NoSrqNumber);
+        }
+        if op == OpSet::SEND && qp_type != QpType::XrcRecv {
             return Some(PostSendError::NoAddressHandle);
         }
-        if op == OpSet::ATOMIC && matches!(qp_type, QpType::Rc | QpType::XrcSend) {
+        if op == OpSet::ATOMIC && qp_type == QpType::Rc {
             return Some(PostSendError::NoAtomics);
         }
         return Some(PostSendError::Opcode { opcode, qp_type });
@@ -1092,6 +1108,7 @@ impl<'a> SendOp<'a> {
             Self::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
             Self::SendTo { .. }
             | Self::SendToWithImm { .. }
+            | Self::ToSrq { .. }
             | Self::CompareSwap { .. }
             | Self::FetchAdd { .. }
             | Self::BindMw { .. }
@@ -1157,7 +1174,7 @@ impl OpProperties {
     const fn of(opcode: DataOpcode) -> Self {
         let (set, opcode, solicitable, need) = match opcode {
             DataOpcode::Send | DataOpcode::SendWithImm => (OpSet::SEND, WcOpcode::Send, true, Access::empty()),
-            DataOpcode::SendWithInv => (OpSet::WINDOW, WcOpcode::Send, true, Access::empty()),
+            DataOpcode::SendWithInv => (OpSet::SEND.union(OpSet::WINDOW), WcOpcode::Send, true, Access::empty()),
             DataOpcode::Write => (OpSet::WRITE, WcOpcode::RdmaWrite, false, Access::empty()),
             DataOpcode::WriteWithImm => (OpSet::WRITE, WcOpcode::RdmaWrite, true, Access::empty()),
             DataOpcode::Read => (OpSet::READ, WcOpcode::RdmaRead, false, Access::LOCAL_WRITE),

@@ -8,7 +8,7 @@ use crate::srq_slot::SrqSlot;
 use crate::storage::RingsView;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64, fence};
 use crate::window::Windows;
-use crate::{Access, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge, SrqHandle};
+use crate::{Access, CqHandle, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge, SrqHandle};
 
 /// References to all shared tables of one device.
 pub(crate) struct Shared<'s> {
@@ -449,6 +449,8 @@ pub(crate) fn is_dropped(word: &AtomicU32) -> bool {
 
 /// The number of no queue.
 pub(crate) const NO_NUMBER: u32 = u32::MAX;
+/// The slot of no completion queue: an XRC queue pair completes no receives, and its target no sends.
+pub(crate) const NO_CQ: u16 = CqHandle::NONE.index();
 
 impl CqSlot {
     /// Returns why the device of the queue is lost, if it is.
@@ -480,6 +482,11 @@ impl CqSlot {
     /// Does the part of [`Self::event`] that wakes nobody.
     pub(crate) fn count_event(&self) {
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Asks whoever polls the queue to drop stale completions, and to say when it was found empty since.
+    pub(crate) fn ask_to_clean(&self) {
+        self.clean_wanted.store(self.clean_wanted.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     pub(crate) fn wake(&self) {
@@ -546,7 +553,8 @@ pub(crate) struct QpSlot<'r> {
     handle: Word64,
     /// Handle of its shared receive queue, or [`Handle::NONE`]. Written by the control path.
     srq: Word64,
-    /// Slots of its completion queues: of sends in the upper half, of receives in the lower. Written by the control path.
+    /// Slots of its completion queues: of sends in the upper half, of receives in the lower, [`NO_CQ`] for none. Written by the
+    /// control path.
     pub(crate) cqs: AtomicU32,
     /// [`RESET`] or [`GONE`] if its completions are stale, the word of a [`DeviceLoss`] if its device is lost, otherwise 0.
     /// Written by the control path.
@@ -662,7 +670,7 @@ impl<'r> QpSlot<'r> {
     /// Sets what never changes while a queue pair lives: its transport, and the slot of its domain.
     pub(crate) fn set_service(&self, qp_type: QpType, pd: u16) {
         let service = match qp_type {
-            QpType::Rc | QpType::XrcSend => 0,
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => 0,
             QpType::Uc => CONNECTED,
             QpType::Ud => Mtu::Mtu4096.bytes(),
             QpType::Gsi => Mtu::Mtu256.bytes(),

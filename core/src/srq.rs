@@ -1,12 +1,13 @@
 //! Shared receive queues: made, posted to, armed, queried, destroyed.
 
 use crate::log::{format_as, log_event};
+use crate::queue_pair::{is_cleaned, use_cq};
 use crate::shared::{Owner, Shared, check_sge};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
 use crate::{
-    Access, AnswerFault, ArmSrqError, BadWr, CoreToken, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError,
-    Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
+    Access, AnswerFault, ArmSrqError, BadWr, CoreToken, CqHandle, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle,
+    PostRecvError, Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
 };
 
 /// A shared receive queue to make (`ibv_srq_init_attr`).
@@ -33,8 +34,10 @@ pub struct SrqInfo {
     pub limit: u32,
     /// Requests in flight: posted, and not yet given back by a completion.
     pub recvs: u32,
-    /// Queue pairs that take from it.
+    /// Queue pairs that take from it; 0 of an XRC one, which its domain's targets take from.
     pub queue_pairs: u32,
+    /// Where an XRC one completes, and nothing of another.
+    pub cq: Option<CqHandle>,
 }
 
 /// A shared receive queue: whoever has it posts receives, on any core, and several queue pairs take them
@@ -52,6 +55,9 @@ pub struct SrqInfo {
 ///   pair, and its place is free when that completion was dropped. One that was still being filled has none, and takes its place
 ///   until the queue is destroyed. So move the queue pair to ERR first, wait for [`Event::LastWqeReached`](crate::Event), and poll.
 ///
+/// An XRC one ([`Verbs::create_xrc_srq`]) completes into a queue of its own, whichever target took the request, and also after that target
+/// was reset or destroyed. What waits when it is destroyed is dropped when that queue is polled.
+///
 /// If the device is lost, each request that is left is flushed once ([`WcStatus::WrFlushErr`](crate::WcStatus)), by a poll of a
 /// completion queue into which a queue pair with this queue completes receives. One whose completion waits in another completion queue
 /// may be flushed first; that completion is dropped then. If there is no such queue pair, none is flushed: they
@@ -59,7 +65,7 @@ pub struct SrqInfo {
 #[must_use = "nobody posts to a shared receive queue whose value is dropped"]
 pub struct SharedReceiveQueue<'s, P: Provider> {
     ring: P::SrqRing,
-    slot: &'s SrqSlot<'s>,
+    pub(crate) slot: &'s SrqSlot<'s>,
     shared: Shared<'s>,
     handle: SrqHandle,
     pd: PdHandle,
@@ -154,6 +160,9 @@ impl<P: Provider> SharedReceiveQueue<'_, P> {
     }
 }
 
+/// Where a shared receive queue is kept.
+pub(crate) type SrqPlace<'s> = (SrqHandle, &'s SrqSlot<'s>);
+
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates a shared receive queue. Of the free entries of the storage it gets the fewest in which its requests fit.
     ///
@@ -168,14 +177,25 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The domain's handle is stale, the capacities exceed the device's or those of all entries, the table is full, or the device
-    /// refuses. Nothing is created.
+    /// refuses. Or stale completions of an earlier XRC one in the slot are not polled yet. Nothing is created.
     pub fn create_srq(&mut self, init: &SrqInit) -> Result<SharedReceiveQueue<'s, P>, CreateSrqError<P::Error>> {
+        let (place, sizes) = self.place_of_srq(init)?;
+        let pd = self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
+        let created = match self.provider.create_srq(CoreToken::NEW, &pd.inner, &sizes) {
+            Ok(created) => created,
+            Err(error) => return Err(CreateSrqError::Device(self.failed(error))),
+        };
+        self.adopt_srq(init, &sizes, place, created)
+    }
+
+    /// Returns the place for a shared receive queue, the smallest in which its requests fit, and its sizes.
+    pub(crate) fn place_of_srq(&self, init: &SrqInit) -> Result<(SrqPlace<'s>, SrqSizes), CreateSrqError<P::Error>> {
         let device = self.provider.device_attr();
         let (wanted, max) = (init.cap, SrqCap { max_wr: device.max_srq_wr, max_sge: device.max_srq_sge });
         if wanted.max_wr == 0 || wanted.max_wr > max.max_wr || wanted.max_sge > max.max_sge {
             return Err(CreateSrqError::Capacity { wanted, max });
         }
-        let pd = self.pds.get_mut(init.pd).ok_or(CreateSrqError::StalePd)?;
+        self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
         let sizes = self.provider.srq_sizes(&wanted).map_err(CreateSrqError::Device)?;
         let SrqSizes { places, cap } = sizes;
         if !places.is_power_of_two() || !(2..=1 << 15).contains(&places) || cap.max_wr >= places {
@@ -187,25 +207,41 @@ impl<'s, P: Provider> Verbs<'s, P> {
             return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, places });
         }
         let mut chosen: Option<(SrqHandle, &'s SrqSlot<'s>)> = None;
+        let mut none = CreateSrqError::Full;
         for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| slot.capacity() < other.capacity())
                 && let Some(handle) = self.srqs.vacancy_at(index, self.first_generation)
             {
-                chosen = Some((handle, slot));
+                // A completion that waits of one that ended would be taken for one of the next.
+                if slot.xrc().is_some_and(|(_, cq)| !is_cleaned(self.shared, cq)) {
+                    none = CreateSrqError::Draining;
+                } else {
+                    chosen = Some((handle, slot));
+                }
             }
         }
-        let (handle, slot) = chosen.ok_or(CreateSrqError::Full)?;
-        let CreatedSrq { srq: inner, ring, srqn } = match self.provider.create_srq(CoreToken::NEW, &pd.inner, &sizes) {
-            Ok(created) => created,
-            Err(error) => return Err(CreateSrqError::Device(self.failed(error))),
-        };
+        Ok((chosen.ok_or(none)?, sizes))
+    }
+
+    /// Keeps a shared receive queue that was just made, and returns it.
+    pub(crate) fn adopt_srq(
+        &mut self,
+        init: &SrqInit,
+        sizes: &SrqSizes,
+        (handle, slot): SrqPlace<'s>,
+        created: CreatedSrq<P>,
+    ) -> Result<SharedReceiveQueue<'s, P>, CreateSrqError<P::Error>> {
+        let SrqSizes { places, cap } = *sizes;
+        let CreatedSrq { srq: inner, ring, srqn } = created;
         if self.srqs.iter().any(|(_, other)| other.srqn == srqn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
             return Err(CreateSrqError::Answer { fault: AnswerFault::NumberInUse { number: srqn.get() } });
         }
-        pd.users = pd.users.saturating_add(1);
+        self.join_pd(init.pd);
+        slot.set_xrc(None);
         slot.start(handle.generation(), places);
-        self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, places, cap, limit: 0, users: 0 });
+        let (domain, cq) = (None, CqHandle::NONE);
+        self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, places, cap, limit: 0, users: 0, domain, cq });
         let queue = SharedReceiveQueue {
             ring,
             slot,
@@ -267,8 +303,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn srq_info(&self, handle: SrqHandle) -> Result<SrqInfo, StaleHandle> {
         let srq = self.srqs.get(handle).ok_or(StaleHandle)?;
         let slot = self.shared.srqs.get(usize::from(handle.index())).ok_or(StaleHandle)?;
-        let Srq { srqn, pd, cap, limit, users: queue_pairs, places, .. } = *srq;
-        Ok(SrqInfo { srqn, pd, cap, limit, recvs: slot.in_flight(places), queue_pairs })
+        let Srq { srqn, pd, cap, limit, users: queue_pairs, places, domain, cq, .. } = *srq;
+        Ok(SrqInfo { srqn, pd, cap, limit, recvs: slot.in_flight(places), queue_pairs, cq: domain.map(|_| cq) })
     }
 
     /// Returns the attributes of a shared receive queue, with the limit that it has in the device now (`ibv_query_srq`).
@@ -337,6 +373,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.leave_pd(srq.pd);
         if let Some(slot) = self.shared.srqs.get(usize::from(handle.index())) {
             slot.end();
+        }
+        if srq.domain.is_some() {
+            use_cq(self.cqs, srq.cq, -1);
+            if let Some(cq) = self.shared.cqs.get(usize::from(srq.cq.index())) {
+                cq.ask_to_clean();
+                // A sleeping poller would not poll, and the slot would drain for ever. A task may do anything when it is woken.
+                cq.wake();
+            }
         }
         log_event!(debug, "shared receive queue {:?} is gone", handle);
         Ok(())

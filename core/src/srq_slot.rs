@@ -6,7 +6,7 @@
 use crate::log::format_as;
 use crate::ring::place;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
-use crate::{DeviceLoss, PdHandle, SrqCap, Srqn};
+use crate::{CqHandle, DeviceLoss, PdHandle, SrqCap, Srqn, Xrcdn};
 
 /// What is remembered of one place of a shared receive queue.
 #[derive(Debug)]
@@ -84,6 +84,10 @@ pub(crate) struct Srq<I> {
     pub(crate) limit: u32,
     /// Queue pairs that take from it.
     pub(crate) users: u32,
+    /// XRC domain of an XRC one.
+    pub(crate) domain: Option<Xrcdn>,
+    /// Where an XRC one completes.
+    pub(crate) cq: CqHandle,
 }
 
 /// What is under the lock of a slot.
@@ -108,9 +112,15 @@ pub(crate) struct SrqSlot<'r> {
     posted: AtomicU32,
     /// The word of a [`DeviceLoss`] if the device is lost, otherwise 0. Written by the control path.
     loss: AtomicU32,
+    /// Of an XRC one, also after its end until its completions are polled: slot of its protection domain in the upper half, of its
+    /// completion queue in the lower. [`NO_XRC`] for all others. Written by the control path.
+    xrc: AtomicU32,
     /// Whether the value of the queue was dropped: [`crate::shared::Owner`].
     pub(crate) owner: AtomicU32,
 }
+
+/// [`SrqSlot::xrc`] of a queue that is none of XRC: no completion queue has this slot.
+const NO_XRC: u32 = u32::MAX;
 
 impl<'r> SrqSlot<'r> {
     pub(crate) const fn new(view: SrqEntriesView<'r>) -> Self {
@@ -120,6 +130,7 @@ impl<'r> SrqSlot<'r> {
             freed: AtomicU32::new(0),
             posted: AtomicU32::new(0),
             loss: AtomicU32::new(0),
+            xrc: AtomicU32::new(NO_XRC),
             owner: AtomicU32::new(0),
         }
     }
@@ -149,6 +160,25 @@ impl<'r> SrqSlot<'r> {
     /// Forgets the queue and its requests.
     pub(crate) fn end(&self) {
         self.returns.with(|returns| returns.places = 0);
+    }
+
+    /// Makes the queue one of XRC, or of none.
+    pub(crate) fn set_xrc(&self, pd_and_cq: Option<(u16, u16)>) {
+        let word = pd_and_cq.map_or(NO_XRC, |(pd, cq)| u32::from(pd) << 16 | u32::from(cq));
+        self.xrc.store(word, Ordering::Release);
+    }
+
+    /// Returns the slots of protection domain and completion queue of an XRC queue; of one that ended too, until [`Self::set_xrc`].
+    pub(crate) fn xrc(&self) -> Option<(u16, u16)> {
+        match self.xrc.load(Ordering::Acquire) {
+            NO_XRC => None,
+            word => Some(((word >> 16) as u16, word as u16)),
+        }
+    }
+
+    /// Returns the generation of the queue's handle; `None` without one.
+    pub(crate) fn generation(&self) -> Option<u32> {
+        self.returns.with(|returns| if returns.places == 0 { None } else { Some(returns.generation) })
     }
 
     /// Returns the requests in flight of a queue of so many places.

@@ -36,13 +36,13 @@ macro_rules! rows {
 
 /// Every transition but those that each state has: to RESET and to ERR, without attributes.
 const ROWS: &[Row] = rows! {
-    Reset -> Init [Rc, Uc, XrcSend] needs [PKEY_INDEX | PORT | ACCESS_FLAGS] allows [];
+    Reset -> Init [Rc, Uc, XrcSend, XrcRecv] needs [PKEY_INDEX | PORT | ACCESS_FLAGS] allows [];
     Reset -> Init [Ud, Gsi] needs [PKEY_INDEX | PORT | QKEY] allows [];
 
-    Init -> Init [Rc, Uc, XrcSend] needs [] allows [PKEY_INDEX | PORT | ACCESS_FLAGS];
+    Init -> Init [Rc, Uc, XrcSend, XrcRecv] needs [] allows [PKEY_INDEX | PORT | ACCESS_FLAGS];
     Init -> Init [Ud, Gsi] needs [] allows [PKEY_INDEX | PORT | QKEY];
 
-    Init -> Rtr [Rc] needs [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER]
+    Init -> Rtr [Rc, XrcRecv] needs [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER]
         allows [ALT_PATH | ACCESS_FLAGS | PKEY_INDEX];
     Init -> Rtr [Uc, XrcSend] needs [AV | PATH_MTU | DEST_QPN | RQ_PSN] allows [ALT_PATH | ACCESS_FLAGS | PKEY_INDEX];
     Init -> Rtr [Ud, Gsi] needs [] allows [PKEY_INDEX | QKEY];
@@ -51,16 +51,17 @@ const ROWS: &[Row] = rows! {
         allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE];
     Rtr -> Rts [XrcSend] needs [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC]
         allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE];
+    Rtr -> Rts [XrcRecv] needs [TIMEOUT | SQ_PSN] allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE];
     Rtr -> Rts [Uc] needs [SQ_PSN] allows [CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE];
     Rtr -> Rts [Ud, Gsi] needs [SQ_PSN] allows [CUR_STATE | QKEY];
 
-    Rts -> Rts [Rc] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
+    Rts -> Rts [Rc, XrcRecv] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
     Rts -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];
     Rts -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 
-    Rts -> Sqd [Rc, Uc, Ud, Gsi, XrcSend] needs [] allows [EN_SQD_ASYNC_NOTIFY];
+    Rts -> Sqd [Rc, Uc, Ud, Gsi, XrcSend, XrcRecv] needs [] allows [EN_SQD_ASYNC_NOTIFY];
 
-    Sqd -> Rts [Rc] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
+    Sqd -> Rts [Rc, XrcRecv] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
     Sqd -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];
     Sqd -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 
@@ -68,6 +69,8 @@ const ROWS: &[Row] = rows! {
         | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE];
     Sqd -> Sqd [XrcSend] needs [] allows [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC
         | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE];
+    Sqd -> Sqd [XrcRecv] needs [] allows [PORT | AV | TIMEOUT | MAX_DEST_RD_ATOMIC
+        | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE];
     Sqd -> Sqd [Uc] needs [] allows [AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE];
     Sqd -> Sqd [Ud, Gsi] needs [] allows [PKEY_INDEX | QKEY];
 

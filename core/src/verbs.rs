@@ -6,7 +6,7 @@ use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::shared::{Abandon, NO_NUMBER, Regions, Shared, is_dropped};
-use crate::srq_slot::{Srq, SrqSlot};
+use crate::srq_slot::Srq;
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::table::TableView;
@@ -161,7 +161,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
             slot.draining.store(0, Ordering::Relaxed);
         }
-        shared.srqs.iter().for_each(SrqSlot::end);
+        for slot in shared.srqs {
+            slot.end();
+            slot.set_xrc(None);
+        }
         shared.windows.with(Windows::clear);
         let pds: &mut TableView<kind::Pd, Pd<P>> = pds;
         let mrs: &mut TableView<kind::Mr, Mr<P>> = mrs;

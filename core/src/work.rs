@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Binding, Destination, DeviceLoss, KeyTag, Lkey, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
+use crate::{Binding, Destination, DeviceLoss, KeyTag, Lkey, MwHandle, QpHandle, Qpn, Rkey, SendFlags, Srqn};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`), laid out in memory as that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +138,13 @@ pub enum SendOp<'a> {
         /// Immediate data in network byte order.
         imm: [u8; 4],
     },
+    /// An operation of an XRC initiator.
+    ToSrq {
+        /// Number of the shared receive queue at the peer.
+        srqn: Srqn,
+        /// The operation: a send, write, read or atomic of a connection.
+        op: &'a SendOp<'a>,
+    },
 }
 
 /// A send request (`ibv_send_wr`).
@@ -258,6 +265,22 @@ impl<'a> SendWr<'a> {
     #[inline(always)]
     pub const fn local_inv(rkey: Rkey) -> Self {
         Self::new(SendOp::LocalInv { rkey })
+    }
+
+    /// Returns the request as one of an XRC initiator to a shared receive queue of its peer: each but a bind and an invalidation names
+    /// one, which also says in which protection domain the peer's memory is (IBTA A14.3.1). It borrows this request:
+    ///
+    /// ```
+    /// # use bareverbs::{SendWr, Srqn};
+    /// # let srqn_of_peer = Srqn::new(0x48);
+    /// let wr = SendWr::send(b"hello").id(7);
+    /// let to_srq = wr.to_srq(srqn_of_peer);
+    /// assert_eq!(to_srq.wr_id, 7);
+    /// ```
+    #[must_use]
+    #[inline(always)]
+    pub const fn to_srq(&'a self, srqn: Srqn) -> Self {
+        Self { wr_id: self.wr_id, flags: self.flags, op: SendOp::ToSrq { srqn, op: &self.op } }
     }
 
     /// Returns the request with a number that its completion returns.

@@ -1,10 +1,9 @@
 //! Regions and windows: every row of the verbs contract's tables, each refusal with its errno and its error.
 
 use bareverbs::{
-    Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, CreateQpError, DeallocMwError, DeallocPdError,
-    DeregMrError, Errno, MrHandle, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState, QpType,
-    RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Type1Bind, Verbs, WcStatus,
-    storage,
+    Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, DeallocMwError, DeallocPdError, DeregMrError,
+    Errno, MrHandle, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState, QpType, RegMrError,
+    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Type1Bind, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -740,17 +739,6 @@ fn a_datagram_queue_pair_binds_no_windows() {
     ud_to_rts(&mut node, ud.qp);
     refused!(node.verbs.bind_type1(ud.qp, mw, &bind), Einval, BindType1Error::Transport { qp_type: QpType::Ud });
     node.assert_no_findings();
-}
-
-#[test]
-fn a_transport_that_the_backend_does_not_drive() {
-    let mut node = node(DeviceConfig::with_lid(1));
-    let pd = node.verbs.alloc_pd().unwrap();
-    let cq = node.verbs.create_cq(64).unwrap();
-    let before = node.snapshot();
-    let init = bareverbs::QpInit { pd, qp_type: QpType::XrcSend, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
-    refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported { .. }));
-    assert_eq!(node.snapshot(), before);
 }
 
 // contract: bind-new-key

@@ -238,6 +238,14 @@ crate::layout! {
     }
 }
 
+impl WqeXrcSeg {
+    /// Returns the segment as two words to store.
+    #[inline(always)]
+    pub const fn be_words(srqn: u32) -> [u64; 2] {
+        [be_word(Self::XRC_SRQN.place(srqn), 0), 0]
+    }
+}
+
 crate::layout! {
     /// UMR control segment; an [`crate::Mkc`] follows, then translations.
     WqeUmrCtrlSeg "mlx5_wqe_umr_ctrl_seg", 48 bytes {

@@ -83,6 +83,7 @@ pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
 pub use objects::srq::Srq;
+pub use objects::xrc::Xrcd;
 pub use statistics::Statistics;
 
 pub use events::completion::Mlx5CompletionEvents;

@@ -1,9 +1,9 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss,
-    EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr,
-    QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes,
+    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp,
+    CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform,
+    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes, Xrcdn,
 };
 
 use crate::Mlx5;
@@ -20,6 +20,7 @@ use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
 use crate::objects::srq::ring::Mlx5SrqRing;
 use crate::objects::srq::{Srq, srq_sizes};
+use crate::objects::xrc::Xrcd;
 
 // SAFETY: the device gets addresses from its arena, its pages, and the map of a request. What it did not confirm to be destroyed
 // stays known: an error says that it may use the memory. Rings come from allocations of the arena that last until then.
@@ -35,6 +36,7 @@ where
     type Cq = Cq;
     type Qp = Qp;
     type Srq = Srq;
+    type Xrcd = Xrcd;
     type SendRing = Mlx5SendRing<P>;
     type RecvRing = Mlx5RecvRing<P>;
     type SrqRing = Mlx5SrqRing<P>;
@@ -136,6 +138,28 @@ where
 
     fn destroy_srq(&mut self, _: CoreToken, srq: &mut Srq) -> Result<(), Error> {
         logged("destroy_srq", self.view().destroy_srq(srq))
+    }
+
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Xrcd, Xrcdn), Error> {
+        let domain = logged("alloc_xrcd", self.view().alloc_xrcd::<Self>())?;
+        let number = domain.xrcdn();
+        Ok((domain, number))
+    }
+
+    fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Xrcd) -> Result<(), Error> {
+        logged("dealloc_xrcd", self.view().dealloc_xrcd(domain))
+    }
+
+    fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Error> {
+        let CreateXrcSrqParams { pd, domain, cq, ref sizes, cookie } = *params;
+        logged("create_xrc_srq", self.view().create_srq_of_xrcd(domain, (pd, cq, cookie), sizes))
+    }
+
+    fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
+        let CreateXrcQpParams { domain, initiator, ref sizes, cookie } = *params;
+        let (qp, send, recv) = logged("create_xrc_qp", self.view().create_xrc_qp(domain, initiator, sizes, cookie))?;
+        let qpn = qp.qpn();
+        Ok(CreatedQp { qp, send, recv, qpn })
     }
 
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Error> {

@@ -9,9 +9,10 @@ pub use memory::{
     ReregMrError,
 };
 pub use queue::{
-    ArmSrqError, AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DestroyCqError, DestroyQpError,
-    DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError,
-    QuerySrqError, ResizeCqError, SetGidError, TakeError, WaitActiveError,
+    AllocXrcdError, ArmSrqError, AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError,
+    DeallocXrcdError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError, ModifyQpError,
+    NotifyCqError, PollEventError, QueryError, QueryQpError, QuerySrqError, ResizeCqError, SetGidError, TakeError,
+    WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 
@@ -109,11 +110,11 @@ operation_error! {
             /// The key.
             key: u32
         } => Ebadmsg, "the device gave key {key:#x}, whose index another region or window has";
-        /// The number of another queue of its kind.
+        /// The number of another queue or XRC domain.
         NumberInUse {
             /// The number.
             number: u32
-        } => Ebadmsg, "the device gave number {number:#x}, which another queue has";
+        } => Ebadmsg, "the device gave number {number:#x}, which another of its kind has";
         /// Rings whose length is no power of two or exceeds 32,768.
         Rings {
             /// Blocks of the send ring.

@@ -240,6 +240,13 @@ operation_error! {
         StaleCq => Einval, "a completion queue's handle is stale";
         /// The shared receive queue's handle is stale.
         StaleSrq => Einval, "the shared receive queue's handle is stale";
+        /// The shared receive queue is one of XRC: only requests of XRC initiators name it.
+        XrcSrq => Einval, "an XRC shared receive queue serves no queue pair of another transport";
+        /// An XRC queue pair has a domain: [`Verbs::create_xrc_send_qp`](crate::Verbs::create_xrc_send_qp) and
+        /// [`Verbs::create_xrc_recv_qp`](crate::Verbs::create_xrc_recv_qp) create one.
+        NoXrcDomain => Einval, "an XRC queue pair needs a domain: create_xrc_send_qp, create_xrc_recv_qp";
+        /// The XRC domain is of other verbs.
+        StaleXrcDomain => Einval, "no such XRC domain here";
         /// The transport has no shared receive queues.
         SrqTransport {
             /// The transport.
@@ -423,6 +430,13 @@ operation_error! {
         } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the storage are as many";
         /// The table is full, or all entries that are enough are in use.
         Full => Enomem, "the table of shared receive queues is full";
+        /// The XRC domain is of other verbs.
+        StaleXrcDomain => Einval, "no such XRC domain here";
+        /// The completion queue is of other verbs.
+        StaleCq => Einval, "no such completion queue here";
+        /// All free entries that are enough belonged to an XRC shared receive queue with completions that may wait in a completion
+        /// queue. Poll that queue until it is empty.
+        Draining => Eagain, "completions of a shared receive queue that is gone are not polled yet";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -601,5 +615,37 @@ impl fmt::Display for Excess<'_> {
             comma = "; ";
         }
         Ok(())
+    }
+}
+
+operation_error! {
+    /// Why an XRC domain was not made.
+    pub enum AllocXrcdError<E> {
+        /// What the device answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
+    }
+    device {
+        /// The device refuses, or has no XRC.
+        Device, "the device made no XRC domain";
+    }
+}
+
+operation_error! {
+    /// Why an XRC domain was not destroyed; it is as before.
+    pub enum DeallocXrcdError<E> {
+        /// It is of other verbs.
+        Stale => Einval, "no such XRC domain here";
+        /// Queues are in it.
+        Busy {
+            /// How many shared receive queues and queue pairs.
+            users: u32
+        } => Ebusy, "{users} queues are in the XRC domain";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the XRC domain";
     }
 }

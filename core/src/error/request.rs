@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::operation_error;
-use crate::{BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, WcOpcode};
+use crate::{BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, Srqn, WcOpcode};
 
 operation_error! {
     /// What is wrong with an SGE.
@@ -39,11 +39,21 @@ pub enum PostSendError {
     NoAtomics,
     /// A send of a datagram names no destination: see [`SendWr::send_to`](crate::SendWr::send_to).
     NoAddressHandle,
-    /// A send names a destination, which only datagrams have.
+    /// The request names a destination that the transport does not have: an address handle on another than that of datagrams, a shared
+    /// receive queue on another than an initiator of XRC.
     Destination {
         /// The transport.
         qp_type: QpType,
     },
+    /// A request of an XRC initiator names no shared receive queue: see [`SendWr::to_srq`](crate::SendWr::to_srq).
+    NoSrqNumber,
+    /// The number of the peer's shared receive queue has more than 24 bits.
+    SrqNumber {
+        /// The number.
+        srqn: Srqn,
+    },
+    /// The operation goes to no shared receive queue: it is done here (a bind, an invalidation), or names something else.
+    NotToSrq,
     /// The address handle belongs to another protection domain than the queue pair.
     AddressDomain,
     /// The number of the destination's queue pair has more than 24 bits.
@@ -124,6 +134,9 @@ impl PostSendError {
             Self::NoAddressHandle
             | Self::Destination { .. }
             | Self::RemoteQpn { .. }
+            | Self::NoSrqNumber
+            | Self::SrqNumber { .. }
+            | Self::NotToSrq
             | Self::Opcode { .. }
             | Self::Flags { .. }
             | Self::SgeCount { .. }
@@ -148,8 +161,13 @@ impl fmt::Display for PostSendError {
             Self::NoAtomics => f.write_str("the device does no atomics"),
             Self::NoAddressHandle => f.write_str("a datagram needs a destination: send it with SendWr::send_to"),
             Self::Destination { qp_type } => {
-                write!(f, "a queue pair of type {qp_type:?} sends to its peer: only a datagram has a destination of its own")
+                write!(f, "a request of a queue pair of type {qp_type:?} has no such destination")
             }
+            Self::NoSrqNumber => {
+                f.write_str("a request of an XRC initiator names a shared receive queue of its peer: SendWr::to_srq")
+            }
+            Self::SrqNumber { srqn } => write!(f, "shared receive queue {srqn} of the peer: a number has 24 bits"),
+            Self::NotToSrq => f.write_str("only sends, writes, reads and atomics of a connection go to a shared receive queue"),
             Self::AddressDomain => f.write_str("the address handle belongs to another protection domain"),
             Self::RemoteQpn { qpn } => write!(f, "queue pair {qpn} of the destination: a number has 24 bits"),
             Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),

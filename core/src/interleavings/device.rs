@@ -11,10 +11,10 @@ use std::vec::Vec;
 use crate::sync::Ordering;
 use crate::{
     AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
-    EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
-    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
-    SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
+    CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
+    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest,
+    MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing,
+    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 const QPN: u32 = 0x100;
@@ -166,6 +166,7 @@ unsafe impl Provider for Device {
     type Cq = ();
     type Qp = ();
     type Srq = ();
+    type Xrcd = ();
     type SendRing = Sends;
     type RecvRing = Recvs;
     type SrqRing = SharedRecvs;
@@ -261,6 +262,22 @@ unsafe impl Provider for Device {
             ring: SharedRecvs { memory: self.memory(), notified: 0, places: sizes.places as usize, list: Vec::new() },
             srqn: Srqn::new(1),
         })
+    }
+
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<((), Xrcdn), Broken> {
+        Ok(((), Xrcdn::new(1)))
+    }
+
+    fn dealloc_xrcd(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn create_xrc_srq(&mut self, call: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Broken> {
+        self.create_srq(call, params.pd, &params.sizes)
+    }
+
+    fn create_xrc_qp(&mut self, _: CoreToken, _: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
+        Err(Broken)
     }
 
     fn arm_srq(&mut self, _: CoreToken, (): &mut (), _limit: u32) -> Result<(), Broken> {
@@ -384,6 +401,19 @@ pub(super) struct Writer<'a>(&'a Sends);
 impl SendWriter for Writer<'_> {
     const ATOMIC_BLOCKS: u32 = 1;
     const LOCAL_INV_BLOCKS: u32 = 1;
+    const XRC_ATOMIC_BLOCKS: u32 = 1;
+
+    fn xrc_sge_blocks(_opcode: DataOpcode, _count: usize) -> u32 {
+        1
+    }
+
+    fn xrc_inline_blocks(_opcode: DataOpcode, _len: usize) -> u32 {
+        1
+    }
+
+    fn put_xrc(&mut self, _at: u32, _srqn: Srqn, _op: &DataOp, _payload: Payload<'_>, _flags: SendFlags) {}
+
+    fn put_xrc_atomic(&mut self, _at: u32, _srqn: Srqn, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
 
     fn sge_blocks(_opcode: DataOpcode, _count: usize) -> u32 {
         1

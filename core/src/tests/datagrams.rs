@@ -149,7 +149,7 @@ fn a_management_datagram_has_256_bytes_at_most_and_the_q_key_of_queue_pair_1() {
 
 #[test]
 fn only_datagrams_have_a_destination() {
-    for qp_type in [QpType::Rc, QpType::Uc, QpType::XrcSend] {
+    for qp_type in [QpType::Rc, QpType::Uc] {
         let mut harness = Harness::with(qp_type, false);
         let (pd, good) = (harness.pd, harness.sge(0, 8));
         let to = destination(&mut harness, pd);

@@ -5,9 +5,9 @@ use std::vec::Vec;
 
 use bareverbs::{
     BadWr, BindType1Error, Completion, CompletionQueue, Completions, CqHandle, CreateCqError, CreateQpError, DestroyCqError,
-    DestroyQpError, ModifyQpError, MwHandle, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider, QpAttr,
-    QpAttrMask, QpHandle, QpInit, QpState, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue, SendWr,
-    Type1Bind, Verbs,
+    DestroyQpError, ModifyQpError, MwHandle, NoReceives, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider,
+    QpAttr, QpAttrMask, QpHandle, QpInit, QpState, QpType, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue,
+    SendWr, Type1Bind, Verbs, XrcDomain,
 };
 
 /// [`Verbs`] and the queues that they made.
@@ -16,6 +16,10 @@ pub struct KeptVerbs<P: Provider + 'static> {
     sends: Vec<SendQueue<'static, P>>,
     recvs: Vec<RecvQueue<'static, P>>,
     cqs: Vec<CompletionQueue<'static, P>>,
+    /// What initiators of XRC have in place of receive queues.
+    nothing: Vec<(QpHandle, NoReceives)>,
+    /// The domain of initiators, made with the first of them.
+    domain: Option<XrcDomain<P>>,
 }
 
 impl<P: Provider> Deref for KeptVerbs<P> {
@@ -35,7 +39,7 @@ impl<P: Provider> DerefMut for KeptVerbs<P> {
 impl<P: Provider> KeptVerbs<P> {
     /// Keeps the queues of these verbs.
     pub fn new(verbs: Verbs<'static, P>) -> Self {
-        Self { verbs, sends: Vec::new(), recvs: Vec::new(), cqs: Vec::new() }
+        Self { verbs, sends: Vec::new(), recvs: Vec::new(), cqs: Vec::new(), nothing: Vec::new(), domain: None }
     }
 
     /// Returns the verbs themselves, for calls that this type has too.
@@ -58,10 +62,37 @@ impl<P: Provider> KeptVerbs<P> {
 
     /// Creates a queue pair, which is kept.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
+        if init.qp_type == QpType::XrcSend {
+            return self.create_initiator(init);
+        }
         let qp = self.verbs.create_qp(init)?;
         let handle = qp.handle();
         self.keep_qp(qp);
         Ok(handle)
+    }
+
+    /// Creates an initiator of XRC in a domain of its own kind, whose send queue is kept.
+    fn create_initiator(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
+        if self.domain.is_none() {
+            self.domain = Some(self.verbs.alloc_xrcd().map_err(|_| CreateQpError::NoXrcDomain)?);
+        }
+        let domain = self.domain.as_ref().expect("made above");
+        let qp = self.verbs.create_xrc_send_qp(init, domain)?;
+        let handle = qp.handle();
+        self.keep_initiator(qp);
+        Ok(handle)
+    }
+
+    fn keep_initiator(&mut self, qp: QueuePair<'static, P, NoReceives>) {
+        self.nothing.push((qp.handle(), qp.recv));
+        self.sends.push(qp.send);
+    }
+
+    /// Hands out an initiator, if this is one that is kept.
+    fn take_initiator(&mut self, qp: QpHandle) -> Option<QueuePair<'static, P, NoReceives>> {
+        let at = self.nothing.iter().position(|(of, _)| *of == qp)?;
+        let (_, recv) = self.nothing.remove(at);
+        Some(QueuePair { send: self.take_send(qp), recv })
     }
 
     /// Returns a send queue that is kept.
@@ -130,6 +161,12 @@ impl<P: Provider> KeptVerbs<P> {
 
     /// Destroys a queue pair; one that is refused is kept.
     pub fn destroy_qp(&mut self, qp: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
+        if let Some(initiator) = self.take_initiator(qp) {
+            return self.verbs.destroy_qp(initiator).map_err(|Refused { error, returned }| {
+                self.keep_initiator(returned.expect("the initiator"));
+                error
+            });
+        }
         if !self.is_whole(qp) {
             return self.verbs.destroy_dropped_qp(qp);
         }
@@ -158,6 +195,14 @@ impl<P: Provider> KeptVerbs<P> {
             let mut whole = self.take_qp(qp);
             let done = self.verbs.reset_qp(&mut whole);
             self.keep_qp(whole);
+            return done;
+        }
+        if mask == QpAttrMask::STATE
+            && attr.state == QpState::Reset
+            && let Some(mut initiator) = self.take_initiator(qp)
+        {
+            let done = self.verbs.reset_qp(&mut initiator);
+            self.keep_initiator(initiator);
             return done;
         }
         let mut done = self.verbs.modify_qp(qp, attr, mask);

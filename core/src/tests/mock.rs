@@ -7,10 +7,11 @@ use std::vec::Vec;
 
 use crate::{
     Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
-    EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey, MrRequest, MwType, Payload, Peek, PortAttr,
-    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey,
-    SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
+    CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
+    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey,
+    MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion,
+    RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData,
+    WcStatus, Xrcdn,
 };
 
 /// How long a pause takes.
@@ -47,9 +48,20 @@ impl DeviceError for MockError {
 pub(super) enum Kind {
     Message,
     Inline(usize),
-    Datagram { remote_qpn: Qpn, bytes: u32, imm: Option<[u8; 4]>, encoded: u64 },
+    Datagram {
+        remote_qpn: Qpn,
+        bytes: u32,
+        imm: Option<[u8; 4]>,
+        encoded: u64,
+    },
     Read,
     Atomic,
+    /// To a shared receive queue; an atomic has no opcode here.
+    Xrc {
+        srqn: Srqn,
+        opcode: Option<DataOpcode>,
+        bytes: u32,
+    },
     Bind(BindOp),
     LocalInv(Rkey),
 }
@@ -105,6 +117,8 @@ pub(super) struct QueuePair {
     srq: Option<Srqn>,
     /// What it took from there and has not completed.
     pub(super) held: Option<u16>,
+    /// Its XRC domain.
+    domain: Option<Xrcdn>,
 }
 
 /// A shared receive queue as the device has it: it follows the list, and knows nothing of what the host deems free.
@@ -119,6 +133,8 @@ pub(super) struct SharedQueue {
     /// Requests that it was notified of.
     pub(super) posted: u32,
     pub(super) limit: u32,
+    /// Domain, completion queue and cookie of an XRC one.
+    xrc: Option<(Xrcdn, Cqn, u32)>,
 }
 
 /// An entry of a completion queue: a completion or an opcode that is none, and the cookie.
@@ -154,6 +170,8 @@ pub(super) struct Device {
     /// The same of the next completion queue, and of the next shared receive queue.
     pub(super) next_cqn: Option<Cqn>,
     pub(super) next_srqn: Option<Srqn>,
+    pub(super) next_xrcdn: Option<Xrcdn>,
+    pub(super) domains: BTreeSet<Xrcdn>,
     /// Whether the next operation unwinds in the middle, as one does whose clock panics.
     pub(super) panics: bool,
     /// Lengths of the rings that it makes, if not as asked.
@@ -228,6 +246,8 @@ impl Device {
             next_qpn: None,
             next_cqn: None,
             next_srqn: None,
+            next_xrcdn: None,
+            domains: BTreeSet::new(),
             panics: false,
             rings: None,
             strict: true,
@@ -438,6 +458,22 @@ impl Device {
         true
     }
 
+    /// Receives a message at an XRC target that names a shared receive queue, completed with `raw` but for queue pair and index. Returns the
+    /// place that it took; `None` if the queue has none, or is of another domain.
+    pub(super) fn deliver_xrc(&mut self, qpn: Qpn, srqn: Srqn, raw: RawCompletion) -> Option<u16> {
+        let domain = self.qps[&qpn].domain?;
+        let srq = self.srqs.get_mut(&srqn)?;
+        let (of, cqn, cookie) = srq.xrc?;
+        if of != domain || srq.taken == srq.posted {
+            return None;
+        }
+        let at = srq.head;
+        srq.head = srq.links[usize::from(at)];
+        srq.taken += 1;
+        self.put_entry(cqn, Entry { raw: Ok(RawCompletion { qpn, index: at, ..raw }), cookie: Some(cookie) });
+        Some(at)
+    }
+
     /// Completes what a queue pair took from its shared receive queue: successfully, or flushed in ERR. Returns its place.
     pub(super) fn complete_shared(&mut self, qpn: Qpn) -> Option<u16> {
         let qp = self.qps.get_mut(&qpn).unwrap();
@@ -514,6 +550,29 @@ impl Mock {
         Arc::clone(&self.shared)
     }
 
+    fn make_qp(&self, (cookie, send_cq, recv_cq, srq): (u32, Cqn, Cqn, Option<Srqn>)) -> Result<CreatedQp<Self>, MockError> {
+        let mut device = self.step()?;
+        device.alive[4] += 1;
+        let free = (0x100..).map(Qpn::new).find(|qpn| !device.qps.contains_key(qpn));
+        let qpn = device.next_qpn.take().or(free).unwrap();
+        let qp = QueuePair {
+            cookie,
+            state: QpState::Reset,
+            send_cq,
+            recv_cq,
+            written: VecDeque::new(),
+            rung: 0,
+            receives: VecDeque::new(),
+            srq,
+            held: None,
+            domain: None,
+        };
+        device.qps.entry(qpn).or_insert(qp);
+        let send = MockSendRing { shared: self.shared(), qpn };
+        let recv = MockRecvRing { shared: self.shared(), qpn, notified: 0 };
+        Ok(CreatedQp { qp: qpn, send, recv, qpn })
+    }
+
     fn step(&self) -> Result<MutexGuard<'_, Device>, MockError> {
         let mut device = self.lock();
         assert!(!core::mem::take(&mut device.panics), "the clock panics");
@@ -532,6 +591,7 @@ unsafe impl Provider for Mock {
     type Cq = Cqn;
     type Qp = Qpn;
     type Srq = Srqn;
+    type Xrcd = Xrcdn;
     type SendRing = MockSendRing;
     type RecvRing = MockRecvRing;
     type SrqRing = MockSrqRing;
@@ -682,8 +742,45 @@ unsafe impl Provider for Mock {
         let free = (0x200..).map(Srqn::new).find(|srqn| !device.srqs.contains_key(srqn));
         let srqn = device.next_srqn.take().or(free).unwrap();
         let links = std::vec![u16::MAX; sizes.places as usize];
-        device.srqs.entry(srqn).or_insert(SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0 });
+        device.srqs.entry(srqn).or_insert(SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0, xrc: None });
         Ok(CreatedSrq { srq: srqn, ring: MockSrqRing { shared: self.shared(), srqn }, srqn })
+    }
+
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Xrcdn, Xrcdn), MockError> {
+        let mut device = self.step()?;
+        let free = (1..).map(Xrcdn::new).find(|number| !device.domains.contains(number));
+        let number = device.next_xrcdn.take().or(free).unwrap();
+        device.domains.insert(number);
+        Ok((number, number))
+    }
+
+    fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Xrcdn) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        let in_it = |of: Option<Xrcdn>| of == Some(*domain);
+        if device.qps.values().any(|qp| in_it(qp.domain)) || device.srqs.values().any(|srq| in_it(srq.xrc.map(|xrc| xrc.0))) {
+            device.violations.push("a domain is gone that queues are in");
+        }
+        device.domains.remove(domain);
+        Ok(())
+    }
+
+    fn create_xrc_srq(
+        &mut self,
+        call: CoreToken,
+        params: &CreateXrcSrqParams<'_, Self>,
+    ) -> Result<CreatedSrq<Self>, MockError> {
+        let created = self.create_srq(call, params.pd, &params.sizes)?;
+        let mut device = self.lock();
+        device.srqs.get_mut(&created.srqn).unwrap().xrc = Some((*params.domain, *params.cq, params.cookie));
+        Ok(created)
+    }
+
+    fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
+        let none = Cqn::new(0);
+        let (send_cq, recv_cq) = (params.initiator.map_or(none, |(_, cq)| *cq), none);
+        let created = self.make_qp((params.cookie, send_cq, recv_cq, None))?;
+        self.lock().qps.get_mut(&created.qpn).unwrap().domain = Some(*params.domain);
+        Ok(created)
     }
 
     fn arm_srq(&mut self, _: CoreToken, srqn: &mut Srqn, limit: u32) -> Result<(), MockError> {
@@ -712,9 +809,13 @@ unsafe impl Provider for Mock {
         Ok(())
     }
 
-    fn ring_sizes(&self, _qp_type: QpType, cap: &QpCap) -> Result<RingSizes, MockError> {
-        let inline = MockWriter::inline_blocks(DataOpcode::Write, cap.max_inline_data as usize);
-        let sges = MockWriter::sge_blocks(DataOpcode::Write, cap.max_send_sge as usize);
+    fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, MockError> {
+        let (inline, sges) = (cap.max_inline_data as usize, cap.max_send_sge as usize);
+        let (inline, sges) = if qp_type.is_xrc() {
+            (MockWriter::xrc_inline_blocks(DataOpcode::Write, inline), MockWriter::xrc_sge_blocks(DataOpcode::Write, sges))
+        } else {
+            (MockWriter::inline_blocks(DataOpcode::Write, inline), MockWriter::sge_blocks(DataOpcode::Write, sges))
+        };
         let max_blocks = inline.max(sges).max(BIND_BLOCKS);
         let recv_entries = if cap.max_recv_wr == 0 { 0 } else { cap.max_recv_wr.next_power_of_two() };
         let asked = ((cap.max_send_wr * max_blocks).next_power_of_two(), recv_entries);
@@ -724,25 +825,8 @@ unsafe impl Provider for Mock {
     }
 
     fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
-        let mut device = self.step()?;
-        device.alive[4] += 1;
-        let free = (0x100..).map(Qpn::new).find(|qpn| !device.qps.contains_key(qpn));
-        let qpn = device.next_qpn.take().or(free).unwrap();
-        let qp = QueuePair {
-            cookie: params.cookie,
-            state: QpState::Reset,
-            send_cq: *params.send_cq,
-            recv_cq: *params.recv_cq,
-            written: VecDeque::new(),
-            rung: 0,
-            receives: VecDeque::new(),
-            srq: params.srq.copied(),
-            held: None,
-        };
-        device.qps.entry(qpn).or_insert(qp);
-        let send = MockSendRing { shared: self.shared(), qpn };
-        let recv = MockRecvRing { shared: self.shared(), qpn, notified: 0 };
-        Ok(CreatedQp { qp: qpn, send, recv, qpn })
+        assert!(!params.qp_type.is_xrc(), "an XRC queue pair without its domain");
+        self.make_qp((params.cookie, *params.send_cq, *params.recv_cq, params.srq.copied()))
     }
 
     fn modify_qp(
@@ -877,6 +961,27 @@ impl MockWriter<'_> {
 impl SendWriter for MockWriter<'_> {
     const ATOMIC_BLOCKS: u32 = 1;
     const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
+    const XRC_ATOMIC_BLOCKS: u32 = 2;
+
+    fn xrc_sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
+        blocks(16 + head(opcode) + count * 16)
+    }
+
+    fn xrc_inline_blocks(opcode: DataOpcode, len: usize) -> u32 {
+        blocks(16 + head(opcode) + len + 4)
+    }
+
+    fn put_xrc(&mut self, at: u32, srqn: Srqn, op: &DataOp, payload: Payload<'_>, flags: SendFlags) {
+        let bytes = match payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
+            Payload::Inline(bytes) => bytes.len() as u32,
+        };
+        self.put(at, Kind::Xrc { srqn, opcode: Some(op.opcode), bytes }, flags);
+    }
+
+    fn put_xrc_atomic(&mut self, at: u32, srqn: Srqn, _op: &AtomicOp, sge: &Sge, flags: SendFlags) {
+        self.put(at, Kind::Xrc { srqn, opcode: None, bytes: sge.length }, flags);
+    }
 
     fn sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
         blocks(head(opcode) + count * 16)

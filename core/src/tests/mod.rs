@@ -19,6 +19,7 @@ mod shared_receives;
 mod states;
 #[cfg(any(feature = "log", feature = "multicore"))]
 mod unwinding;
+mod xrc;
 
 use std::boxed::Box;
 use std::sync::MutexGuard;

@@ -20,7 +20,7 @@ const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpT
 fn the_transitions_of_the_specification_and_no_others() {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let forward = [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts), (Rts, Sqd), (Sqd, Sqd), (Sqd, Rts)];
-    for qp_type in TYPES {
+    for qp_type in TYPES.into_iter().chain([QpType::XrcRecv]) {
         for from in STATES {
             for to in STATES {
                 let unreliable = matches!(qp_type, QpType::Uc | QpType::Ud | QpType::Gsi);

@@ -81,6 +81,8 @@ pub(crate) struct Capabilities {
     /// 8-byte atomics in the host's byte order.
     pub(crate) atomics: bool,
     pub(crate) windows: bool,
+    /// Extended reliable connections, with completions that say of which shared receive queue they are.
+    pub(crate) xrc: bool,
     pub(crate) relaxed_write: bool,
     pub(crate) relaxed_read: bool,
     pub(crate) page_requests: bool,
@@ -143,6 +145,7 @@ impl Capabilities {
             user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
             atomics,
             windows: view.is_set(CmdHcaCap::IMAICL),
+            xrc: view.is_set(CmdHcaCap::XRC),
             relaxed_write: view.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
             relaxed_read: view.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
             page_requests: !view.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),

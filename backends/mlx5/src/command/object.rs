@@ -2,9 +2,9 @@
 
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{
-    AllocPdOut, AllocUarOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut, CreateRmpOut,
-    DeallocPdIn, DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, DestroyRmpIn, Field, Layout, View,
-    ViewMut, cmd,
+    AllocPdOut, AllocUarOut, AllocXrcdOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut,
+    CreateRmpOut, CreateXrcSrqOut, DeallocPdIn, DeallocUarIn, DeallocXrcdIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn,
+    DestroyQpIn, DestroyRmpIn, DestroyXrcSrqIn, Field, Layout, View, ViewMut, cmd,
 };
 
 #[cfg(feature = "ethernet")]
@@ -53,6 +53,8 @@ creates! {
     CreateCq CreateCqOut::CQN, DestroyCq DestroyCqIn::CQN;
     CreateQp CreateQpOut::QPN, DestroyQp DestroyQpIn::QPN;
     CreateRmp CreateRmpOut::RMPN, DestroyRmp DestroyRmpIn::RMPN;
+    AllocXrcd AllocXrcdOut::XRCD, DeallocXrcd DeallocXrcdIn::XRCD;
+    CreateXrcSrq CreateXrcSrqOut::XRC_SRQN, DestroyXrcSrq DestroyXrcSrqIn::XRC_SRQN;
 }
 
 #[cfg(feature = "ethernet")]

@@ -8,3 +8,4 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod srq;
 pub(crate) mod uar;
+pub(crate) mod xrc;

@@ -27,6 +27,8 @@ use send_ring::Mlx5SendRing;
 const UD_HEADER_SIZE: u32 = 64;
 /// Maximum bytes of a bind: control segment, UMR control segment, key context, translations.
 const BIND_WQE_SIZE: u32 = 192;
+/// Bytes of an atomic of an XRC initiator: control, shared receive queue, remote address, operands, data. Others fill a block.
+const XRC_ATOMIC_WQE_SIZE: u32 = 80;
 /// Maximum entries of a ring. Indices have 16 bits, of which the device needs one to distinguish full from empty.
 const MAX_RING_ENTRIES: u32 = 1 << 15;
 /// User index of a queue pair of a device whose completions carry none.
@@ -55,6 +57,17 @@ impl Qp {
     }
 }
 
+/// Where a queue pair without a receive queue takes its receives from, in the words of its context.
+#[derive(Clone, Copy)]
+pub(crate) struct Receives {
+    /// [`Qpc::RQ_TYPE`].
+    pub(crate) rq_type: u32,
+    /// [`Qpc::SRQN_RMPN_XRQN`].
+    pub(crate) srqn: u32,
+    /// [`Qpc::XRCD`]; 0 on another transport.
+    pub(crate) xrcd: u32,
+}
+
 /// The rings of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rings {
@@ -78,7 +91,11 @@ impl Rings {
         let block = WQEBB as u32;
         let ring = MAX_RING_ENTRIES.min(1 << caps.log_max_qp_sz);
         let connected = !matches!(service, QpcSt::Ud | QpcSt::Qp1);
-        let head = if connected { CONNECTED_HEAD } else { UD_HEADER_SIZE };
+        let (head, atomic) = match service {
+            QpcSt::Ud | QpcSt::Qp1 => (UD_HEADER_SIZE, 0),
+            QpcSt::Xrc => (CONNECTED_HEAD + unit, XRC_ATOMIC_WQE_SIZE),
+            _ => (CONNECTED_HEAD, 0),
+        };
         let max_sges = caps.max_sge().min(caps.max_send_wqe.saturating_sub(head) / unit);
         let max_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
         let sges = within(cap.max_send_sge, max_sges)?;
@@ -88,7 +105,7 @@ impl Rings {
             let with_sges = head + unit * sges;
             let with_inline = if inline == 0 { 0 } else { head + (INLINE_HEAD + inline).next_multiple_of(unit) };
             let bind = if connected && caps.windows { BIND_WQE_SIZE } else { 0 };
-            let max_wqe = within(with_sges.max(with_inline).max(bind), caps.max_send_wqe)?;
+            let max_wqe = within(with_sges.max(with_inline).max(bind).max(atomic), caps.max_send_wqe)?;
             let blocks_per_wr = max_wqe.div_ceil(block).max(1);
             let wqe = blocks_per_wr.saturating_mul(block);
             let blocks = cap.max_send_wr.saturating_mul(blocks_per_wr);
@@ -127,7 +144,9 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
         QpType::Uc => Ok(QpcSt::Uc),
         QpType::Ud => Ok(QpcSt::Ud),
         QpType::Gsi => Ok(QpcSt::Qp1),
-        QpType::XrcSend => Err(Error::Unsupported { feature: Feature::Transport }.pack()),
+        QpType::XrcSend => Ok(QpcSt::Xrc),
+        // It has no rings.
+        QpType::XrcRecv => Err(Error::Unsupported { feature: Feature::Transport }.pack()),
     }
 }
 
@@ -148,13 +167,24 @@ impl<P: Platform> Driver<P> {
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         let service = service_of(qp_type)?;
+        let receives = srq.map(|srq| Receives { rq_type: rq_type::SRQ, srqn: srq.srqn().get(), xrcd: 0 });
+        self.create_qp_of(service, [pd.number, send_cq.cqn().get(), recv_cq.cqn().get()], receives, cap, cookie)
+    }
+
+    /// Creates a queue pair of a protection domain with completion queues of these numbers.
+    pub(crate) fn create_qp_of(
+        &mut self,
+        service: QpcSt,
+        [pd, send_cqn, recv_cqn]: [u32; 3],
+        receives: Option<Receives>,
+        cap: &QpCap,
+        cookie: u32,
+    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
         let memory = self.commands.allocate_memory(pages, true)?;
-        let (send_cqn, recv_cqn) = (send_cq.cqn().get(), recv_cq.cqn().get());
-        let (pd, srqn) = (pd.number, srq.map(|srq| srq.srqn().get()));
         let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
-        match self.create_qp_in(&mut qp, &rings, srqn, cookie) {
+        match self.create_qp_in(&mut qp, &rings, receives, cookie) {
             Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
                 self.commands.free_memory(memory);
@@ -168,7 +198,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         qp: &mut Qp,
         rings: &Rings,
-        srqn: Option<u32>,
+        receives: Option<Receives>,
         cookie: u32,
     ) -> Result<(Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         // The rings first: without them, a queue pair of the device would be leaked.
@@ -176,7 +206,7 @@ impl<P: Platform> Driver<P> {
         let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
         let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
         let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
-        self.create_qp_command(qp, rings, srqn, cookie)?;
+        self.create_qp_command(qp, rings, receives, cookie)?;
         let qpn = qp.number;
         log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
         let send = Mlx5SendRing::new(send, doorbell, self.commands.machine.fence.clone(), qpn);
@@ -190,7 +220,13 @@ impl<P: Platform> Driver<P> {
         Ok(self.commands.machine.memory.ring(&span)?)
     }
 
-    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, srqn: Option<u32>, cookie: u32) -> Result<(), PackedError> {
+    fn create_qp_command(
+        &mut self,
+        qp: &mut Qp,
+        rings: &Rings,
+        receives: Option<Receives>,
+        cookie: u32,
+    ) -> Result<(), PackedError> {
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -205,8 +241,8 @@ impl<P: Platform> Driver<P> {
         } else {
             context.set(Qpc::LOG_SQ_SIZE, rings.send_blocks.trailing_zeros());
         }
-        if let Some(srqn) = srqn {
-            context.set(Qpc::RQ_TYPE, rq_type::SRQ).set(Qpc::SRQN_RMPN_XRQN, srqn);
+        if let Some(Receives { rq_type, srqn, xrcd }) = receives {
+            context.set(Qpc::RQ_TYPE, rq_type).set(Qpc::SRQN_RMPN_XRQN, srqn).set(Qpc::XRCD, xrcd);
         } else if rings.recv_entries == 0 {
             context.set(Qpc::RQ_TYPE, rq_type::NONE);
         } else {
@@ -296,6 +332,18 @@ mod tests {
         // A datagram queue pair binds nothing, and an address vector of 48 bytes takes the place of the remote address.
         let made = Rings::new(&cap(16, 0, 1, 0, 0), QpcSt::Ud, &caps).unwrap();
         assert_eq!((made.send_blocks, made.cap), (32, cap(16, 0, 4, 0, 60)));
+    }
+
+    #[test]
+    fn a_ring_of_an_initiator_has_room_for_atomics() {
+        for (windows, blocks_per_wr) in [(false, 2_u32), (true, 3)] {
+            let caps = Capabilities { windows, ..caps() };
+            let made = Rings::new(&cap(16, 0, 1, 0, 0), QpcSt::Xrc, &caps).unwrap();
+            // Control, shared receive queue and remote address are 48 bytes.
+            let room = blocks_per_wr * 64 - 48;
+            let got = (made.send_blocks, made.cap.max_send_sge, made.cap.max_inline_data);
+            assert_eq!(got, ((16 * blocks_per_wr).next_power_of_two(), room / 16, room - 4));
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl<P: Platform> Driver<P> {
 fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32 {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let rights = match service {
-        QpcSt::Rc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
+        QpcSt::Rc | QpcSt::Xrc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
         // A datagram has a Q_Key where the others have rights.
         QpcSt::Ud | QpcSt::Qp1 => opt_param::Q_KEY,
         _ => opt_param::RWE,

@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use bareverbs::{
     AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, Registers,
-    RingView, Rkey, SendFlags, Sge,
+    RingView, Rkey, SendFlags, Sge, Srqn,
 };
-use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, WqeXrcSeg};
 
 use super::segment::{
     BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, datagram, inline_head, inline_units, invalidation,
@@ -100,6 +100,24 @@ const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
     }
 }
 
+/// Returns the device's opcode of an atomic.
+#[inline(always)]
+const fn atomic_opcode_of(opcode: AtomicOpcode) -> WqeOpcode {
+    match opcode {
+        AtomicOpcode::CompareSwap => WqeOpcode::AtomicCs,
+        AtomicOpcode::FetchAdd => WqeOpcode::AtomicFa,
+    }
+}
+
+/// Returns the units of a payload that [`Mlx5SendWriter::put_payload`] writes.
+#[inline(always)]
+fn payload_units(payload: Payload<'_>) -> u32 {
+    match payload {
+        Payload::Sges(sges) => sges.iter().filter(|sge| sge.length != 0).count() as u32,
+        Payload::Inline(bytes) => inline_units(bytes.len()),
+    }
+}
+
 /// Returns whether a remote address segment follows the control segment.
 #[inline(always)]
 const fn is_remote(opcode: DataOpcode) -> bool {
@@ -149,6 +167,25 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
         for value in values {
             self.source.ring.view().put_word(*word, *value);
             *word = word.wrapping_add(1);
+        }
+    }
+
+    /// Writes a payload from word `word` on, word by word. SGEs without bytes are left out.
+    #[inline(always)]
+    fn put_payload(&mut self, mut word: u32, payload: Payload<'_>) {
+        match payload {
+            Payload::Sges(sges) => {
+                for sge in sges.iter().filter(|sge| sge.length != 0) {
+                    self.put_words(&mut word, &data(sge));
+                }
+            }
+            Payload::Inline([]) => {}
+            Payload::Inline(bytes) => {
+                self.put_words(&mut word, &[inline_head(bytes)]);
+                for at in (4..bytes.len()).step_by(8) {
+                    self.put_words(&mut word, &[word_of(bytes, at)]);
+                }
+            }
         }
     }
 
@@ -292,37 +329,49 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
             None => (WqeOpcode::Send, 0),
             Some(imm) => (WqeOpcode::SendImm, u32::from_be_bytes(imm)),
         };
-        let units = match payload {
-            Payload::Sges(sges) => sges.iter().filter(|sge| sge.length != 0).count() as u32,
-            Payload::Inline(bytes) => inline_units(bytes.len()),
-        };
-        let [first, second] = self.control(opcode, at, DATAGRAM_HEAD.wrapping_add(units), flags, imm);
+        let units = DATAGRAM_HEAD.wrapping_add(payload_units(payload));
+        let [first, second] = self.control(opcode, at, units, flags, imm);
         let [a, b, c, d, e, f] = datagram(op.address, op.remote_qpn.get(), op.remote_qkey.get());
         let mut word = at.wrapping_mul(WORDS);
         self.put_words(&mut word, &[first, second, a, b, c, d, e, f]);
-        match payload {
-            Payload::Sges(sges) => {
-                for sge in sges.iter().filter(|sge| sge.length != 0) {
-                    self.put_words(&mut word, &data(sge));
-                }
-            }
-            Payload::Inline([]) => {}
-            Payload::Inline(bytes) => {
-                self.put_words(&mut word, &[inline_head(bytes)]);
-                for at in (4..bytes.len()).step_by(8) {
-                    self.put_words(&mut word, &[word_of(bytes, at)]);
-                }
-            }
+        self.put_payload(word, payload);
+    }
+
+    /// Control, shared receive queue, remote address, atomic, data.
+    const XRC_ATOMIC_BLOCKS: u32 = blocks_of(5);
+
+    fn xrc_sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
+        blocks_of(head_units(opcode).wrapping_add(1).wrapping_add(count as u32))
+    }
+
+    fn xrc_inline_blocks(opcode: DataOpcode, len: usize) -> u32 {
+        blocks_of(head_units(opcode).wrapping_add(1).wrapping_add(inline_units(len)))
+    }
+
+    fn put_xrc(&mut self, at: u32, srqn: Srqn, op: &DataOp, payload: Payload<'_>, flags: SendFlags) {
+        let units = head_units(op.opcode).wrapping_add(1).wrapping_add(payload_units(payload));
+        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
+        let mut word = at.wrapping_mul(WORDS);
+        self.put_words(&mut word, &control);
+        self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
+        if is_remote(op.opcode) {
+            self.put_words(&mut word, &remote_address(&op.remote));
+        }
+        self.put_payload(word, payload);
+    }
+
+    fn put_xrc_atomic(&mut self, at: u32, srqn: Srqn, op: &AtomicOp, sge: &Sge, flags: SendFlags) {
+        let control = self.control(atomic_opcode_of(op.opcode), at, 5, flags, 0);
+        let mut word = at.wrapping_mul(WORDS);
+        let operands = WqeAtomicSeg::be_words(op.swap_add, op.compare);
+        for segment in [control, WqeXrcSeg::be_words(srqn.get()), remote_address(&op.remote), operands, data(sge)] {
+            self.put_words(&mut word, &segment);
         }
     }
 
     #[inline(always)]
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags) {
-        let opcode = match op.opcode {
-            AtomicOpcode::CompareSwap => WqeOpcode::AtomicCs,
-            AtomicOpcode::FetchAdd => WqeOpcode::AtomicFa,
-        };
-        let [first, second] = self.control(opcode, at, 4, flags, 0);
+        let [first, second] = self.control(atomic_opcode_of(op.opcode), at, 4, flags, 0);
         let ([addr, key], [head, start]) = (remote_address(&op.remote), data(sge));
         let [swap_add, compare] = WqeAtomicSeg::be_words(op.swap_add, op.compare);
         let words = [first, second, addr, key, swap_add, compare, head, start];

@@ -6,7 +6,8 @@ pub(crate) mod ring;
 
 use bareverbs::{CreatedSrq, DmaMemory, Platform, Provider, RingLayout, SrqCap, SrqSizes, Srqn};
 use bareverbs_mlx5_spec::{
-    Buffer, CreateRmpIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut, Rmpc, Wq, cmd, rmp_bitmask, rmpc_state, wq_type,
+    ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut, QueryXrcSrqIn,
+    QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
 };
 
 use crate::bring_up::caps::Capabilities;
@@ -25,6 +26,7 @@ const MIN_UNITS: u32 = 2;
 pub struct Srq {
     number: u32,
     memory: ObjectMemory,
+    is_xrc: bool,
 }
 
 format_as!([] Srq, "Srq({:x})", |this| this.number);
@@ -66,7 +68,7 @@ impl<P: Platform> Driver<P> {
         match self.create_srq_in(memory, pd, sizes.places, units) {
             Ok((number, ring)) => {
                 log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
-                Ok(CreatedSrq { srq: Srq { number, memory }, ring, srqn: Srqn::new(number) })
+                Ok(CreatedSrq { srq: Srq { number, memory, is_xrc: false }, ring, srqn: Srqn::new(number) })
             }
             Err(error) => {
                 self.commands.free_memory(memory);
@@ -83,9 +85,8 @@ impl<P: Platform> Driver<P> {
         units: u32,
     ) -> Result<(u32, Mlx5SrqRing<P>), PackedError> {
         // The ring first: without it, a queue of the device would be leaked.
-        let (at, record) = (memory.at(), memory.record());
-        let span = RingLayout::new(at, places as usize * units as usize * DS_UNIT, record);
-        let ring = self.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: at }.pack())?)?;
+        let ring = self.open_srq_ring(memory, places, units)?;
+        let record = memory.record();
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         let mut context = view.sub(CreateRmpIn::CTX);
@@ -97,12 +98,63 @@ impl<P: Platform> Driver<P> {
             .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
             .set(Wq::LOG_WQ_SZ, places.trailing_zeros())
             .set64(Wq::DBR_ADDR, self.commands.arena.addr(record));
-        let number = self.commands.create::<cmd::CreateRmp>(input.view(), memory)?;
-        Ok((number, Mlx5SrqRing::new(ring, self.commands.machine.fence.clone(), units)))
+        Ok((self.commands.create::<cmd::CreateRmp>(input.view(), memory)?, ring))
+    }
+
+    fn open_srq_ring(&self, memory: ObjectMemory, places: u32, units: u32) -> Result<Mlx5SrqRing<P>, PackedError> {
+        let at = memory.at();
+        let span = RingLayout::new(at, places as usize * units as usize * DS_UNIT, memory.record());
+        let ring = self.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: at }.pack())?)?;
+        Ok(Mlx5SrqRing::new(ring, self.commands.machine.fence.clone(), units))
+    }
+
+    /// Creates an XRC shared receive queue in a domain, with its ring. Its completions carry `user_index` (Linux
+    /// `create_xrc_srq_cmd`).
+    pub(crate) fn create_xrc_srq<B>(
+        &mut self,
+        [pd, xrcd, cqn, user_index]: [u32; 4],
+        sizes: &SrqSizes,
+    ) -> Result<CreatedSrq<B>, PackedError>
+    where
+        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
+    {
+        let units = units(sizes.cap.max_sge);
+        let bytes = sizes.places as usize * units as usize * DS_UNIT;
+        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, true)?;
+        let record = self.commands.arena.addr(memory.record());
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY)
+            .set(XrcSrqc::LOG_XRC_SRQ_SIZE, sizes.places.trailing_zeros())
+            .set(XrcSrqc::LOG_RQ_STRIDE, units.trailing_zeros())
+            .set(XrcSrqc::XRCD, xrcd)
+            .set(XrcSrqc::CQN, cqn)
+            .set(XrcSrqc::USER_INDEX, user_index)
+            .set(XrcSrqc::PD, pd)
+            .set(XrcSrqc::DB_RECORD_ADDR_H, (record >> 32) as u32)
+            .set(XrcSrqc::DB_RECORD_ADDR_L, record as u32 >> 2);
+        let created = self
+            .open_srq_ring(memory, sizes.places, units)
+            .and_then(|ring| Ok((self.commands.create::<cmd::CreateXrcSrq>(input.view(), memory)?, ring)));
+        match created {
+            Ok((number, ring)) => {
+                log_event!(debug, "XRC shared receive queue {:x} of domain {:x}: {} places", number, xrcd, sizes.places);
+                Ok(CreatedSrq { srq: Srq { number, memory, is_xrc: true }, ring, srqn: Srqn::new(number) })
+            }
+            Err(error) => {
+                self.commands.free_memory(memory);
+                Err(error)
+            }
+        }
     }
 
     /// Arms the limit event.
     pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
+        if srq.is_xrc {
+            let mut input = Buffer::zeroed();
+            input.view_mut().set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit);
+            return self.commands.command_without_output::<cmd::ArmXrcSrq>(input.view());
+        }
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(ModifyRmpIn::RMP_STATE, rmpc_state::READY)
@@ -116,6 +168,12 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the limit.
     pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, PackedError> {
+        if srq.is_xrc {
+            let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+            input.view_mut().set(QueryXrcSrqIn::XRC_SRQN, srq.number);
+            self.commands.command::<cmd::QueryXrcSrq>(input.view(), output.view_mut())?;
+            return Ok(output.view().sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY).get(XrcSrqc::LWM));
+        }
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryRmpIn::RMPN, srq.number);
         self.commands.command::<cmd::QueryRmp>(input.view(), output.view_mut())?;
@@ -124,6 +182,9 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys a shared receive queue.
     pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), PackedError> {
+        if srq.is_xrc {
+            return self.commands.destroy::<cmd::DestroyXrcSrq>(srq.number, srq.memory);
+        }
         self.commands.destroy::<cmd::DestroyRmp>(srq.number, srq.memory)
     }
 }

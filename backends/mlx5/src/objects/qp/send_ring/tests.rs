@@ -328,3 +328,40 @@ fn a_datagram_is_a_block_and_its_payload() {
         assert_eq!(Writer::datagram_inline_blocks(bytes.len()), (4 + units).div_ceil(4));
     }
 }
+
+/// By rdma-core's `_mlx5_post_send` and `set_xrc_seg`: the segment follows the control segment.
+#[test]
+fn a_request_to_a_shared_receive_queue_names_it_before_all_else() {
+    const SRQN: Srqn = Srqn::new(0xab_cdef);
+    let named = "00abcdef 00000000 0000000000000000";
+    let (sq, shared) = made(4);
+    let list = [sge(0x10, 1), sge(0x20, 0), sge(0x40, 0x30)];
+    sq.writer().put_xrc(0x1_0003, SRQN, &WRITE, Payload::Sges(&list), SIGNALED);
+    let head = std::format!("00 0003 08 123456 05 00 0000 08 00000000 {named} 1122334455667788 99aabbcc 00000000");
+    assert_eq!(ring(&shared, 3, 64), hex(&std::format!("{head} 00000001 a1b2c3d4 0000000000000010")));
+    assert_eq!(ring(&shared, 0, 16), hex("00000030 a1b2c3d4 0000000000000040"));
+    assert_eq!([0, 1, 2, 5, 6].map(|count| Writer::xrc_sge_blocks(DataOpcode::Write, count)), [1, 1, 2, 2, 3]);
+    assert_eq!([0, 1, 2, 3].map(|count| Writer::xrc_sge_blocks(DataOpcode::Send, count)), [1, 1, 1, 2]);
+    for length in [0, 1, 4, 11, 12, 13, 28, 29, 100] {
+        let (sq, shared) = made(8);
+        let bytes: Vec<u8> = (1..=length).collect();
+        let op = DataOp { opcode: DataOpcode::SendWithInv, remote: Remote::NONE, immediate: 0x0102_0304 };
+        sq.writer().put_xrc(0, SRQN, &op, Payload::Inline(&bytes), SendFlags::SOLICITED);
+        let units = if length == 0 { 0 } else { (u32::from(length) + 4).div_ceil(16) };
+        let head = hex(&std::format!("00 0000 01 123456 {:02x} 00 0000 02 01020304 {named}", 2 + units));
+        assert_eq!(ring(&shared, 0, 32), head);
+        if length != 0 {
+            let payload = &ring(&shared, 0, 36 + bytes.len())[32..];
+            assert_eq!((&payload[..4], &payload[4..]), (&[0x80, 0, 0, length][..], &bytes[..]));
+        }
+        assert_eq!(Writer::xrc_inline_blocks(op.opcode, bytes.len()), (2 + units).div_ceil(4));
+    }
+    let (sq, shared) = made(4);
+    let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote: REMOTE, swap_add: 2, compare: 1 };
+    sq.writer().put_xrc_atomic(0, SRQN, &op, &sge(0x80, 8), SIGNALED);
+    let expected = hex(&std::format!(
+        "00 0000 11 123456 05 00 0000 08 00000000 {named} 1122334455667788 99aabbcc 00000000 0000000000000002 0000000000000001
+         00000008 a1b2c3d4 0000000000000080"
+    ));
+    assert_eq!((ring(&shared, 0, 80), Writer::XRC_ATOMIC_BLOCKS), (expected, 2));
+}
