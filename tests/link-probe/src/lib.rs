@@ -26,6 +26,8 @@ mod sender;
 mod sender_receiver;
 #[cfg(feature = "whole")]
 mod tables;
+#[cfg(feature = "xrc")]
+mod xrc;
 
 #[panic_handler]
 fn panicked(_: &core::panic::PanicInfo<'_>) -> ! {
