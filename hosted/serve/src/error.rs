@@ -66,6 +66,10 @@ pub enum ServeError {
     Socket(PathBuf, String),
     /// The socket of a joined wire could not be created for this address.
     Address(String, io::Error),
+    /// `/dev/net/tun`, by which programs reach TAP interfaces, could not be opened.
+    Tun(io::Error),
+    /// The TAP interface of this name could not be created or attached to.
+    Tap(String, io::Error),
     /// The system has no asynchronous I/O, which signals clients without blocking.
     Interrupts(io::Error),
     /// A thread could not be started.
@@ -101,6 +105,17 @@ impl fmt::Display for ServeError {
             Self::Binding(port, error) => write!(f, "port {port}: {error}"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Address(address, error) => write!(f, "{address}: {error}"),
+            Self::Tun(error) => write!(f, "/dev/net/tun: {error}; TAP interfaces need it, and the module tun of the kernel"),
+            Self::Tap(name, error) => match error.raw_os_error() {
+                Some(libc::EPERM) => write!(
+                    f,
+                    "tap:{name}: creating an interface needs CAP_NET_ADMIN; one that belongs to this user does not: \
+                     sudo ip tuntap add mode tap user $USER name {name}"
+                ),
+                Some(libc::EBUSY) => write!(f, "tap:{name}: another program is attached to it"),
+                Some(libc::EINVAL) => write!(f, "tap:{name}: an interface of this name is there and is no TAP interface"),
+                _ => write!(f, "tap:{name}: {error}"),
+            },
             Self::Interrupts(error) => write!(f, "interrupts need asynchronous input and output (io_setup): {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
         }

@@ -63,7 +63,9 @@ pub use control_line::{Action, ControlLine, ParseError};
 pub use device_check::{check_with_device, decode_send};
 pub use error::ServeError;
 pub use fd_limits::raise_descriptor_limit;
-pub use joined::{DatagramAddress, FrameStream, FrameTooLong, JoinedStats, JoinedWire, JoinedWireError, StreamAddress};
+pub use joined::{
+    DatagramAddress, FrameStream, FrameTooLong, JoinedStats, JoinedWire, JoinedWireError, StreamAddress, TapName,
+};
 pub use log::Log;
 pub use parse_number::parse_number;
 pub use server::{DeviceSummary, Server, Stopper, Summary};

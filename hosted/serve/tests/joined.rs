@@ -644,3 +644,109 @@ fn a_wire_that_cannot_be_joined_is_an_error_at_the_start() {
     let error = Server::start(ServerConfig { joined, ..ServerConfig::new(vec![device]) }).map(drop).unwrap_err();
     assert!(matches!(error, ServeError::JoinedInfiniBand), "{error}");
 }
+
+/// The other end of a TAP interface is the network stack of this machine: of a network namespace of its own, in which this program
+/// runs again and may create interfaces.
+#[test]
+fn the_network_stack_answers_at_a_tap_interface() {
+    let name = "in_a_network_namespace";
+    let unshare = |program: &std::ffi::OsStr, arguments: &[&str]| {
+        std::process::Command::new("unshare").args(["--user", "--map-root-user", "--net"]).arg(program).args(arguments).output()
+    };
+    let can = unshare("ip".as_ref(), &["tuntap"]).is_ok_and(|output| output.status.success());
+    if !can || !Path::new("/dev/net/tun").exists() {
+        eprintln!("not run: no network namespaces for users, no program ip, or no /dev/net/tun on this machine");
+        return;
+    }
+    let output = unshare(std::env::current_exe().unwrap().as_os_str(), &["--exact", "--ignored", name]).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `ip` with these words; what it says.
+fn ip(words: &str) -> String {
+    let done = std::process::Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(done.status.success(), "ip {words}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Checksum of the Internet protocols (RFC 1071).
+fn internet_checksum(bytes: &[u8]) -> [u8; 2] {
+    let word = |pair: &[u8]| match pair {
+        [high, low] => u32::from(*high) << 8 | u32::from(*low),
+        [high] => u32::from(*high) << 8,
+        _ => 0,
+    };
+    let sum: u32 = bytes.chunks(2).map(word).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
+}
+
+/// An echo request (RFC 792) from 10.9.0.2 to 10.9.0.1, with this many bytes.
+fn echo_request(to: [u8; 6], payload: &[u8]) -> Vec<u8> {
+    let echo = |sum: [u8; 2]| [&[8, 0][..], &sum, &[0, 7, 0, 1], payload].concat();
+    let len = (28 + payload.len() as u16).to_be_bytes();
+    let header = |sum: [u8; 2]| [&[0x45, 0][..], &len, &[0, 1, 0, 0, 64, 1], &sum, &[10, 9, 0, 2, 10, 9, 0, 1]].concat();
+    let (header_sum, echo_sum) = (internet_checksum(&header([0; 2])), internet_checksum(&echo([0; 2])));
+    [&to[..], &[2, 0, 0, 0, 0, 2, 8, 0], &header(header_sum), &echo(echo_sum)].concat()
+}
+
+#[test]
+#[ignore = "run by the test above, in a network namespace"]
+fn in_a_network_namespace() {
+    let folder = tempfile::tempdir().unwrap();
+    let wires = [format!("stream:unix:{},server=on", folder.path().join("lan").display()), "tap:cx0".into()];
+    let lan = Lan::start(folder.path(), 0x810, &wires);
+    let mut peer = Peer::connect(&folder.path().join("lan"));
+    lan.wait_connected();
+    // Only one program has it; what is no TAP interface is left alone.
+    for (wire, said) in [("tap:cx0", "another program is attached to it"), ("tap:lo", "is no TAP interface")] {
+        let error = Server::start(config(folder.path(), 0x811, &[wire.into()])).err().unwrap();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    // One that is down takes nothing.
+    peer.send(&frame(EVERYONE, 2, 0));
+    wait("the frame is dropped", || lan.server.joined()[1].sends_dropped == 1);
+    let attach = || {
+        ip("addr add 10.9.0.1/24 dev cx0");
+        ip("link set cx0 up");
+        ip("link show cx0").split_once("link/ether ").unwrap().1[..17].to_owned()
+    };
+    // The stack speaks too: of IPv6. An answer to our address is what is looked for.
+    let answer = |peer: &mut Peer<UnixStream>, kind: [u8; 2]| loop {
+        let frame = peer.receive();
+        if frame[..6] == [2, 0, 0, 0, 0, 2] && frame[12..14] == kind {
+            return frame;
+        }
+    };
+    for round in 0..2 {
+        let text = attach();
+        let mac: Vec<u8> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        let mac = <[u8; 6]>::try_from(mac).unwrap();
+        // ARP (RFC 826): who has 10.9.0.1?
+        let arp = [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
+        peer.send(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 2, 8, 6], &arp].concat());
+        let said = answer(&mut peer, [8, 6]);
+        assert_eq!(
+            (&said[6..12], &said[20..28], &said[28..32]),
+            (&mac[..], &[0, 2, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]][..], &[10, 9, 0, 1][..])
+        );
+        for len in [1, 100, 1472] {
+            let payload: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
+            peer.send(&echo_request(mac, &payload));
+            let said = answer(&mut peer, [8, 0]);
+            assert_eq!((said[34], &said[42..42 + len]), (0, &payload[..]), "an echo reply");
+        }
+        if round == 0 {
+            ip("link delete cx0");
+            lan.wait_said("join2: the interface cx0 was deleted");
+            lan.wait_said("join2: the interface cx0 is there");
+            lan.wait_connected();
+        }
+    }
+    let start = Instant::now();
+    let summary = lan.server.stop();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(summary.joined[1].received >= 8 && summary.joined[1].address == "tap:cx0", "{summary}");
+    wait("the interface is gone", || !ip("link").contains("cx0"));
+}

@@ -11,7 +11,7 @@ use std::str::FromStr;
 ///
 /// let wire: JoinedWire = "stream:tcp:192.0.2.7:5500".parse()?;
 /// assert_eq!(wire, JoinedWire::Stream { address: StreamAddress::Tcp("192.0.2.7:5500".into()), listens: false });
-/// for text in ["stream:unix:/run/lan,server=on", "dgram:unix:/run/a,/run/b", "dgram:udp:127.0.0.1:5500,[::1]:5501"] {
+/// for text in ["stream:unix:/run/lan,server=on", "dgram:unix:/run/a,/run/b", "dgram:udp:127.0.0.1:5500,[::1]:5501", "tap:cx0"] {
 ///     assert_eq!(text.parse::<JoinedWire>()?.to_string(), text);
 /// }
 /// # Ok::<(), bareverbs_serve::JoinedWireError>(())
@@ -29,6 +29,41 @@ pub enum JoinedWire {
     /// A frame in each datagram: `-netdev dgram` of QEMU. Text: `dgram:unix:LOCAL,REMOTE` or
     /// `dgram:udp:HOST:PORT,HOST:PORT`, local address first.
     Datagram(DatagramAddress),
+    /// A TAP interface of this machine, whose network stack is the other end. Text: `tap:NAME`. It is created if there is none,
+    /// which needs the capability `CAP_NET_ADMIN`, and deleted with the server. One that belongs to the user of the server needs
+    /// nothing and stays.
+    Tap(TapName),
+}
+
+/// The name of a TAP interface: 1 to 15 bytes without white space, `/`, `:` and `%`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapName(String);
+
+impl TapName {
+    /// Returns the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TapName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for TapName {
+    type Err = JoinedWireError;
+
+    /// As the kernel takes it (`dev_valid_name`), without templates like `tap%d`.
+    fn from_str(text: &str) -> Result<Self, JoinedWireError> {
+        let is_invalid = |char: char| char.is_whitespace() || matches!(char, '/' | ':' | '%' | '\0');
+        if !(1..16).contains(&text.len()) || text.contains(is_invalid) || matches!(text, "." | "..") {
+            return Err(JoinedWireError::Interface);
+        }
+        Ok(Self(text.into()))
+    }
 }
 
 /// The address of a connection.
@@ -68,6 +103,8 @@ pub enum JoinedWireError {
     Address,
     /// An address of TCP or UDP does not end with a port.
     Port,
+    /// No interface can have this name.
+    Interface,
     /// What follows a comma is neither `server=on` nor `server=off`.
     Option,
 }
@@ -76,10 +113,11 @@ impl fmt::Display for JoinedWireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Kind => {
-                "as in: stream:unix:PATH, stream:tcp:HOST:PORT, dgram:unix:LOCAL,REMOTE, dgram:udp:HOST:PORT,HOST:PORT"
+                "as in: stream:unix:PATH, stream:tcp:HOST:PORT, dgram:unix:LOCAL,REMOTE, dgram:udp:HOST:PORT,HOST:PORT, tap:NAME"
             }
             Self::Address => "an address is missing",
             Self::Port => "an address of TCP or UDP is HOST:PORT",
+            Self::Interface => "the name of an interface has 1 to 15 bytes without white space, '/', ':' and '%'",
             Self::Option => "there is no option but server=on and server=off",
         })
     }
@@ -106,6 +144,9 @@ impl FromStr for JoinedWire {
     type Err = JoinedWireError;
 
     fn from_str(text: &str) -> Result<Self, JoinedWireError> {
+        if let Some(name) = text.strip_prefix("tap:") {
+            return Ok(Self::Tap(name.parse()?));
+        }
         let mut words = text.splitn(3, ':');
         let (kind, family, rest) = (words.next(), words.next(), words.next().unwrap_or_default());
         let stream = |parse: fn(&str) -> Result<StreamAddress, JoinedWireError>| {
@@ -151,6 +192,7 @@ impl fmt::Display for JoinedWire {
                 write!(f, "dgram:unix:{},{}", local.display(), remote.display())
             }
             Self::Datagram(DatagramAddress::Udp { local, remote }) => write!(f, "dgram:udp:{local},{remote}"),
+            Self::Tap(name) => write!(f, "tap:{name}"),
         }
     }
 }
@@ -161,10 +203,18 @@ mod tests {
 
     #[test]
     fn what_is_no_wire_is_refused_with_the_reason() {
-        use JoinedWireError::{Address, Kind, Option, Port};
+        use JoinedWireError::{Address, Interface, Kind, Option, Port};
         for (text, error) in [
             ("", Kind),
-            ("tap:eth0", Kind),
+            ("tap", Kind),
+            ("tap:", Interface),
+            ("tap:..", Interface),
+            ("tap:a b", Interface),
+            ("tap:a/b", Interface),
+            ("tap:a:b", Interface),
+            ("tap:tap%d", Interface),
+            ("tap:a\0b", Interface),
+            ("tap:0123456789abcdef", Interface),
             ("stream", Kind),
             ("stream:udp:a:1", Kind),
             ("dgram:tcp:a:1,b:2", Kind),

@@ -1,4 +1,5 @@
-//! Wires of other programs that join the Ethernet of a server, in the formats of QEMU's `-netdev stream` and `-netdev dgram`.
+//! Wires of other programs that join the Ethernet of a server, in the formats of QEMU's `-netdev stream` and `-netdev dgram`, and TAP
+//! interfaces.
 //!
 //! Each is a port of the server's switch, with a cable instead of a device. What the switch sends to the cable waits in a queue
 //! for each port that sends ([`SourceQueues`](crate::source_queues)), from which a thread of the cable sends it; a frame that
@@ -10,6 +11,7 @@ mod cable;
 mod datagram;
 mod frame_stream;
 mod stream;
+mod tap;
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::error::ServeError;
 use crate::log::Log;
 use crate::socket::Claim;
 
-pub use self::address::{DatagramAddress, JoinedWire, JoinedWireError, StreamAddress};
+pub use self::address::{DatagramAddress, JoinedWire, JoinedWireError, StreamAddress, TapName};
 pub use self::cable::JoinedStats;
 pub(crate) use self::cable::{Cable, Deliver, NearEnd};
 pub use self::frame_stream::{FrameStream, FrameTooLong};
@@ -33,6 +35,7 @@ pub(crate) struct FarEnd {
 enum Socket {
     Stream(stream::Meeting),
     Datagram(datagram::Socket),
+    Tap(tap::Tap),
 }
 
 /// Creates a cable called `name` at a switch with ports of these names. Its socket has the permissions `mode` if it is at a
@@ -56,6 +59,7 @@ pub(crate) fn join(
             let (socket, claim) = datagram::Socket::new(address, mode)?;
             (Socket::Datagram(socket), claim)
         }
+        JoinedWire::Tap(name) => (Socket::Tap(tap::Tap::new(name)?), None),
     };
     let cable = Arc::new(Cable::new(name, wire.to_string(), ports, log));
     Ok((NearEnd(Arc::clone(&cable)), FarEnd { cable, socket, claim }))
@@ -82,6 +86,7 @@ impl FarEnd {
         match self.socket {
             Socket::Stream(meeting) => stream::run(&self.cable, meeting, deliver),
             Socket::Datagram(socket) => datagram::run(&self.cable, socket, deliver),
+            Socket::Tap(tap) => tap::run(&self.cable, tap, deliver),
         }
     }
 }
