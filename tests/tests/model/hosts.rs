@@ -1,0 +1,288 @@
+//! A device of the model: the verbs on it, everything that was created, and what the model knows of each.
+
+use std::collections::VecDeque;
+use std::thread;
+
+use bareverbs::{
+    Access, Completion, CompletionQueue, Destination, DmaBuffer, MrHandle, MwHandle, MwType, PdHandle, PollCqError, QpCap,
+    QpHandle, QpInit, QpRings, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap,
+    SrqEntries, SrqInit, Storage, Verbs, WcOpcode,
+};
+use bareverbs_sim::in_process::{Host, SimBuffer};
+use bareverbs_testing::{Driver, bring_up, driver_config};
+
+use crate::expected::{Arrival, Bytes, Posted, Sent, take_arrival, take_sent};
+use crate::program::{CQS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, WINDOWS};
+
+/// Receives of the shared queue at most.
+pub(crate) const PLACES: usize = 15;
+/// Receives of a queue of its own at most.
+pub(crate) const RECEIVES: usize = 16;
+/// Sends of a queue at most.
+pub(crate) const SENDS: usize = 16;
+
+pub(crate) const CAP: QpCap = QpCap {
+    max_send_wr: SENDS as u32 + 1,
+    max_recv_wr: RECEIVES as u32,
+    max_send_sge: 3,
+    max_recv_sge: 3,
+    max_inline_data: INLINE as u32,
+};
+
+pub(crate) type Rings = [QpRings<128, 16>; PAIRS.len()];
+pub(crate) type Shared = [SrqEntries<16>; 1];
+pub(crate) type Tables<'s> = Storage<'s, Driver, 1, { REGIONS + 1 }, WINDOWS, CQS, { PAIRS.len() }, 1>;
+
+/// A queue pair, with receives of its own or shared ones.
+pub(crate) enum Qp<'s> {
+    Own(QueuePair<'s, Driver>),
+    Shared(QueuePair<'s, Driver, SharedReceives>),
+}
+
+impl<'s> Qp<'s> {
+    pub(crate) const fn handle(&self) -> QpHandle {
+        match self {
+            Self::Own(qp) => qp.handle(),
+            Self::Shared(qp) => qp.handle(),
+        }
+    }
+
+    pub(crate) const fn send(&mut self) -> &mut SendQueue<'s, Driver> {
+        match self {
+            Self::Own(qp) => &mut qp.send,
+            Self::Shared(qp) => &mut qp.send,
+        }
+    }
+}
+
+pub(crate) struct Memory<'s> {
+    pub(crate) region: Region<'s, SimBuffer>,
+    pub(crate) access: Access,
+    pub(crate) bytes: Bytes,
+}
+
+/// What a window is bound to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) region: usize,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    /// Whose queue pair bound it.
+    pub(crate) pair: usize,
+}
+
+pub(crate) struct Window {
+    pub(crate) handle: MwHandle,
+    pub(crate) kind: MwType,
+    pub(crate) rkey: Rkey,
+    pub(crate) bound: Option<Bound>,
+}
+
+pub(crate) struct Side<'s> {
+    pub(crate) host: Host,
+    pub(crate) verbs: Verbs<'s, Driver>,
+    pub(crate) pd: PdHandle,
+    pub(crate) cqs: Vec<CompletionQueue<'s, Driver>>,
+    pub(crate) qps: Vec<Qp<'s>>,
+    pub(crate) memory: Vec<Memory<'s>>,
+    pub(crate) windows: Vec<Window>,
+    pub(crate) srq: SharedReceiveQueue<'s, Driver>,
+    /// Where shared receives put their messages.
+    pub(crate) places: Region<'s, SimBuffer>,
+    /// Which places are free, and how many receives are left that no message takes.
+    pub(crate) free_places: Vec<u64>,
+    pub(crate) shared_receives: usize,
+    pub(crate) to_peer: Option<Destination>,
+    pub(crate) sent: [VecDeque<Sent>; PAIRS.len()],
+    pub(crate) posted: [VecDeque<Posted>; PAIRS.len()],
+    pub(crate) arrivals: [VecDeque<Arrival>; PAIRS.len()],
+}
+
+impl<'s> Memory<'s> {
+    /// Registers memory full of bytes that differ from place to place.
+    fn new(host: &Host, verbs: &mut Verbs<'s, Driver>, pd: PdHandle, access: Access, salt: u64) -> Self {
+        let mut buffer = host.memory(REGION).whole();
+        let byte = |at| (at as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+        let bytes: Vec<u8> = (0..REGION).map(byte).collect();
+        buffer.write(0, &bytes).expect("inside");
+        let region = verbs.reg_mr(pd, buffer, access).expect("a region");
+        Self { region, access, bytes: Bytes::new(bytes) }
+    }
+}
+
+impl<'s> Side<'s> {
+    pub(crate) fn new(host: Host, tables: &'s mut Tables<'s>) -> Self {
+        let mut verbs = bring_up(&host, &driver_config(&host), tables).expect("a device");
+        let pd = verbs.alloc_pd().expect("a domain");
+        let cqs = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();
+        let srq = verbs.create_srq(&SrqInit { pd, cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } }).expect("an SRQ");
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
+        let memory = (0..REGIONS).map(|salt| Memory::new(&host, &mut verbs, pd, all, salt as u64)).collect();
+        let places = verbs.reg_mr(pd, host.memory(PLACES * MESSAGES).whole(), Access::LOCAL_WRITE).expect("a region");
+        let mut side = Self {
+            host,
+            verbs,
+            pd,
+            cqs,
+            qps: Vec::new(),
+            memory,
+            windows: Vec::new(),
+            srq,
+            places,
+            free_places: (0..PLACES as u64).rev().collect(),
+            shared_receives: 0,
+            to_peer: None,
+            sent: Default::default(),
+            posted: Default::default(),
+            arrivals: Default::default(),
+        };
+        for pair in 0..PAIRS.len() {
+            let qp = side.create_qp(pair);
+            side.qps.push(qp);
+        }
+        for window in 0..WINDOWS {
+            let window = side.create_window(if window == 0 { MwType::Type1 } else { MwType::Type2 });
+            side.windows.push(window);
+        }
+        side
+    }
+
+    pub(crate) fn create_qp(&mut self, pair: usize) -> Qp<'s> {
+        let (send, recv) = PAIRS[pair].cqs;
+        let (send_cq, recv_cq) = (self.cqs[send].handle(), self.cqs[recv].handle());
+        let init = QpInit { pd: self.pd, qp_type: PAIRS[pair].qp_type, send_cq, recv_cq, cap: CAP, sq_sig_all: pair == 0 };
+        if PAIRS[pair].shared {
+            let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+            Qp::Shared(self.verbs.create_qp_with_srq(&QpInit { cap, ..init }, self.srq.handle()).expect("a queue pair"))
+        } else {
+            Qp::Own(self.verbs.create_qp(&init).expect("a queue pair"))
+        }
+    }
+
+    pub(crate) fn destroy_qp(&mut self, pair: usize) {
+        match self.qps.remove(pair) {
+            Qp::Own(qp) => self.verbs.destroy_qp(qp).map_err(|refused| refused.error).expect("nobody uses it"),
+            Qp::Shared(qp) => self.verbs.destroy_qp(qp).map_err(|refused| refused.error).expect("nobody uses it"),
+        }
+        self.sent[pair].clear();
+        self.posted[pair].clear();
+        self.arrivals[pair].clear();
+    }
+
+    fn create_window(&mut self, kind: MwType) -> Window {
+        let handle = self.verbs.alloc_mw(self.pd, kind).expect("a window");
+        let rkey = self.verbs.mw_info(handle).expect("just created").rkey;
+        Window { handle, kind, rkey, bound: None }
+    }
+
+    pub(crate) fn replace_window(&mut self, window: usize, kind: MwType) {
+        self.verbs.dealloc_mw(self.windows[window].handle).expect("no bind in flight");
+        self.windows[window] = self.create_window(kind);
+    }
+
+    /// Deregisters a region and registers another. A region with windows refuses.
+    pub(crate) fn replace_region(&mut self, region: usize, access: Access, salt: u64) -> Result<(), String> {
+        let (handle, is_bound) = (self.memory[region].region.handle(), self.is_bound(region));
+        if is_bound {
+            return match self.verbs.dereg_mr_raw(handle) {
+                Err(_) => Ok(()),
+                Ok(()) => Err(format!("region {region} was deregistered with a window bound to it")),
+            };
+        }
+        let old = self.memory.remove(region).region;
+        self.verbs.dereg_mr(old).map_err(|refused| format!("region {region}: {}", refused.error))?;
+        self.memory.insert(region, Memory::new(&self.host, &mut self.verbs, self.pd, access, salt));
+        Ok(())
+    }
+
+    pub(crate) fn is_bound(&self, region: usize) -> bool {
+        self.windows.iter().any(|window| window.bound.is_some_and(|bound| bound.region == region))
+    }
+
+    /// Returns whether a receive that was posted names the region.
+    pub(crate) fn is_posted(&self, region: usize) -> bool {
+        self.posted.iter().flatten().any(|posted| posted.region == region)
+    }
+
+    /// Posts a receive of the shared queue.
+    pub(crate) fn post_shared(&mut self) -> Result<(), String> {
+        let Some(place) = self.free_places.pop() else { return Ok(()) };
+        let at = place * MESSAGES as u64;
+        let sges = [self.places.sge(at, 100), self.places.sge(at + 100, MESSAGES as u32 - 100)];
+        self.shared_receives += 1;
+        self.srq.post(&RecvWr { wr_id: place, sges: &sges }).map_err(|error| format!("a shared receive: {error}"))
+    }
+
+    /// Polls both completion queues until they are empty, so many at a time, each on its own thread if told so.
+    pub(crate) fn poll(&mut self, at_a_time: usize, threads: bool) -> Vec<Result<Completion, PollCqError>> {
+        let take = |cq: &mut CompletionQueue<'s, Driver>| {
+            let (mut all, mut out) = (Vec::new(), vec![Completion::EMPTY; at_a_time]);
+            loop {
+                match cq.poll(&mut out) {
+                    Ok(0) => return all,
+                    Ok(count) => all.extend(out[..count].iter().copied().map(Ok)),
+                    Err(error) => {
+                        all.push(Err(error));
+                        return all;
+                    }
+                }
+            }
+        };
+        if threads {
+            thread::scope(|scope| {
+                let threads: Vec<_> = self.cqs.iter_mut().map(|cq| scope.spawn(move || take(cq))).collect();
+                threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+            })
+        } else {
+            self.cqs.iter_mut().flat_map(take).collect()
+        }
+    }
+
+    /// Takes all completions and compares each with what must come.
+    pub(crate) fn complete(&mut self, at_a_time: usize, threads: bool) -> Result<(), String> {
+        for done in self.poll(at_a_time, threads) {
+            let done = done.map_err(|error| format!("polling: {error}"))?;
+            self.completed(&done)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn completed(&mut self, done: &Completion) -> Result<(), String> {
+        let Some(pair) = self.qps.iter().position(|qp| qp.handle() == done.qp) else {
+            return Err(format!("{done:?} of no queue pair"));
+        };
+        if !matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+            return take_sent(&mut self.sent[pair], done).map_err(|why| format!("sends of {pair}: {why}"));
+        }
+        let arrival = take_arrival(&mut self.arrivals[pair], done).map_err(|why| format!("receives of {pair}: {why}"))?;
+        if !PAIRS[pair].shared {
+            return Ok(());
+        }
+        if done.wr_id >= PLACES as u64 || self.free_places.contains(&done.wr_id) {
+            return Err(format!("a shared receive that was not posted: {done:?}"));
+        }
+        let mut found = vec![0; arrival.message.len()];
+        self.places.read(done.wr_id as usize * MESSAGES, &mut found).expect("inside");
+        self.free_places.push(done.wr_id);
+        if found == arrival.message { Ok(()) } else { Err(format!("another message in place {}", done.wr_id)) }
+    }
+
+    /// Compares memory and windows.
+    pub(crate) fn compare(&mut self, all: bool) -> Result<(), String> {
+        for (region, Memory { region: found, bytes, .. }) in self.memory.iter_mut().enumerate() {
+            let read = |at, into: &mut [u8]| found.read(at, into).expect("inside");
+            bytes.compare(all, read).map_err(|why| format!("region {region}: {why}"))?;
+        }
+        for (index, window) in self.windows.iter().enumerate() {
+            let info = self.verbs.mw_info(window.handle).expect("it exists");
+            let place = |mr: MrHandle| self.memory.iter().position(|memory| memory.region.handle() == mr);
+            let found = info.binding.map(|binding| (place(binding.mr), binding.length, binding.access));
+            let must = window.bound.map(|bound| (Some(bound.region), bound.len as u64, bound.access));
+            if (info.rkey, found) != (window.rkey, must) {
+                return Err(format!("window {index} is {info:?}, and must have {:?} and {must:?}", window.rkey));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! Random programs on two simulated devices that the driver drives, compared with a model of what each request does. The model
+//! knows every byte, status, order of completions and key. Queue pairs of RC, UC and UD share completion queues and a shared receive
+//! queue; windows, regions, resizes, errors, resets, a wire that loses or reaches nobody, a device that is pulled out.
+//!
+//! `BAREVERBS_MODEL_REQUESTS` is how many work requests are run at least (20,000 if it is not set), `BAREVERBS_MODEL_SEED` the first
+//! seed. A failure names its seed and the shortest program that was found to fail.
+
+mod expected;
+mod hosts;
+mod program;
+mod run;
+
+use std::env;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+/// Operations of a program at most.
+const OPS: usize = 300;
+
+/// Programs that are drawn from one seed.
+const PROGRAMS: u32 = 8;
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
+}
+
+/// Runs the programs of one seed, and returns how many work requests these were.
+fn run_seed(seed: u64) -> u64 {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = Config { cases: PROGRAMS, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let requests = AtomicU64::new(0);
+    let result = TestRunner::new_with_rng(config, rng).run(&program::program(OPS), |program| {
+        requests.fetch_add(run::run(&program).map_err(TestCaseError::fail)?, Ordering::Relaxed);
+        Ok(())
+    });
+    match result {
+        Ok(()) => requests.into_inner(),
+        Err(TestError::Fail(why, program)) => {
+            panic!("BAREVERBS_MODEL_SEED={seed}: {why}\nthe shortest program that fails: {program}")
+        }
+        Err(TestError::Abort(why)) => panic!("BAREVERBS_MODEL_SEED={seed}: {why}"),
+    }
+}
+
+#[test]
+fn devices_do_what_the_model_says() {
+    let wanted = number("BAREVERBS_MODEL_REQUESTS", 20_000);
+    let first = number("BAREVERBS_MODEL_SEED", 1);
+    let (requests, seeds) = (AtomicU64::new(0), AtomicU64::new(first));
+    let work = || {
+        while requests.load(Ordering::Relaxed) < wanted {
+            requests.fetch_add(run_seed(seeds.fetch_add(1, Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let (requests, seeds) = (requests.into_inner(), seeds.into_inner());
+    println!("{requests} work requests in {} programs, seeds {first} to {}", (seeds - first) * u64::from(PROGRAMS), seeds - 1);
+}

@@ -1,0 +1,325 @@
+//! Random programs: what they are made of, and how one is drawn.
+
+use std::fmt;
+
+use bareverbs::{Access, QpType};
+use proptest::prelude::*;
+
+/// Devices.
+pub(crate) const SIDES: usize = 2;
+/// Regions of each device.
+pub(crate) const REGIONS: usize = 3;
+/// Windows of each device.
+pub(crate) const WINDOWS: usize = 3;
+/// Completion queues of each device.
+pub(crate) const CQS: usize = 2;
+
+/// A queue pair of each device, connected to the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) qp_type: QpType,
+    /// It takes its receives from the shared receive queue of its device.
+    pub(crate) shared: bool,
+    /// Completion queues of sends and of receives.
+    pub(crate) cqs: (usize, usize),
+}
+
+const fn pair(qp_type: QpType, shared: bool, cqs: (usize, usize)) -> Pair {
+    Pair { qp_type, shared, cqs }
+}
+
+pub(crate) const PAIRS: [Pair; 6] = [
+    pair(QpType::Rc, false, (0, 0)),
+    pair(QpType::Rc, false, (0, 1)),
+    pair(QpType::Rc, true, (1, 1)),
+    pair(QpType::Rc, true, (1, 0)),
+    pair(QpType::Uc, false, (0, 1)),
+    pair(QpType::Ud, false, (1, 0)),
+];
+
+/// Bytes of a region that requests of one queue pair in one direction use. No other touches them, so that the order among queue pairs,
+/// which nobody promises, does not matter.
+pub(crate) const STRIPE: usize = 1024;
+/// Part of a stripe that writes, messages and fenced reads use.
+pub(crate) const MESSAGES: usize = 512;
+/// Where the part begins that reads use without a fence.
+pub(crate) const READS: usize = 512;
+/// Where the words begin that atomics use.
+pub(crate) const ATOMICS: usize = 896;
+/// Bytes of a region.
+pub(crate) const REGION: usize = PAIRS.len() * SIDES * STRIPE;
+/// Longest message sent inline.
+pub(crate) const INLINE: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Send,
+    SendWithImm,
+    /// The window of the peer that it invalidates.
+    SendWithInv(usize),
+    Write,
+    WriteWithImm,
+    Read,
+    /// Whether the word is what it compares with.
+    CompareSwap(bool),
+    FetchAdd,
+}
+
+/// Whose key a request carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key {
+    Region(usize),
+    Window(usize),
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    LocalKey,
+    LocalRange,
+    RemoteKey,
+    RemoteRange,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    /// Own region and offset in its stripe, reduced to what the kind may use; the same for the peer's.
+    pub(crate) region: usize,
+    pub(crate) offset: usize,
+    pub(crate) key: Key,
+    pub(crate) peer_offset: usize,
+    pub(crate) len: usize,
+    /// SGEs, from 1 to 3.
+    pub(crate) pieces: usize,
+    pub(crate) inline: bool,
+    pub(crate) signaled: bool,
+    /// A read among the bytes of messages, so that what follows needs a fence.
+    pub(crate) overlaps: bool,
+    pub(crate) wrong: Option<Wrong>,
+}
+
+/// How requests are handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum How {
+    Single,
+    List,
+    Batch,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Post {
+        pair: usize,
+        side: usize,
+        how: How,
+        requests: Vec<Request>,
+    },
+    Receive {
+        pair: usize,
+        side: usize,
+        region: usize,
+        offset: usize,
+        len: usize,
+        pieces: usize,
+    },
+    SharedReceive {
+        side: usize,
+        count: usize,
+    },
+    Bind {
+        pair: usize,
+        side: usize,
+        window: usize,
+        region: usize,
+        /// In units of half a stripe.
+        at: usize,
+        len: usize,
+        access: Access,
+    },
+    /// A type 1 bind of length 0, or a local invalidation.
+    Unbind {
+        side: usize,
+        window: usize,
+    },
+    ReplaceWindow {
+        side: usize,
+        window: usize,
+        type2: bool,
+    },
+    /// Deregisters a region and registers another.
+    ReplaceRegion {
+        side: usize,
+        region: usize,
+        access: Access,
+    },
+    /// Changes the rights of a region.
+    Reregister {
+        side: usize,
+        region: usize,
+        access: Access,
+    },
+    ResizeCq {
+        side: usize,
+        cq: usize,
+        entries: u32,
+    },
+    /// A little time passes.
+    Pass(u16),
+    /// Everything completes and is compared. The completions are polled so many at a time, perhaps by threads.
+    Settle {
+        at_a_time: usize,
+        threads: bool,
+    },
+    /// A queue pair is moved to ERR in the middle of these requests.
+    Interrupt {
+        pair: usize,
+        side: usize,
+        broken: usize,
+        micros: u16,
+        requests: Vec<Request>,
+    },
+    /// Requests to a queue pair in ERR.
+    PostInError {
+        pair: usize,
+        side: usize,
+    },
+    /// Requests to a peer that the wire does not reach.
+    PostUnreachable {
+        pair: usize,
+        side: usize,
+        requests: Vec<Request>,
+    },
+    /// Both queue pairs are destroyed in the middle of these requests, and created again.
+    Recreate {
+        pair: usize,
+        side: usize,
+        micros: u16,
+        requests: Vec<Request>,
+    },
+    /// A drain of the send queue, and of the receive queue if it has one of its own.
+    Drain {
+        pair: usize,
+        side: usize,
+    },
+}
+
+/// How a program ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    /// Everything is destroyed.
+    Clean,
+    /// A device is pulled out while requests are in flight.
+    Removed { side: usize },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Frames of a thousand that the wire loses, and that it doubles.
+    pub(crate) loss: u16,
+    pub(crate) ethernet: bool,
+    pub(crate) seed: u64,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) end: End,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { loss, ethernet, seed, ops, end } = self;
+        writeln!(f, "loss {loss} of 1000, Ethernet {ethernet}, seed {seed}, end {end:?}")?;
+        ops.iter().enumerate().try_for_each(|(at, op)| writeln!(f, "{at:4} {op:?}"))
+    }
+}
+
+/// Rights of a region: usually all, so that most requests succeed.
+fn rights() -> impl Strategy<Value = Access> {
+    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
+    prop_oneof![
+        6 => Just(all),
+        1 => Just(Access::empty()),
+        1 => Just(Access::LOCAL_WRITE),
+        1 => Just(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        1 => Just(Access::REMOTE_READ | Access::MW_BIND),
+        1 => Just(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND),
+    ]
+}
+
+fn window_rights() -> impl Strategy<Value = Access> {
+    (any::<[bool; 4]>()).prop_map(|[write, read, atomic, zero_based]| {
+        let mut access = Access::empty();
+        access.set(Access::REMOTE_WRITE, write);
+        access.set(Access::REMOTE_READ, read);
+        access.set(Access::REMOTE_ATOMIC, atomic);
+        access.set(Access::ZERO_BASED, zero_based);
+        access
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let kind = prop_oneof![
+        4 => Just(Kind::Send),
+        2 => Just(Kind::SendWithImm),
+        2 => (0..WINDOWS).prop_map(Kind::SendWithInv),
+        4 => Just(Kind::Write),
+        2 => Just(Kind::WriteWithImm),
+        3 => Just(Kind::Read),
+        1 => any::<bool>().prop_map(Kind::CompareSwap),
+        1 => Just(Kind::FetchAdd),
+    ];
+    let key = prop_oneof![6 => (0..REGIONS).prop_map(Key::Region), 2 => (0..WINDOWS).prop_map(Key::Window)];
+    let wrong = prop_oneof![
+        60 => Just(None),
+        1 => Just(Some(Wrong::LocalKey)),
+        1 => Just(Some(Wrong::LocalRange)),
+        1 => Just(Some(Wrong::RemoteKey)),
+        1 => Just(Some(Wrong::RemoteRange)),
+    ];
+    let places = (0..REGIONS, 0..MESSAGES, key, 0..MESSAGES, 0..MESSAGES, 1_usize..=3);
+    let flags = (prop::bool::weighted(0.3), any::<bool>(), prop::bool::weighted(0.3));
+    (kind, places, flags, wrong).prop_map(|(kind, places, (inline, signaled, overlaps), wrong)| {
+        let (region, offset, key, peer_offset, len, pieces) = places;
+        Request { kind, region, offset, key, peer_offset, len, pieces, inline, signaled, overlaps, wrong }
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let pair = || 0..PAIRS.len();
+    let side = || 0..SIDES;
+    let requests = || prop::collection::vec(request(), 1..6);
+    let how = prop_oneof![Just(How::List), Just(How::Batch)];
+    prop_oneof![
+        24 => (pair(), side(), request())
+            .prop_map(|(pair, side, request)| Op::Post { pair, side, how: How::Single, requests: vec![request] }),
+        8 => (pair(), side(), how, requests()).prop_map(|(pair, side, how, requests)| Op::Post { pair, side, how, requests }),
+        24 => (pair(), side(), 0..REGIONS, 0..MESSAGES, 0..=MESSAGES, 1_usize..=3).prop_map(
+            |(pair, side, region, offset, len, pieces)| Op::Receive { pair, side, region, offset, len, pieces }
+        ),
+        6 => (side(), 1_usize..6).prop_map(|(side, count)| Op::SharedReceive { side, count }),
+        6 => (pair(), side(), 0..WINDOWS, 0..REGIONS, 0..2 * REGION / STRIPE, 1..2 * REGION / STRIPE, window_rights()).prop_map(
+            |(pair, side, window, region, at, len, access)| Op::Bind { pair, side, window, region, at, len, access }
+        ),
+        1 => (side(), 0..WINDOWS).prop_map(|(side, window)| Op::Unbind { side, window }),
+        1 => (side(), 0..WINDOWS, any::<bool>()).prop_map(|(side, window, type2)| Op::ReplaceWindow { side, window, type2 }),
+        2 => (side(), 0..REGIONS, rights()).prop_map(|(side, region, access)| Op::ReplaceRegion { side, region, access }),
+        1 => (side(), 0..REGIONS, rights()).prop_map(|(side, region, access)| Op::Reregister { side, region, access }),
+        1 => (side(), 0..CQS, 200_u32..1000).prop_map(|(side, cq, entries)| Op::ResizeCq { side, cq, entries }),
+        4 => (0_u16..200).prop_map(Op::Pass),
+        4 => (1_usize..9, prop::bool::weighted(0.1)).prop_map(|(at_a_time, threads)| Op::Settle { at_a_time, threads }),
+        1 => (pair(), side(), side(), 0_u16..30, requests()).prop_map(|(pair, side, broken, micros, requests)| {
+            Op::Interrupt { pair, side, broken, micros, requests }
+        }),
+        1 => (pair(), side()).prop_map(|(pair, side)| Op::PostInError { pair, side }),
+        1 => (pair(), side(), requests()).prop_map(|(pair, side, requests)| Op::PostUnreachable { pair, side, requests }),
+        1 => (pair(), side(), 0_u16..30, requests())
+            .prop_map(|(pair, side, micros, requests)| Op::Recreate { pair, side, micros, requests }),
+        1 => (pair(), side()).prop_map(|(pair, side)| Op::Drain { pair, side }),
+    ]
+}
+
+/// Returns a strategy for programs of up to `ops` operations.
+pub(crate) fn program(ops: usize) -> impl Strategy<Value = Program> {
+    let loss = prop_oneof![2 => Just(0_u16), 1 => 1_u16..60];
+    let end = prop_oneof![3 => Just(End::Clean), 1 => (0..SIDES).prop_map(|side| End::Removed { side })];
+    (loss, any::<bool>(), any::<u64>(), prop::collection::vec(op(), 0..=ops), end)
+        .prop_map(|(loss, ethernet, seed, ops, end)| Program { loss, ethernet, seed, ops, end })
+}
