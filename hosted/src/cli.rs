@@ -17,6 +17,7 @@ use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::rping::args::RpingArgs;
 use crate::serve::args::SimCommand;
+use crate::vm::args::VmArgs;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
 ///
@@ -59,6 +60,17 @@ pub enum Command {
     /// Simulated devices for virtual machines
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Boots a Debian guest with simulated devices, and gives a shell in it or runs a command there
+    ///
+    /// The guest is x86-64, the shell and the command run as root. Packages are downloaded the first time, about 600 MB, into the
+    /// folder that the variable BAREVERBS_LINUX_CACHE names [default: ~/.cache/bareverbs/vm/packages]. Nothing is installed.
+    ///
+    /// Examples: bareverbs vm --share . --run ./my-test; bareverbs vm --install ucx-utils --run 'ucx_info -d'; bareverbs vm --
+    /// --managed
+    ///
+    /// Exit status with --run: that of the command (128 + N if signal N killed it), 124 after --timeout, 125 if the guest or an
+    /// option was wrong, 130 after Ctrl-C.
+    Vm(Box<VmArgs>),
     /// Send and receive work queue elements
     #[command(subcommand)]
     Wqe(WqeCommand),

@@ -26,3 +26,4 @@ mod status_line;
 pub mod stop;
 pub mod sudo_user;
 pub mod trace;
+pub mod vm;

@@ -16,7 +16,8 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, doctor, export, info, output, pingpong, rping, selftest, stop};
+use crate::vm::args::VmArgs;
+use crate::{bind, devices, doctor, export, info, output, pingpong, rping, selftest, stop, vm};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> ExitCode {
             return job(args.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rping::Report::to_string);
         }
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
+        Some(Command::Vm(args)) => return run_vm(*args),
         Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
         Some(Command::Man { into }) => write_manual(into.as_deref()),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode::wqe(&args),
@@ -168,6 +170,13 @@ fn run_perf(args: &PerfArgs) -> ExitCode {
 fn run_pingpong(args: &PingpongArgs) -> ExitCode {
     // Its lines were printed as they became known, in the format of the tools.
     job(args.output.json, || pingpong::run(args, stop::on_ctrl_c()?), |_| String::new())
+}
+
+fn run_vm(args: VmArgs) -> ExitCode {
+    vm::run(args).unwrap_or_else(|error| {
+        output::report(format_args!("vm: {error:#}"));
+        ExitCode::from(vm::ERROR)
+    })
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

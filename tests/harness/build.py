@@ -4,7 +4,7 @@ import os
 import pathlib
 import subprocess
 
-from .errors import SetUpError
+from guests.errors import SetUpError
 
 # Seconds, on a slow machine that builds everything.
 TIMEOUT = 1800

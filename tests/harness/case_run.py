@@ -4,22 +4,9 @@ import pathlib
 import re
 import shutil
 import tempfile
-import threading
 
-from .errors import Failed, Interrupted
-from .server import Server
-
-
-class Stop:
-    """Whether the user has interrupted the run."""
-
-    def __init__(self):
-        self.event = threading.Event()
-
-    def check(self):
-        """Raises Interrupted if the user has interrupted the run."""
-        if self.event.is_set():
-            raise Interrupted
+from guests.errors import Failed
+from guests.server import Server
 
 
 class CaseRun:

@@ -12,9 +12,11 @@ import threading
 import time
 import traceback
 
+from guests.errors import Failed, Interrupted, SetUpError
+from guests.progress import Progress
+from guests.stop import Stop
+
 from .build import PROJECT
-from .case_run import Stop
-from .errors import Failed, Interrupted, SetUpError
 
 
 def positive(text):
@@ -38,9 +40,8 @@ def parser(name, description):
     return made
 
 
-def progress(text):
-    """Prints a line for the user during preparation."""
-    print(f"  {text}", file=sys.stderr, flush=True)
+#: What is said during preparation.
+PROGRESS = Progress("tests", sys.stderr)
 
 
 def main(function):

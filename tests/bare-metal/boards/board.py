@@ -4,9 +4,9 @@ import re
 import subprocess
 import time
 
-from harness import machine
-from harness.errors import Failed
-from harness.processes import TIMEOUT
+from guests import machine
+from guests.errors import Failed
+from guests.processes import TIMEOUT
 
 #: Seconds for a step of a program: many times what it needs, for a machine with other work.
 STEP_TIMEOUT = 150

@@ -8,10 +8,12 @@ from .board import Board, card
 class BoardRun(CaseRun):
     """Boards with devices. What they must do is a function of the case."""
 
-    def __init__(self, case, folder, stop, trees, images, program):
+    def __init__(self, case, folder, stop, trees, images, initrd, program):
+        """`initrd` is the initial file system of a Linux guest, if the case needs one."""
         super().__init__(case, folder, stop)
         self.trees = trees
         self.images = images
+        self.initrd = initrd
         self.program = program
         self.boards = []
         self.sockets = []

@@ -5,9 +5,9 @@ import re
 import struct
 import typing
 
+from guests import machine as virtual_machine
+from guests.errors import Failed
 from harness import case
-from harness import machine as virtual_machine
-from harness.errors import Failed
 
 from . import linux_peer
 from .board import MACHINES

@@ -7,8 +7,8 @@ import shutil
 import struct
 import subprocess
 
+from guests.errors import SetUpError
 from harness import build
-from harness.errors import SetUpError
 
 #: Rust's target of each machine.
 TARGETS = {

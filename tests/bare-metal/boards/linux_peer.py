@@ -3,10 +3,10 @@ over TCP goes through the guest's script, this process, and the program's serial
 
 import time
 
+from guests.errors import Failed
+from guests.guest import Guest
 from harness.case_run import more_than_one
-from harness.errors import Failed
 from host.cases import complaints
-from host.guest import Guest
 
 #: Seconds: many times what it needs, for a machine with other work.
 TIMEOUT = 300
@@ -46,7 +46,7 @@ def exchange_with_linux(run, architecture):
     """The firmware's card has LID 1, the guest's LID 2."""
     run.serve_devices(2)
     parameters = {"case": "firmware", "devices": 1, "shut-down": 0, "size": SIZE, "iters": ITERS}
-    guest = Guest(run.trees, "trixie", "guest", run.folder, run.sockets[1:], parameters)
+    guest = Guest(run.trees, "trixie", "guest", run.folder, run.sockets[1:], parameters, initrd=run.initrd)
     run.start(guest)
     exchange = Exchange(run, architecture)
     deadline = time.monotonic() + TIMEOUT

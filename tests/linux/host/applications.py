@@ -1,7 +1,9 @@
 """Third-party RDMA applications for the guest's initial file system: UCX, the iSCSI initiator, ibdiagnet, and the kernel's
 storage protocols."""
 
-# What a case may load besides image.MODULES.
+from guests.image import libraries_of
+
+# What a case may load besides what every guest can.
 MODULES = [
     *("target_core_mod", "target_core_file", "ib_srpt", "ib_isert", "iscsi_target_mod", "nvmet_rdma"),
     *("ib_srp", "ib_iser", "nvme_rdma", "sd_mod", "loop", "ext4"),
@@ -19,9 +21,8 @@ PROGRAMS = [
 WITHOUT = ("libuct_rocm", "libucm_rocm", "libucx_perftest_rocm")
 
 
-def add(archive, tree, libraries_of):
-    """Puts the programs into /bin, and the libraries that they load by name into their search path. `libraries_of` names the
-    shared libraries that a file needs."""
+def add(archive, tree):
+    """Puts the programs into /bin, and the libraries that they load by name into their search path."""
     needed = set()
     for name in PROGRAMS:
         program = tree.root / name

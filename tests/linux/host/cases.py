@@ -3,16 +3,11 @@
 import dataclasses
 import re
 
+from guests.kernel_log import SUSPECT
 from harness import case
 
 # Kernel warnings that are no fault of the device: pattern, reason.
 EXPECTED = []
-
-# What the kernel log is searched for: the drivers' own warnings, and its reports of bugs in any of them.
-SUSPECT = re.compile(
-    r"mlx5|infiniband|ib_|rdma|iser|iscsi|nvme|I/O error"
-    r"|WARNING|BUG|Oops|Call Trace|RIP:|hung task|soft lockup|general protection"
-)
 
 
 #: What a trace has of a port that comes up as that of a card does: its link trains, then a subnet manager gives it a LID.

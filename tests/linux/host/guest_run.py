@@ -6,12 +6,12 @@ import re
 import shutil
 import time
 
+from guests.errors import Failed
+from guests.guest import Guest
 from harness.build import PROJECT
 from harness.case_run import CaseRun, more_than_one
-from harness.errors import Failed
 
 from . import cases, image, rdma_core, wire
-from .guest import Guest
 
 
 #: The card of the last guest on the wire of a case, which its script looks for.
@@ -21,9 +21,11 @@ LAN_MAC = "52:54:00:00:01:02"
 class GuestRun(CaseRun):
     """Guests with devices. The case runs in the guests; its requests to the host are executed here."""
 
-    def __init__(self, case, folder, stop, trees, program, keep_traces):
+    def __init__(self, case, folder, stop, trees, images, program, keep_traces):
+        """`images` has the path of each suite's initial file system for this case."""
         super().__init__(case, folder, stop)
         self.trees = trees
+        self.images = images
         self.program = program
         self.keep_traces = keep_traces
         self.guests = []
@@ -167,14 +169,14 @@ class GuestRun(CaseRun):
             name += f"-boot{boot}"
         mine = self.sockets[number * share : (number + 1) * share]
         suite = case.suites[number] if case.suites else case.suite
-        ipxe = initrd = None
+        initrd = self.images[suite]
+        loader = None
         if case.ipxe:
             script = PROJECT / "tests/linux/ipxe" / f"{case.name}.ipxe"
             if number == case.guests - 1:
-                ipxe = script
+                loader, initrd = self.trees["ipxe"].root / "usr/lib/ipxe/ipxe.lkrn", script
             else:
-                tree = self.trees[suite]
-                initrd = image.for_ipxe(tree, image.path(tree, case.python, case.program), script, self.folder)
+                initrd = image.for_ipxe(self.trees[suite], initrd, script, self.folder)
         return Guest(
             self.trees,
             suite,
@@ -185,17 +187,13 @@ class GuestRun(CaseRun):
             case.cpus,
             case.memory,
             options,
-            with_python=case.python,
+            initrd=initrd,
             iommu=case.iommu,
             reboots=case.reboots,
             empty_slots=case.empty_slots,
-            with_program=case.program,
-            with_applications=case.applications,
-            with_soft_roce=bool(case.wire),
             companion=case.companion,
             one_slot=case.one_slot,
-            initrd=initrd,
-            ipxe=ipxe,
+            loader=loader,
         )
 
     def _obey(self, number, command):

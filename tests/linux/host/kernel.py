@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import tarfile
 
-from harness import packages
-from harness.errors import SetUpError
-from harness.processes import LOW_PRIORITY
+from guests import packages
+from guests.errors import SetUpError
+from guests.processes import LOW_PRIORITY
 
 CONFIG = pathlib.Path(__file__).with_name("iommufd.config")
 SOURCE = "linux-source-6.12"
@@ -58,7 +58,7 @@ class BuiltKernel:
             return
         shutil.rmtree(self.home, ignore_errors=True)
         self.boot.mkdir(parents=True)
-        progress("iommufd: building a kernel, once: 10 to 40 minutes")
+        progress.step("iommufd: building a kernel, once: 10 to 40 minutes")
         self._build()
         mark.write_text(recipe)
 

@@ -2,7 +2,8 @@
 
 import gzip
 
-from harness.errors import SetUpError
+from guests.errors import SetUpError
+from guests.image import libraries_of
 
 # Parts of the standard library that no test needs, by the first part of their path.
 WITHOUT = ("test", "idlelib", "ensurepip", "pydoc_data", "lib2to3", "tkinter", "venv", "sqlite3", "config-", "__pycache__")
@@ -13,9 +14,8 @@ PROGRAMS = ["usr/bin/rdma", "usr/bin/ip", "usr/sbin/devlink"]
 TESTS = "usr/share/doc/rdma-core/tests"
 
 
-def add(archive, tree, libraries_of):
-    """Puts interpreter, library and tests into the interpreter's search path. `libraries_of` names the shared libraries that
-    a file needs."""
+def add(archive, tree):
+    """Puts interpreter, library and tests into the interpreter's search path."""
     version = sorted(path.name for path in (tree.root / "usr/lib").glob("python3.*"))
     if not version:
         raise SetUpError(f"{tree.home.name}: no Python was unpacked")

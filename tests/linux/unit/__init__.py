@@ -4,4 +4,5 @@ import pathlib
 import sys
 
 # As the programs of this folder do.
-sys.path[1:1] = [str(pathlib.Path(__file__).resolve().parents[2])]
+TESTS = pathlib.Path(__file__).resolve().parents[2]
+sys.path[1:1] = [str(TESTS), str(TESTS.parent / "hosted/vm")]

@@ -8,8 +8,8 @@ import types
 import unittest
 from unittest import mock
 
-from harness.errors import SetUpError
-from host import additions
+from guests import additions
+from guests.errors import SetUpError
 
 from .test_elf import compiled
 

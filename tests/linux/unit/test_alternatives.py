@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import alternatives
+from guests import alternatives
 
 SCRIPT = r"""#!/bin/sh
 set -e

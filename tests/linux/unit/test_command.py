@@ -1,16 +1,12 @@
 """A command's exit status and what is said of its end, from what guests say; and the choice of KVM."""
 
-import importlib.machinery
-import importlib.util
 import pathlib
 import tempfile
 import unittest
 
-from harness.case_run import Stop
-from harness.errors import Interrupted, SetUpError
-from host import command
-
-SHELL = pathlib.Path(__file__).resolve().parents[1] / "shell"
+from guests import command, kvm
+from guests.errors import Interrupted, SetUpError
+from guests.stop import Stop
 
 
 class Guest:
@@ -87,22 +83,16 @@ class Command(unittest.TestCase):
 
 
 class Accelerator(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        loader = importlib.machinery.SourceFileLoader("shell", str(SHELL))
-        cls.shell = importlib.util.module_from_spec(importlib.util.spec_from_loader("shell", loader))
-        loader.exec_module(cls.shell)
-
     def test_kvm_is_taken_where_it_can_be_used(self):
-        self.assertEqual(self.shell.accelerator(None, lambda: None), "kvm")
-        self.assertEqual(self.shell.accelerator(None, lambda: "nothing there"), "tcg")
-        self.assertEqual(self.shell.accelerator("tcg", lambda: None), "tcg")
+        self.assertEqual(kvm.accelerator(None, lambda: None), "kvm")
+        self.assertEqual(kvm.accelerator(None, lambda: "nothing there"), "tcg")
+        self.assertEqual(kvm.accelerator("tcg", lambda: None), "tcg")
         with self.assertRaisesRegex(SetUpError, "nothing there; or use --accel tcg"):
-            self.shell.accelerator("kvm", lambda: "nothing there")
+            kvm.accelerator("kvm", lambda: "nothing there")
 
     def test_a_device_that_is_no_kvm_is_an_obstacle(self):
-        self.assertIn("load kvm_intel or kvm_amd", self.shell.kvm_obstacle(device="/dev/no-such-device"))
-        self.assertIn("cannot run virtual machines", self.shell.kvm_obstacle(device="/dev/null"))
+        self.assertIn("load kvm_intel or kvm_amd", kvm.obstacle(device="/dev/no-such-device"))
+        self.assertIn("cannot run virtual machines", kvm.obstacle(device="/dev/null"))
 
 
 if __name__ == "__main__":

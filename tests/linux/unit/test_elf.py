@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from host import elf
+from guests import elf
 
 
 PROGRAM = "#include <stdlib.h>\nint main(int n, char **v) { return n > 9 ? atoi(v[1]) : 0; }\n"

@@ -1,5 +1,5 @@
 # A shell on the terminal on which the guest was booted, or the command of a user (/user/command), with what the options of
-# tests/linux/shell ask for.
+# `bareverbs vm` ask for.
 me=$(parameter guest 0)
 guests=$(parameter guests 1)
 hostname "guest$me"
@@ -44,8 +44,8 @@ if [ "$guests" = 2 ] || [ "$(parameter network 0)" = 1 ]; then
 	fi
 fi
 
-for module in mlx5_core mlx5_ib ib_uverbs ib_umad ib_ipoib rdma_ucm; do
-	load $module || return
+for module in mlx5_core mlx5_ib ib_uverbs ib_umad ib_ipoib rdma_ucm $(cat /user/modules); do
+	load "$module" || return
 done
 # An Ethernet port is active once its interface is up. Device 0 has 10.4.0.1 in the first guest and 10.4.0.2 in the second one,
 # device 1 has 10.4.1.1 and 10.4.1.2, and so on.

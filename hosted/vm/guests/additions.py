@@ -6,9 +6,8 @@ import re
 import shutil
 import subprocess
 
-from harness.errors import SetUpError
-
 from . import elf, image
+from .errors import SetUpError
 
 LOADER = f"/{image.LOADER}"
 
@@ -29,13 +28,14 @@ WITHOUT = tuple(f"usr/share/{name}/" for name in ("doc", "man", "locale", "info"
 
 
 class Programs:
-    """Programs of the host for a guest of a tree of packages. `installed` is the tree of the packages that are added to it."""
+    """Programs of the host for a guest of a tree of packages, put into an archive. `installed` is the tree of the packages that are
+    added to it."""
 
-    def __init__(self, tree, installed=None):
+    def __init__(self, tree, installed=None, archive=None):
         self.tree = tree
         self.installed = installed
         self.trees = [each for each in (installed, tree) if each]
-        self.archive = image.Archive()
+        self.archive = archive or image.Archive()
         #: Where each library of the host comes from, by name.
         self.taken = {}
         self._cache = None
@@ -185,14 +185,13 @@ class Programs:
         return self._cache.get(name)
 
 
-def packages(tree):
-    """Returns the path of an archive with all files of a tree of packages, where a guest has them; built once."""
-    archive_path = image.IMAGES / f"{tree.home.name}.packages"
-    mark = archive_path.with_name(f"{archive_path.name}.made-from")
-    state = f"{tree.fingerprint()} {image.fingerprint_of([__file__, image.__file__])}"
-    if archive_path.is_file() and mark.is_file() and mark.read_text() == state:
-        return archive_path
-    archive = image.Archive()
+def packages(folder, tree):
+    """Returns the path of an archive in `folder` with all files of a tree of packages, where a guest has them; built once."""
+    state = image.fingerprint([tree.fingerprint()], [__file__, image.__file__])
+    return image.kept(folder, tree.home.name, state, lambda archive: _add_packages(archive, tree))
+
+
+def _add_packages(archive, tree):
     for folder, folders, files in os.walk(tree.root):
         here = pathlib.Path(folder)
         for name in sorted([*files, *(name for name in folders if (here / name).is_symlink())]):
@@ -205,12 +204,6 @@ def packages(tree):
                 archive.link(place, os.readlink(path))
             elif path.is_file():
                 archive.file(place, path.read_bytes(), 0o755 if path.stat().st_mode & 0o111 else 0o644)
-    image.IMAGES.mkdir(parents=True, exist_ok=True)
-    fresh = archive_path.with_name(f"{archive_path.name}.{os.getpid()}")
-    fresh.write_bytes(archive.bytes())
-    fresh.replace(archive_path)
-    mark.write_text(state)
-    return archive_path
 
 
 def in_guest(place):

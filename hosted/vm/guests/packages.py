@@ -14,12 +14,14 @@ import re
 import shutil
 import subprocess
 import tarfile
+import threading
 
 from . import alternatives
-from .build import PROJECT
 from .errors import SetUpError
 
-APPLICATIONS = ["ucx-utils", "open-iscsi", "ibutils"]
+# Seconds: the slowest is the download of 150 MB.
+TIMEOUT = 1800
+
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DEBIAN = "http://deb.debian.org/debian"
 
@@ -80,7 +82,7 @@ class Tree:
         return mark.is_file() and mark.read_text() == self._recipe()
 
     def prepare(self, progress):
-        """Downloads and unpacks the missing packages."""
+        """Downloads and unpacks the missing packages. `progress` is a progress.Progress."""
         if self.ready():
             return
         for part in ("etc", "state/lists/partial", "archives/partial"):
@@ -93,19 +95,20 @@ class Tree:
 
     def _prepare(self, progress):
         self._configure()
-        progress(f"{self.home.name}: package lists of {', '.join(self.suites)}")
-        self._apt(["apt-get", "-q", "update"])
+        progress.step(f"{self.home.name}: package lists of Debian {', '.join(self.suites)}")
+        self._apt(["apt-get", "-q", "update"], progress)
         self._refuse_unknown()
-        progress(f"{self.home.name}: downloading")
+        progress.step(f"{self.home.name}: downloading")
         # What an interrupted run has fetched may be older.
         self._apt(["apt-get", "-q", "autoclean"])
-        self._apt(["apt-get", "-q", "-y", "--download-only", "install", *self._names()])
+        self._apt(["apt-get", "-q", "-y", "--download-only", "install", *self._names()], progress)
         packages = self._chosen()
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
-        progress(f"{self.home.name}: unpacking {len(packages)} packages")
-        for package in packages:
+        progress.step(f"{self.home.name}: unpacking {len(packages)} packages")
+        for number, package in enumerate(packages, 1):
             _run(["dpkg-deb", "-x", str(package), str(self.root)])
+            progress.done(100 * number / len(packages))
         for name in ("bin", "sbin", "lib", "lib64"):
             _merge(self.root / name, self.root / "usr" / name)
         if self.with_alternatives:
@@ -168,9 +171,14 @@ class Tree:
     def _configure(self):
         for program in ("apt-get", "dpkg-deb"):
             if shutil.which(program) is None:
-                raise SetUpError(f"no {program} on this machine: the guests' packages need Debian, Ubuntu, or a container of one of them")
+                raise SetUpError(
+                    f"no {program} on this machine, by which the guest's packages are fetched from Debian: on Fedora dnf install apt dpkg "
+                    "debian-keyring; elsewhere use a container of Debian or Ubuntu"
+                )
         if not os.path.isfile(KEYRING):
-            raise SetUpError(f"no {KEYRING}, by which packages are verified: apt-get install debian-archive-keyring")
+            raise SetUpError(
+                f"no {KEYRING}, by which packages are verified: apt-get install debian-archive-keyring (Fedora: dnf install debian-keyring)"
+            )
         etc = self.home / "etc"
         (etc / "status").touch()
         (etc / "sources.sources").write_text(
@@ -201,9 +209,9 @@ class Tree:
         lines = [f'{key} "{value}";' for key, value in settings.items()] + ['APT::Architectures {"amd64";};']
         (etc / "apt.conf").write_text("\n".join(lines) + "\n")
 
-    def _apt(self, command):
+    def _apt(self, command, progress=None):
         environment = dict(os.environ, APT_CONFIG=str(self.home / "etc/apt.conf"), LC_ALL="C", DEBIAN_FRONTEND="noninteractive")
-        return _run(command, environment)
+        return _run(command, environment) if progress is None else _run_shown(command, environment, progress)
 
 
 def _merge(old, new):
@@ -229,9 +237,11 @@ def _script(package):
             return ""
 
 
-def _run(command, environment=None):
+def _run(command, environment=None, descriptors=()):
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False, pass_fds=descriptors
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetUpError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
@@ -239,7 +249,28 @@ def _run(command, environment=None):
     return done.stdout
 
 
-def installed(suite, names):
+def _run_shown(command, environment, progress):
+    """Runs apt-get, and shows how much of its downloads is done."""
+    status, status_end = os.pipe()
+
+    def show():
+        with open(status, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                # dlstatus:3:41.2:Retrieving file 3 of 17 (12s remaining)
+                words = line.rstrip("\n").split(":", 3)
+                if words[0] == "dlstatus" and len(words) == 4:
+                    progress.done(float(words[2]), words[3].partition("(")[2].rstrip(")"))
+
+    reader = threading.Thread(target=show, daemon=True)
+    reader.start()
+    try:
+        return _run([command[0], "-o", f"APT::Status-Fd={status_end}", *command[1:]], environment, (status_end,))
+    finally:
+        os.close(status_end)
+        reader.join(10)
+
+
+def installed(cache, suite, names):
     """Returns the tree of the packages that a user wants in a guest of a suite, with what they depend on."""
     for name in names:
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
@@ -248,17 +279,11 @@ def installed(suite, names):
     label = "+".join(wanted)
     if len(label) > 60:
         label = f"{label[:40]}-{hashlib.sha256(label.encode()).hexdigest()[:12]}"
-    return Tree(cache_folder(), f"{suite}-with-{label}", [suite], wanted, with_alternatives=True)
+    return Tree(cache, f"{suite}-with-{label}", [suite], wanted, with_alternatives=True)
 
 
-def cache_folder():
-    """Returns the folder of the unpacked packages: in the project, or the one that the environment names."""
-    return pathlib.Path(os.environ.get("BAREVERBS_LINUX_CACHE") or PROJECT / "tests/linux/cache").resolve()
-
-
-def trees():
-    """Returns every tree that a suite uses, by name."""
-    cache = cache_folder()
+def trees(cache):
+    """Returns the trees that every guest is made of, by name: QEMU and the suites of Debian."""
     user_space = [
         "busybox-static",
         "ibverbs-utils",
@@ -277,25 +302,6 @@ def trees():
             ["qemu-system-x86"],
             pins=[("qemu-system-x86 qemu-system-common qemu-system-data seabios ipxe-qemu", "trixie-backports")],
         ),
-        # The same for machines of other processors: only tests/bare-metal needs them.
-        "qemu-others": Tree(
-            cache,
-            "qemu-others",
-            ["trixie", "trixie-backports"],
-            ["qemu-system-arm", "qemu-system-riscv"],
-            pins=[("qemu-system-arm qemu-system-riscv qemu-system-common qemu-system-data ipxe-qemu opensbi", "trixie-backports")],
-        ),
-        # A network boot program with a driver of its own for ConnectX adapters.
-        "ipxe": Tree(cache, "ipxe", ["trixie"], ["ipxe"]),
         "trixie": Tree(cache, "trixie", ["trixie"], ["~linux-image-amd64", *user_space]),
         "bookworm": Tree(cache, "bookworm", ["bookworm"], ["~linux-image-amd64", *user_space]),
-        # rdma-core's own tests, which only some cases need, and the Python that they run in.
-        "trixie-python": Tree(cache, "trixie-python", ["trixie"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
-        "bookworm-python": Tree(cache, "bookworm-python", ["bookworm"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
-        # The tool that makes devices of rdma_rxe, RoCE in software.
-        "trixie-soft-roce": Tree(cache, "trixie-soft-roce", ["trixie"], ["iproute2"]),
-        "bookworm-soft-roce": Tree(cache, "bookworm-soft-roce", ["bookworm"], ["iproute2"]),
-        # What other people wrote for RDMA, which only some cases need.
-        "trixie-applications": Tree(cache, "trixie-applications", ["trixie"], APPLICATIONS),
-        "bookworm-applications": Tree(cache, "bookworm-applications", ["bookworm"], APPLICATIONS),
     }

@@ -1,23 +1,4 @@
-# What every case may use. Lines for the host begin with "#>", "#|" (output of a step) or "#!" (kernel warnings).
-
-say() { echo "#> $*"; }
-pass() { say "ok $*"; }
-fail() { say "fail $*"; }
-
-# host COMMAND...: has the host do something to the devices (`bareverbs sim serve --control`, or stop-server and
-# start-server) and waits until it is done.
-host() {
-	say "host $*"
-	read -r host_said </dev/ttyS1
-	echo "#| host: $host_said"
-}
-
-# ask COMMAND...: the same for a command whose answer is what matters.
-ask() {
-	say "host $*" >/dev/ttyS1
-	read -r host_said </dev/ttyS1
-	echo "$host_said"
-}
+# What the cases of tests/linux may use besides lib.sh.
 
 # unload: the drivers, so that nothing is left on the devices.
 unload_mlx5() {
@@ -29,17 +10,6 @@ unload_mlx5() {
 		}
 	done
 }
-
-# Value of bareverbs.NAME on the kernel command line, or the second argument.
-parameter() {
-	for word in $(cat /proc/cmdline); do
-		case "$word" in "bareverbs.$1="*) echo "${word#*=}" && return ;; esac
-	done
-	echo "$2"
-}
-
-# Seconds that a tool may take: many times what it needs, for a machine with other work.
-limit=120
 
 # step NAME COMMAND...: runs it with its output kept, at most $limit seconds, and says how it ended.
 step() {
@@ -171,41 +141,11 @@ refused() {
 # has_open PROCESS FILE: whether it has the file open.
 has_open() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q -- "-> $2$"; }
 
-# Loads a module and what it needs.
-load() {
-	while read -r module; do
-		[ -d "/sys/module/$module" ] && continue
-		if ! insmod "/modules/$module.ko"; then
-			fail "insmod $module"
-			return 1
-		fi
-	done <"/modules/$1.order"
-}
-
-# wait_for SECONDS COMMAND...: until the command succeeds.
-wait_for() {
-	left=$(($1 * 10))
-	shift
-	while ! "$@"; do
-		left=$((left - 1))
-		[ $left -le 0 ] && return 1
-		sleep 0.1
-	done
-}
-
 # The driver of every device, and the device files of its verbs.
 load_mlx5() {
 	load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
 	devices=$(parameter devices 1)
 	if wait_for $limit all_ports_active "$devices"; then pass "$devices port(s) active"; else fail "a port is not active"; fi
-}
-
-all_ports_active() {
-	active=0
-	for state in /sys/class/infiniband/*/ports/1/state; do
-		grep -qs ACTIVE "$state" && active=$((active + 1))
-	done
-	[ $active -ge "$1" ]
 }
 
 # The Ethernet cable between two guests: 10.0.0.1 is guest 0, 10.0.0.2 is guest 1. $me is the number of this one.
@@ -290,8 +230,6 @@ run_job() {
 	sleep 4
 	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
 }
-# ended PROCESS: whether it has, waited for or not.
-ended() { ! kill -0 "$1" 2>/dev/null || grep -q "State:.Z" "/proc/$1/status"; }
 
 # to_vfio CARD: hands a card to vfio-pci, also from Linux's driver.
 to_vfio() {

@@ -1,9 +1,7 @@
 """A Debian guest with simulated devices in its slots."""
 
-from harness import machine
-from harness.processes import TIMEOUT
-
-from . import image
+from . import image, machine
+from .processes import TIMEOUT
 
 #: A switch whose slot does not keep its functions apart (no access control services): Linux puts all functions in it into one IOMMU
 #: group.
@@ -11,7 +9,8 @@ SWITCH = ("-device", "x3130-upstream,id=up,bus=port1", "-device", "xio3130-downs
 
 
 class Guest(machine.Machine):
-    """One virtual machine. Its case's lines come on the second serial port; the kernel has the first one."""
+    """One virtual machine. Its case's lines come on the second serial port; the kernel has the first one. With a `loader`, a boot
+    program, it starts that instead of Linux, and `initrd` is its script."""
 
     def __init__(
         self,
@@ -24,18 +23,15 @@ class Guest(machine.Machine):
         cpus=2,
         memory=1024,
         options=(),
-        with_python=False,
+        *,
+        initrd,
         iommu=False,
         reboots=False,
         empty_slots=0,
         terminal=False,
-        with_program=False,
-        with_applications=False,
-        with_soft_roce=False,
         companion=False,
         one_slot=False,
-        initrd=None,
-        ipxe=None,
+        loader=None,
         accel="tcg",
     ):
         tree = trees[suite]
@@ -55,14 +51,13 @@ class Guest(machine.Machine):
             options = ("-device", f"intel-iommu,caching-mode=on{remapping}", *options)
         kernel_line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         vmlinuz, self.release = image.kernel(tree)
-        initrd = initrd or image.path(tree, with_python, with_program, with_applications, with_soft_roce)
         kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd), "-append", " ".join(kernel_line)]
         kind = f"q35,accel={accel}"
         if accel == "tcg":
             kind += ",kernel-irqchip=off"
-        if ipxe:
-            # A script instead of a file system. Without graphics the BIOS shows its screen on the first serial port.
-            kernel = ["-kernel", str(trees["ipxe"].root / "usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(ipxe)]
+        if loader:
+            # Without graphics the BIOS shows its screen on the first serial port.
+            kernel = ["-kernel", str(loader), "-initrd", str(initrd)]
             kind += ",graphics=off"
         command = [
             *machine.qemu(trees["qemu"], "x86_64", kind, memory),

@@ -7,13 +7,12 @@ import sys
 import threading
 import time
 
-from harness import processes
-from harness.errors import Failed
-
-from . import cases
+from . import processes
+from .errors import Failed
 from .guest import Guest
+from .kernel_log import OF_PROGRAMS, SUSPECT
 
-#: Exit statuses of tests/linux/shell that no command gave: its own errors, the end of --timeout, Ctrl-C.
+#: Exit statuses that no command gave: its own errors, the end of --timeout, Ctrl-C.
 ERROR, TIMED_OUT, INTERRUPTED = 125, 124, 130
 
 # Seconds until a guest is ready for the command: many times what it takes, for a machine with other work.
@@ -24,9 +23,6 @@ GRACE = 30
 
 # Seconds that one guest still has after the command has failed in the other one.
 AFTER_FAILURE = 10
-
-# What the kernel says of programs that it ended, besides its warnings.
-OF_PROGRAMS = re.compile(r"segfault|traps: |Out of memory|oom-kill|Initramfs unpacking failed")
 
 # What QEMU says when the processor cannot go on: the KVM of some virtual machines lacks instructions.
 KVM_STOPPED = "KVM internal error"
@@ -167,7 +163,7 @@ class Job:
 
     def _complaints(self):
         lines = [re.sub(r"^(<\d+>)?(\[ *[\d.]+\])? ?", "", line[3:]) for line in self.guest.lines if line.startswith("#! ")]
-        named = [line for line in dict.fromkeys(lines) if cases.SUSPECT.search(line) or OF_PROGRAMS.search(line)]
+        named = [line for line in dict.fromkeys(lines) if SUSPECT.search(line) or OF_PROGRAMS.search(line)]
         more = [f"kernel of {self.name}: and {len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
         return [f"kernel of {self.name}: {line}" for line in named[:MAX_NAMED]] + more
 
