@@ -22,12 +22,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn};
+use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn, Srqn};
 use bareverbs_cli::cli::{Cli, Command as Subcommand};
 use bareverbs_cli::device::Host;
 use bareverbs_cli::device::simulated::Simulated;
 use bareverbs_cli::peer_connection::{self, Listener, Wait};
-use bareverbs_cli::pingpong::address::Address;
+use bareverbs_cli::pingpong::address::{Address, AddressError, XrcNumbers};
 use bareverbs_cli::pingpong::args::PingpongArgs;
 use bareverbs_cli::pingpong::exchange::{ClientExchange, Format, ServerExchange};
 use bareverbs_cli::pingpong::{report::Report, run_both, run_one};
@@ -170,6 +170,79 @@ fn queue_pairs_with_a_shared_receive_queue_take_every_message() {
     }
 }
 
+#[test]
+fn extended_connections_go_to_a_shared_receive_queue() {
+    for more in [
+        &["-s", "4096"][..],
+        &["-s", "1", "-r", "1"],
+        &["-s", "9000", "-e"],
+        &["-s", "100000", "--ethernet", "-g", "0", "-m", "512"],
+    ] {
+        let report = json(&[&["--transport", "xrc", "-n", "200"], more].concat());
+        let got = (&report["ok"], &report["checked"], &report["transport"], &report["result"]["iters"]);
+        assert_eq!(got, (&true.into(), &true.into(), &"XRC".into(), &200.into()), "{more:?}");
+    }
+    let output = bareverbs(&["--transport", "xrc", "-n", "20"]);
+    let got = text(&output.stdout);
+    assert!(got.contains("QPN RECV 0x") && got.contains("SRQN 0x"), "{got}");
+}
+
+/// Written by hand from `MSG_FORMAT` and the termination in xsrq_pingpong.c.
+#[test]
+fn the_extended_connections_of_the_tools_have_longer_addresses_and_an_end() {
+    const THEIRS: &[u8; 66] = b"0021:00004b:00004c:abcdef:000007:00000000000000000000000000000000\0";
+    const OURS: &[u8; 66] = b"0007:123456:123457:00000f:00000a:fe80000000000000020000fffe000101\0";
+    let numbers = |initiator, srqn| Some(XrcNumbers { initiator: Qpn::new(initiator), srqn: Srqn::new(srqn) });
+    let theirs = Address { xrc: numbers(0x4c, 7), ..client_address() };
+    let ours = Address { xrc: numbers(0x12_3457, 10), ..server_address() };
+    let format = Format::xrc(LinkLayer::InfiniBand);
+    let (stop, mut idle) = (AtomicBool::new(false), || Ok(()));
+    let mut wait = Wait::new(&stop, &mut idle);
+    // A server.
+    let listener = Listener::bind_any(0).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peer = thread::spawn(move || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(THEIRS).unwrap();
+        assert_eq!(read_once(&mut stream), OURS);
+        stream.write_all(b"END\0").unwrap();
+        assert_eq!(read_once(&mut stream), b"END\0");
+    });
+    let stream = listener.accept(Some(Duration::from_secs(20)), &mut wait).unwrap();
+    let (mut exchange, remote) = ServerExchange::receive(stream, MESSAGE_TIMEOUT, format, &mut wait).unwrap();
+    assert_eq!(remote, [theirs]);
+    exchange.answer(&[ours]).unwrap();
+    exchange.confirm(&mut wait).unwrap();
+    exchange.end(&mut wait).unwrap();
+    peer.join().unwrap();
+    // A client; its peer ends in the middle of a run the second time.
+    for ends in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap().to_string();
+        let peer = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            assert_eq!(read_once(&mut stream), OURS);
+            stream.write_all(THEIRS).unwrap();
+            assert_eq!(read_once(&mut stream), b"END\0");
+            if ends {
+                stream.write_all(b"END\0").unwrap();
+            }
+        });
+        let stream = peer_connection::connect(&server, Duration::ZERO, &mut wait).unwrap();
+        let mut exchange = ClientExchange::send(stream, MESSAGE_TIMEOUT, format, &[ours]).unwrap();
+        assert_eq!(exchange.finish(&mut wait).unwrap(), [theirs]);
+        exchange.announce_end().unwrap();
+        assert_eq!(exchange.await_end(&mut wait).is_ok(), ends);
+        peer.join().unwrap();
+    }
+    // A management queue pair that sends, and another format.
+    let mut wrong = *THEIRS;
+    wrong[12..18].copy_from_slice(b"000001");
+    assert_eq!(Address::from_xrc_message(&wrong, LinkLayer::InfiniBand), Err(AddressError::Qpn(Qpn::new(1))));
+    wrong[18] = b';';
+    assert!(matches!(Address::from_xrc_message(&wrong, LinkLayer::InfiniBand), Err(AddressError::Format { .. })));
+}
+
 /// 256 addresses, whatever number of queue pairs there is (`MAX_QP` of srq_pingpong.c); those that are not used are zero.
 #[test]
 fn the_shared_receive_queues_of_the_tools_exchange_256_addresses() {
@@ -309,12 +382,12 @@ const CLIENT: &[u8; 52] = b"0021:00004b:abcdef:00000000000000000000000000000000\
 const SERVER: &[u8; 52] = b"0007:123456:00000f:fe80000000000000020000fffe000101\0";
 
 fn client_address() -> Address {
-    Address { lid: Lid::new(0x21), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() }
+    Address { lid: Lid::new(0x21), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default(), xrc: None }
 }
 
 fn server_address() -> Address {
     let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 1, 1]);
-    Address { lid: Lid::new(7), qpn: Qpn::new(0x12_3456), psn: Psn::new(15), gid }
+    Address { lid: Lid::new(7), qpn: Qpn::new(0x12_3456), psn: Psn::new(15), gid, xrc: None }
 }
 
 /// Reads once, as the tools do.
@@ -548,7 +621,7 @@ fn a_client_that_is_silent_after_the_exchange_is_an_error_of_the_server() {
 
 #[test]
 fn both_ends_on_one_device_are_looped_back() {
-    for (transport, size) in [("rc", "9000"), ("uc", "9000"), ("ud", "4000"), ("srq", "9000")] {
+    for (transport, size) in [("rc", "9000"), ("uc", "9000"), ("ud", "4000"), ("srq", "9000"), ("xrc", "9000")] {
         let world = World::new(WorldConfig::default());
         let args = args(&["--transport", transport, "-n", "30", "-s", size, "-e"]);
         let report = run_both(&args, device(&world, 5), None, Arc::default());
@@ -561,7 +634,7 @@ fn both_ends_on_one_device_are_looped_back() {
 
 #[test]
 fn with_events_each_message_wakes_the_end_that_awaits_it() {
-    for transport in ["rc", "uc", "ud"] {
+    for transport in ["rc", "uc", "ud", "xrc"] {
         let world = World::new(WorldConfig::default());
         let args = args(&["--transport", transport, "-n", "50", "-e"]);
         let device = |lid| {
@@ -581,7 +654,7 @@ fn packet_loss_delays_rc_and_fails_uc() {
         loss: bareverbs_sim::wire::Probability::per_mille(100),
         ..bareverbs_sim::wire::WireFaults::all(0)
     };
-    for (transport, survives) in [("rc", true), ("srq", true), ("uc", false), ("ud", false)] {
+    for (transport, survives) in [("rc", true), ("srq", true), ("xrc", true), ("uc", false), ("ud", false)] {
         let world = World::new(WorldConfig { faults, ..WorldConfig::default() });
         let args = args(&["--transport", transport, "-n", "50"]);
         let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());

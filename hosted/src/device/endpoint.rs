@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressHandle, AddressVector, Completion, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, Platform, QpAttr, QpCap,
-    QpHandle, QpInit, QpType, RecvWr, Region, SendQueue, Sge, SharedReceives, SrqCap, SrqInit,
+    Access, AddressHandle, AddressVector, Completion, CqHandle, DmaBuffer as _, NoReceives, OutOfRange, PdHandle, Platform,
+    QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, Region, SendQueue, Sge, SharedReceives, SrqCap, SrqInit, Srqn, XrcDomain,
 };
 
 use super::bring_up::{Backend, Device};
@@ -29,6 +29,13 @@ pub(crate) enum QueuePair<P: Platform + 'static> {
     Own(bareverbs::QueuePair<'static, Driver<P>>),
     /// It takes its receives from the shared receive queue of its end.
     Shared(bareverbs::QueuePair<'static, Driver<P>, SharedReceives>),
+    /// XRC, one for each direction: the shared receive queue of its end has what comes.
+    Xrc {
+        /// Sends.
+        initiator: bareverbs::QueuePair<'static, Driver<P>, NoReceives>,
+        /// Receives.
+        target: bareverbs::QueuePair<'static, Driver<P>, NoReceives>,
+    },
 }
 
 impl<P: Platform + 'static> QueuePair<P> {
@@ -38,14 +45,24 @@ impl<P: Platform + 'static> QueuePair<P> {
         match self {
             Self::Own(qp) => &mut qp.send,
             Self::Shared(qp) => &mut qp.send,
+            Self::Xrc { initiator, .. } => &mut initiator.send,
         }
     }
 
-    /// Names it.
+    /// Names it: what sends of XRC.
     pub(crate) const fn handle(&self) -> QpHandle {
         match self {
             Self::Own(qp) => qp.handle(),
             Self::Shared(qp) => qp.handle(),
+            Self::Xrc { initiator, .. } => initiator.handle(),
+        }
+    }
+
+    /// Names what receives.
+    pub(crate) const fn receiver(&self) -> QpHandle {
+        match self {
+            Self::Xrc { target, .. } => target.handle(),
+            Self::Own(_) | Self::Shared(_) => self.handle(),
         }
     }
 }
@@ -57,6 +74,7 @@ pub(crate) struct Endpoint<H: Host> {
     pd: PdHandle,
     cqs: Vec<CompletionQueue<H::Platform>>,
     srq: Option<SharedReceiveQueue<H::Platform>>,
+    domain: Option<XrcDomain<Driver<H::Platform>>>,
     qps: Vec<QueuePair<H::Platform>>,
     /// Bytes on their way into the memory or out of it.
     scratch: Vec<u8>,
@@ -71,7 +89,7 @@ impl<H: Host> Endpoint<H> {
         let pd = device.verbs.alloc_pd().context("alloc_pd")?;
         let buffer = device.host.buffer(len).with_context(|| format!("{len} bytes for messages"))?;
         let region = device.verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
-        Ok(Self { region, pd, cqs: Vec::new(), srq: None, qps: Vec::new(), scratch: Vec::new() })
+        Ok(Self { region, pd, cqs: Vec::new(), srq: None, domain: None, qps: Vec::new(), scratch: Vec::new() })
     }
 
     /// Creates a completion queue.
@@ -96,6 +114,20 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
+    /// Creates an XRC domain with a shared receive queue that completes to the first completion queue. Queue pairs that are created after
+    /// it are of XRC. Returns the number of the shared receive queue.
+    ///
+    /// # Errors
+    /// The device has no XRC, or no room for `requests` receives.
+    pub(crate) fn create_xrc(&mut self, device: &mut Device<H>, requests: u32) -> Result<Srqn> {
+        let domain = self.domain.insert(device.verbs.alloc_xrcd().context("alloc_xrcd")?);
+        let cq = self.cqs.first_mut().context("no completion queue")?;
+        let init = SrqInit { pd: self.pd, cap: SrqCap { max_wr: requests, max_sge: 1 } };
+        let srq = device.verbs.create_xrc_srq(&init, domain, cq);
+        let srq = self.srq.insert(srq.with_context(|| format!("create_xrc_srq of {requests} receives"))?);
+        Ok(device.verbs.srq_info(srq.handle())?.srqn)
+    }
+
     /// Creates a queue pair that completes to `send_cq` and `recv_cq`.
     ///
     /// # Errors
@@ -108,14 +140,29 @@ impl<H: Host> Endpoint<H> {
         cap: QpCap,
     ) -> Result<QpHandle> {
         let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
-        let qp = match &self.srq {
-            Some(srq) => device.verbs.create_qp_with_srq(&init, srq.handle()).map(QueuePair::Shared),
-            None => device.verbs.create_qp(&init).map(QueuePair::Own),
+        let qp = match (&self.domain, &self.srq) {
+            (Some(domain), _) => {
+                let initiator = device.verbs.create_xrc_send_qp(&init, domain).context("create_xrc_send_qp")?;
+                let target = device.verbs.create_xrc_recv_qp(domain);
+                target.map(|target| QueuePair::Xrc { initiator, target })
+            }
+            (None, Some(srq)) => device.verbs.create_qp_with_srq(&init, srq.handle()).map(QueuePair::Shared),
+            (None, None) => device.verbs.create_qp(&init).map(QueuePair::Own),
         };
         let qp = qp.with_context(|| format!("create_qp of queue pair {}", self.qps.len()))?;
         let handle = qp.handle();
         self.qps.push(qp);
         Ok(handle)
+    }
+
+    /// Takes what receives of an XRC queue pair to RTS, as [`Self::connect`] does what sends.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn connect_target(&self, device: &mut Device<H>, queue_pair: usize, attr: &QpAttr) -> Result<()> {
+        let qp = self.qps.get(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?.receiver();
+        let av = AddressVector { port_num: attr.port_num, ..attr.av };
+        device.verbs.modify_qp_to_rts(qp, &QpAttr { av, ..*attr }).with_context(|| format!("connecting target {queue_pair}"))
     }
 
     /// Takes a queue pair from RESET to RTS. The retries of `attr` and the port of its
@@ -148,6 +195,9 @@ impl<H: Host> Endpoint<H> {
         match qp {
             QueuePair::Own(qp) => device.verbs.reset_qp(qp),
             QueuePair::Shared(qp) => device.verbs.reset_qp(qp),
+            QueuePair::Xrc { initiator, target } => {
+                device.verbs.reset_qp(initiator).and_then(|()| device.verbs.reset_qp(target))
+            }
         }
         .context("reset_qp")?;
         // The queue pair leaves RESET after its completion queues were found empty.
@@ -207,8 +257,8 @@ impl<H: Host> Endpoint<H> {
         let wr = RecvWr { wr_id, sges: &sges };
         match (self.qps.get_mut(queue_pair).context("no such queue pair")?, &mut self.srq) {
             (QueuePair::Own(qp), _) => qp.recv.post(&wr),
-            (QueuePair::Shared(_), Some(srq)) => srq.post(&wr),
-            (QueuePair::Shared(_), None) => bail!("the shared receive queue is gone"),
+            (QueuePair::Shared(_) | QueuePair::Xrc { .. }, Some(srq)) => srq.post(&wr),
+            (QueuePair::Shared(_) | QueuePair::Xrc { .. }, None) => bail!("the shared receive queue is gone"),
         }
         .context("post of a receive")
     }
@@ -281,11 +331,18 @@ impl<H: Host> Endpoint<H> {
             match qp {
                 QueuePair::Own(qp) => device.verbs.destroy_qp(qp).map_err(|refused| refused.error),
                 QueuePair::Shared(qp) => device.verbs.destroy_qp(qp).map_err(|refused| refused.error),
+                QueuePair::Xrc { initiator, target } => {
+                    device.verbs.destroy_qp(initiator).map_err(|refused| refused.error).context("destroy_qp")?;
+                    device.verbs.destroy_qp(target).map_err(|refused| refused.error)
+                }
             }
             .context("destroy_qp")?;
         }
         if let Some(srq) = self.srq.take() {
             device.verbs.destroy_srq(srq).map_err(|refused| refused.error).context("destroy_srq")?;
+        }
+        if let Some(domain) = self.domain.take() {
+            device.verbs.dealloc_xrcd(domain).map_err(|refused| refused.error).context("dealloc_xrcd")?;
         }
         for cq in self.cqs.drain(..) {
             device.verbs.destroy_cq(cq).map_err(|refused| refused.error).context("destroy_cq")?;

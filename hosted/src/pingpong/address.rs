@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn};
+use bareverbs::{Gid, Lid, LinkLayer, Psn, Qpn, Srqn};
 
 /// Bytes of a message: `LLLL:QQQQQQ:PPPPPP:` and 32 digits of the GID, all hexadecimal, and a NUL.
 ///
 /// The format is that of `pp_client_exch_dest` in libibverbs/examples/rc_pingpong.c, the same in rdma-core 44.0 to 64.0.
 pub const MESSAGE_LEN: usize = 52;
+/// Bytes of an address message of `ibv_xsrq_pingpong` (`MSG_SIZE` in xsrq_pingpong.c).
+pub const XRC_MESSAGE_LEN: usize = 66;
 
 /// First multicast LID (IBTA 4.1.3).
 const FIRST_MULTICAST_LID: u16 = 0xc000;
@@ -26,6 +28,17 @@ pub struct Address {
     pub psn: Psn,
     /// GID, or zero if the end uses none.
     pub gid: Gid,
+    /// What an end of XRC has besides.
+    pub xrc: Option<XrcNumbers>,
+}
+
+/// Numbers of an end of XRC, whose queue pair that receives is [`Address::qpn`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XrcNumbers {
+    /// The queue pair that sends.
+    pub initiator: Qpn,
+    /// The shared receive queue.
+    pub srqn: Srqn,
 }
 
 /// Error of an address that the peer sent.
@@ -84,6 +97,33 @@ impl Address {
         message
     }
 
+    /// Returns the message with this address of `ibv_xsrq_pingpong`.
+    pub fn to_xrc_message(self) -> [u8; XRC_MESSAGE_LEN] {
+        let XrcNumbers { initiator, srqn } = self.xrc.unwrap_or_default();
+        let [lid, qpn, psn, gid] =
+            [self.lid.get().into(), self.qpn.get().into(), self.psn.get().into(), u128::from_be_bytes(self.gid.0)];
+        let text = format!("{lid:04x}:{qpn:06x}:{:06x}:{psn:06x}:{:06x}:{gid:032x}\0", initiator.get(), srqn.get());
+        let mut message = [0; XRC_MESSAGE_LEN];
+        // The numbers have 16 and 24 bits, so the text has exactly this length.
+        message.iter_mut().zip(text.into_bytes()).for_each(|(byte, value)| *byte = value);
+        message
+    }
+
+    /// Parses the message of a peer that is `ibv_xsrq_pingpong`, as [`Self::from_message`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_xrc_message(message: &[u8; XRC_MESSAGE_LEN], link_layer: LinkLayer) -> Result<Self, AddressError> {
+        let address = parse_xrc(message)
+            .ok_or_else(|| AddressError::Format { message: String::from_utf8_lossy(message).escape_default().to_string() })?;
+        if let Some(XrcNumbers { initiator, .. }) = address.xrc
+            && is_reserved(initiator)
+        {
+            return Err(AddressError::Qpn(initiator));
+        }
+        address.checked(link_layer)
+    }
+
     /// Parses the message of the peer, for a port of this link layer.
     ///
     /// # Errors
@@ -91,20 +131,24 @@ impl Address {
     pub fn from_message(message: &[u8; MESSAGE_LEN], link_layer: LinkLayer) -> Result<Self, AddressError> {
         let address = parse(message)
             .ok_or_else(|| AddressError::Format { message: String::from_utf8_lossy(message).escape_default().to_string() })?;
-        match (link_layer, address.lid.get()) {
-            (LinkLayer::InfiniBand, 0 | FIRST_MULTICAST_LID..) => return Err(AddressError::Lid(address.lid)),
-            (LinkLayer::Ethernet, 1..) => return Err(AddressError::LidForEthernet(address.lid)),
-            (LinkLayer::Ethernet, 0) if address.gid == Gid::default() => return Err(AddressError::NoGid),
+        address.checked(link_layer)
+    }
+
+    /// Returns the address, if a queue pair of a port of this link layer can be connected to it.
+    fn checked(self, link_layer: LinkLayer) -> Result<Self, AddressError> {
+        match (link_layer, self.lid.get()) {
+            (LinkLayer::InfiniBand, 0 | FIRST_MULTICAST_LID..) => return Err(AddressError::Lid(self.lid)),
+            (LinkLayer::Ethernet, 1..) => return Err(AddressError::LidForEthernet(self.lid)),
+            (LinkLayer::Ethernet, 0) if self.gid == Gid::default() => return Err(AddressError::NoGid),
             _ => {}
         }
-        // 0 and 1 are the management queue pairs.
-        if address.qpn.get() < 2 || address.qpn.get() == MULTICAST_QPN {
-            return Err(AddressError::Qpn(address.qpn));
+        if is_reserved(self.qpn) {
+            return Err(AddressError::Qpn(self.qpn));
         }
-        if address.gid.is_ip_group() {
-            return Err(AddressError::MulticastGid(address.gid));
+        if self.gid.is_ip_group() {
+            return Err(AddressError::MulticastGid(self.gid));
         }
-        Ok(address)
+        Ok(self)
     }
 
     /// Returns whether packets to this address need a GRH. As in the tools, the lower half of the GID decides.
@@ -113,27 +157,51 @@ impl Address {
     }
 }
 
-fn parse(message: &[u8; MESSAGE_LEN]) -> Option<Address> {
+/// Returns whether a queue pair is a management or multicast one.
+const fn is_reserved(qpn: Qpn) -> bool {
+    // 0 and 1 are the management queue pairs.
+    qpn.get() < 2 || qpn.get() == MULTICAST_QPN
+}
+
+/// Returns the fields of a message, hexadecimal numbers of so many digits, which with what separates them fill it.
+fn fields<const N: usize>(message: &[u8], digits: [usize; N]) -> Option<[u128; N]> {
     let text = std::str::from_utf8(message.strip_suffix(&[0])?).ok()?;
     let mut fields = text.split(':');
-    let mut field = |digits: usize| {
+    let mut numbers = [0; N];
+    for (number, digits) in numbers.iter_mut().zip(digits) {
         let text = fields.next().filter(|text| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        u128::from_str_radix(text, 16).ok()
-    };
-    let (lid, qpn, psn, gid) = (field(4)?, field(6)?, field(6)?, field(32)?);
-    // The four lengths add up to that of the message, so there is no fifth field.
-    Some(Address {
-        lid: Lid::new(u16::try_from(lid).ok()?),
-        qpn: Qpn::new(u32::try_from(qpn).ok()?),
-        psn: Psn::new(u32::try_from(psn).ok()?),
-        gid: Gid(gid.to_be_bytes()),
-    })
+        *number = u128::from_str_radix(text, 16).ok()?;
+    }
+    Some(numbers)
+}
+
+/// Returns an address of numbers of so many digits that they fit.
+fn address([lid, qpn, psn, gid]: [u128; 4], xrc: Option<XrcNumbers>) -> Address {
+    let (lid, qpn, psn) = (Lid::new(lid as u16), Qpn::new(qpn as u32), Psn::new(psn as u32));
+    Address { lid, qpn, psn, gid: Gid(gid.to_be_bytes()), xrc }
+}
+
+fn parse(message: &[u8; MESSAGE_LEN]) -> Option<Address> {
+    Some(address(fields(message, [4, 6, 6, 32])?, None))
+}
+
+fn parse_xrc(message: &[u8; XRC_MESSAGE_LEN]) -> Option<Address> {
+    let [lid, target, initiator, psn, srqn, gid] = fields(message, [4, 6, 6, 6, 6, 32])?;
+    let xrc = XrcNumbers { initiator: Qpn::new(initiator as u32), srqn: Srqn::new(srqn as u32) };
+    Some(address([lid, target, psn, gid], Some(xrc)))
 }
 
 /// Prints the address as the tools do: `LID 0x0001, QPN 0x00004b, PSN 0x123456, GID ::`.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (lid, qpn, psn) = (self.lid.get(), self.qpn.get(), self.psn.get());
+        if let Some(XrcNumbers { initiator, srqn }) = self.xrc {
+            let (initiator, srqn, gid) = (initiator.get(), srqn.get(), Ipv6Addr::from(self.gid.0));
+            return write!(
+                f,
+                "LID {lid:#06x}, QPN RECV {qpn:#08x} SEND {initiator:#08x}, PSN {psn:#08x}, SRQN {srqn:#08x}, GID {gid}"
+            );
+        }
         write!(f, "LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {}", Ipv6Addr::from(self.gid.0))
     }
 }
@@ -152,7 +220,7 @@ mod tests {
 
     #[test]
     fn messages_are_byte_for_byte_those_of_the_tools() {
-        let plain = Address { lid: Lid::new(1), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() };
+        let plain = Address { lid: Lid::new(1), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default(), xrc: None };
         assert_eq!(&plain.to_message(), PLAIN);
         assert_eq!(from_message(PLAIN), Ok(plain));
         assert!(!plain.is_global());

@@ -26,6 +26,8 @@ pub enum Transport {
     Ud,
     /// Reliable connections with one shared receive queue, as `ibv_srq_pingpong`
     Srq,
+    /// Extended reliable connection to a shared receive queue, as `ibv_xsrq_pingpong`
+    Xrc,
 }
 
 impl Transport {
@@ -35,6 +37,7 @@ impl Transport {
             Self::Rc | Self::Srq => QpType::Rc,
             Self::Uc => QpType::Uc,
             Self::Ud => QpType::Ud,
+            Self::Xrc => QpType::XrcSend,
         }
     }
 
@@ -45,6 +48,7 @@ impl Transport {
             Self::Uc => "UC",
             Self::Ud => "UD",
             Self::Srq => "SRQ",
+            Self::Xrc => "XRC",
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
     Access, AddressVector, Completion, Destination, DmaBuffer as _, GlobalRoute, LinkLayer, Mac, Mtu, Payload, Psn, Qkey,
-    QpAttr, QpCap, QpHandle, SendWr, WcStatus, ack_timeout,
+    QpAttr, QpCap, QpHandle, SendWr, Srqn, WcStatus, ack_timeout,
 };
 
-use super::address::Address;
+use super::address::{Address, XrcNumbers};
 use super::args::Transport;
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::{EntryArgs, LocalPort, PeerPort};
@@ -70,20 +70,20 @@ struct Buffers {
     stride: usize,
     /// Bytes before a message: the route of a datagram.
     area: usize,
-    /// Index of the first that is received into. A server with one queue pair sends from the buffer into which it receives.
+    /// Index of the first that is received into. An end that answers, with one queue pair, sends from the buffer into which it receives.
     first_receive: usize,
     /// Number of those that are received into. Each is that of one receive at a time, or the only one is that of all.
     receives: usize,
 }
 
 impl Buffers {
-    fn new(role: Role, plan: &Plan) -> Self {
+    fn new(begins: bool, plan: &Plan) -> Self {
         let area = if plan.transport == Transport::Ud { GlobalRoute::AREA } else { 0 };
         let stride = (area + plan.size as usize).next_multiple_of(PAGE);
-        let (first_receive, receives) = match (plan.transport, role) {
+        let (first_receive, receives) = match (plan.transport, begins) {
             (Transport::Srq, _) => (plan.queue_pairs, plan.receives()),
-            (_, Role::Client) => (1, 1),
-            (_, Role::Server) => (0, 1),
+            (_, true) => (1, 1),
+            (_, false) => (0, 1),
         };
         Self { stride, area, first_receive, receives }
     }
@@ -104,6 +104,11 @@ impl Buffers {
 }
 
 impl Plan {
+    /// Returns whether this end sends first, and checks what is returned: the client, but of `ibv_xsrq_pingpong` the server.
+    fn begins(&self, role: Role) -> bool {
+        (role == Role::Client) != (self.transport == Transport::Xrc)
+    }
+
     /// Returns the number of receives posted at a time. A peer has one message on the way to each queue pair. With a shared receive
     /// queue each has a buffer of its own, so that no more are posted than there can be in use.
     fn receives(&self) -> usize {
@@ -115,8 +120,12 @@ impl Plan {
 /// The other end of a queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
-    /// The queue pair here.
+    /// The queue pair here, that which sends of XRC.
     qp: QpHandle,
+    /// That which receives: the same but of XRC.
+    receiver: QpHandle,
+    /// The peer's shared receive queue, of XRC.
+    srqn: Option<Srqn>,
     /// Where its datagrams go.
     to: Option<Destination>,
     /// Requests to complete before its next message is sent: bits [`SEND`] and [`RECEIVE`].
@@ -173,13 +182,16 @@ impl<H: Host> PingpongEnd<H> {
         }
         let gid = device.local_gid(plan.port, &port, plan.gid_idx, plan.entry)?;
         let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
-        let buffers = Buffers::new(role, &plan);
+        let buffers = Buffers::new(plan.begins(role), &plan);
         let mut endpoint = Endpoint::new(device, buffers.total(), Access::LOCAL_WRITE)?;
         let message = vec![0x7b; plan.size as usize];
         let (receives, queue_pairs) = (plan.receives() as u32, plan.queue_pairs as u32);
         let cq = endpoint.create_cq(device, receives + queue_pairs)?;
-        if plan.transport == Transport::Srq {
-            endpoint.create_srq(device, receives)?;
+        let mut srqn = None;
+        match plan.transport {
+            Transport::Srq => endpoint.create_srq(device, receives)?,
+            Transport::Xrc => srqn = Some(endpoint.create_xrc(device, receives)?),
+            Transport::Rc | Transport::Uc | Transport::Ud => {}
         }
         let inline = plan.size <= INLINE.min(most.max_inline_data);
         let cap = QpCap {
@@ -194,8 +206,11 @@ impl<H: Host> PingpongEnd<H> {
             endpoint.region.write(buffers.send(queue_pair), &message)?;
             let qp = endpoint.create_qp(device, plan.transport.qp_type(), (cq, cq), cap)?;
             let psn = Psn::new(((plan.seed >> 40) as u32).wrapping_add((queue_pair as u32) << 12) & 0xff_ffff);
-            locals.push(Address { lid: port.lid, qpn: device.verbs.qp_info(qp)?.qpn, psn, gid });
-            peers.push(Peer { qp, to: None, pending: RECEIVE });
+            let receiver = endpoint.qp(queue_pair)?.receiver();
+            let initiator = device.verbs.qp_info(qp)?.qpn;
+            let xrc = srqn.map(|srqn| XrcNumbers { initiator, srqn });
+            locals.push(Address { lid: port.lid, qpn: device.verbs.qp_info(receiver)?.qpn, psn, gid, xrc });
+            peers.push(Peer { qp, receiver, srqn: None, to: None, pending: RECEIVE });
         }
         Ok(Self {
             role,
@@ -226,7 +241,11 @@ impl<H: Host> PingpongEnd<H> {
         let port = LocalPort { gid_idx, gid: local.gid, mac: self.mac };
         let peer = PeerPort { lid: remote.lid, gid: remote.is_global().then_some(remote.gid), mac: peer_mac };
         // Those of the tools.
-        let hops = if transport == Transport::Ud { 64 } else { 1 };
+        let hops = match transport {
+            Transport::Ud => 64,
+            Transport::Xrc => 5,
+            Transport::Rc | Transport::Uc | Transport::Srq => 1,
+        };
         Ok(AddressVector { sl, ..port.path_to(&peer, hops)? })
     }
 
@@ -260,6 +279,14 @@ impl<H: Host> PingpongEnd<H> {
                 timeout: ACK_TIMEOUT,
                 ..QpAttr::default()
             };
+            if let Some(XrcNumbers { initiator, srqn }) = remote.xrc {
+                let attr = QpAttr { dest_qpn: initiator, ..attr };
+                let connected = self.endpoint.connect_target(device, queue_pair, &attr);
+                connected.with_context(|| format!("{}: connect to {remote}", self.name))?;
+                if let Some(peer) = self.peers.get_mut(queue_pair) {
+                    peer.srqn = Some(srqn);
+                }
+            }
             let connected = self.endpoint.connect(device, queue_pair, &attr);
             connected.with_context(|| format!("{}: connect to {remote}", self.name))?;
         }
@@ -269,13 +296,17 @@ impl<H: Host> PingpongEnd<H> {
         Ok(())
     }
 
-    /// Starts the ping-pong: a client sends the first message of each queue pair.
+    /// Starts the ping-pong: one end sends the first message of each queue pair.
     ///
     /// # Errors
     /// The message cannot be posted.
     pub fn start(&mut self) -> Result<()> {
-        let first = if self.role == Role::Client { self.peers.len() } else { 0 };
+        let first = if self.begins() { self.peers.len() } else { 0 };
         (0..first).try_for_each(|queue_pair| self.post_send(queue_pair))
+    }
+
+    fn begins(&self) -> bool {
+        self.plan.begins(self.role)
     }
 
     /// Polls the completion queue and answers messages. Returns whether there were completions.
@@ -327,7 +358,7 @@ impl<H: Host> PingpongEnd<H> {
         if completion.status != WcStatus::Success {
             bail!("{}: {}", self.progress(), failure(completion, self.link_layer()));
         }
-        let queue_pair = self.peers.iter().position(|peer| peer.qp == completion.qp);
+        let queue_pair = self.peers.iter().position(|peer| [peer.qp, peer.receiver].contains(&completion.qp));
         let queue_pair = queue_pair.with_context(|| format!("a completion of queue pair {}, of another", completion.qpn))?;
         let done = if completion.wr_id == SEND {
             self.sent += 1;
@@ -392,7 +423,7 @@ impl<H: Host> PingpongEnd<H> {
 
     fn post_send(&mut self, queue_pair: usize) -> Result<()> {
         let at = self.buffers.send(queue_pair);
-        if self.plan.chk && self.role == Role::Client {
+        if self.plan.chk && self.begins() {
             self.fill(self.posted_sends);
             self.endpoint.region.write(at, &self.message)?;
         } else if self.inline {
@@ -405,13 +436,15 @@ impl<H: Host> PingpongEnd<H> {
             Some(to) => SendWr::send_to(to, payload),
             None => SendWr::send(payload),
         };
-        self.endpoint.qp(queue_pair)?.send().post(&wr.id(SEND).signaled()).context("post of a send")?;
+        let wr = wr.id(SEND).signaled();
+        let wr = peer.srqn.map_or(wr, |srqn| wr.to_srq(srqn));
+        self.endpoint.qp(queue_pair)?.send().post(&wr).context("post of a send")?;
         peer.pending = SEND | RECEIVE;
         self.posted_sends += 1;
         Ok(())
     }
 
-    /// Generates message `index` of a client. Messages differ, and the first byte of each page is 0, as the tools require. Those of
+    /// Generates message `index` of the end that begins. Messages differ, and the first byte of each page is 0, as the tools require. Those of
     /// several queue pairs are equal: `ibv_srq_pingpong` receives all into one buffer, and answers from there.
     fn fill(&mut self, index: u32) {
         let index = if self.plan.transport == Transport::Srq { 0 } else { index };
@@ -421,7 +454,7 @@ impl<H: Host> PingpongEnd<H> {
 
     /// Verifies message `index` at an offset of the memory.
     fn check(&mut self, index: u32, at: usize) -> Result<()> {
-        if self.role == Role::Client {
+        if self.begins() {
             self.fill(index);
             let received = self.endpoint.read(at, self.message.len())?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;

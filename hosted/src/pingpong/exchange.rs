@@ -1,6 +1,8 @@
 //! The TCP exchange of the `ibv_*_pingpong` tools: the client sends its address, the server connects its queue pair and
 //! answers with its own, the client confirms with `done`; both close.
 //!
+//! `ibv_xsrq_pingpong` has no `done`: the connection stays, and each end says at last that it has all messages.
+//!
 //! After `pp_client_exch_dest` and `pp_server_exch_dest` in libibverbs/examples/rc_pingpong.c and uc_pingpong.c of rdma-core,
 //! the same in versions 44.0 to 64.0. The tools read each message with one call: each is written with one here.
 
@@ -12,11 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use bareverbs::LinkLayer;
 
-use super::address::{Address, AddressError, MESSAGE_LEN};
+use super::address::{Address, AddressError, MESSAGE_LEN, XRC_MESSAGE_LEN};
 use crate::peer_connection::{POLL_INTERVAL, Wait, is_transient};
 
 /// Maximum time for a message of the peer.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The last message of each end of `ibv_xsrq_pingpong`, with its NUL, after all others have come.
+const END: &[u8; 4] = b"END\0";
 
 /// The client's last message, with its NUL.
 const DONE: &[u8; 5] = b"done\0";
@@ -33,21 +38,31 @@ pub struct Format {
     queue_pairs: usize,
     /// Addresses in a message.
     addresses: usize,
+    /// Whether it is that of `ibv_xsrq_pingpong`: longer addresses, and an end in place of the client's confirmation.
+    xrc: bool,
 }
 
 impl Format {
     /// One address, as all tools but `ibv_srq_pingpong` send it.
     pub const fn single(link_layer: LinkLayer) -> Self {
-        Self { link_layer, queue_pairs: 1, addresses: 1 }
+        Self { link_layer, queue_pairs: 1, addresses: 1, xrc: false }
+    }
+
+    /// One address, as `ibv_xsrq_pingpong` sends it.
+    pub const fn xrc(link_layer: LinkLayer) -> Self {
+        Self { xrc: true, ..Self::single(link_layer) }
     }
 
     /// The addresses of `queue_pairs` queue pairs with a shared receive queue, as `ibv_srq_pingpong` sends them.
     pub const fn shared(link_layer: LinkLayer, queue_pairs: usize) -> Self {
-        Self { link_layer, queue_pairs, addresses: SHARED_ADDRESSES }
+        Self { link_layer, queue_pairs, addresses: SHARED_ADDRESSES, xrc: false }
     }
 
     /// Returns the message with the addresses of an end.
     fn encode(self, local: &[Address]) -> Vec<u8> {
+        if self.xrc {
+            return local.iter().flat_map(|address| address.to_xrc_message()).collect();
+        }
         let unused = Address::default();
         let addresses = local.iter().chain(std::iter::repeat(&unused)).take(self.addresses);
         addresses.flat_map(|address| address.to_message()).collect()
@@ -90,6 +105,8 @@ pub enum ExchangeError {
     },
     /// The last message is not `done`.
     NotDone(String),
+    /// The last message of an end of XRC is not `END`.
+    NotEnd(String),
     /// The peer's address is invalid.
     Address(AddressError),
     /// The peer has another number of queue pairs.
@@ -112,6 +129,7 @@ impl fmt::Display for ExchangeError {
             Self::Timeout { awaited, got, len, timeout } => {
                 write!(f, "the peer sent {got} of the {len} bytes of {awaited} within {} s", timeout.as_secs())
             }
+            Self::NotEnd(text) => write!(f, "the peer sent \"{text}\" instead of \"END\""),
             Self::NotDone(text) => write!(f, "the client sent \"{text}\" instead of \"done\""),
             Self::Address(error) => error.fmt(f),
             Self::QueuePairs { theirs, ours } => {
@@ -157,11 +175,25 @@ impl Connection {
     }
 
     fn read_addresses(&mut self, wait: &mut Wait<'_>) -> Result<Vec<Address>> {
+        if self.format.xrc {
+            let message = self.read::<XRC_MESSAGE_LEN>("its address", wait)?;
+            let address = Address::from_xrc_message(&message, self.format.link_layer);
+            return Ok(vec![address.map_err(ExchangeError::Address)?]);
+        }
         let mut message = Vec::new();
         for _ in 0..self.format.addresses {
             message.push(self.read::<MESSAGE_LEN>("its address", wait)?);
         }
         Ok(self.format.decode(&message)?)
+    }
+
+    /// Waits until the peer has all its messages.
+    fn read_end(&mut self, wait: &mut Wait<'_>) -> Result<()> {
+        let bytes = self.read::<{ END.len() }>("its end", wait)?;
+        if &bytes == END {
+            return Ok(());
+        }
+        Err(ExchangeError::NotEnd(String::from_utf8_lossy(&bytes).escape_default().to_string()).into())
     }
 
     /// Writes a message. It is a few bytes for an empty socket buffer, which accepts them at once and in one piece.
@@ -194,17 +226,32 @@ impl ServerExchange {
         self.0.write(&message, "the answer to the client")
     }
 
-    /// Waits for the client's confirmation.
+    /// Waits for the client's confirmation, which XRC does not have.
     ///
     /// # Errors
     /// The client did not confirm in time.
-    pub fn confirm(mut self, wait: &mut Wait<'_>) -> Result<()> {
+    pub fn confirm(&mut self, wait: &mut Wait<'_>) -> Result<()> {
+        if self.0.format.xrc {
+            return Ok(());
+        }
         let bytes = self.0.read::<{ DONE.len() }>("its confirmation", wait)?;
         if &bytes == DONE {
             Ok(())
         } else {
             Err(ExchangeError::NotDone(String::from_utf8_lossy(&bytes).escape_default().to_string()).into())
         }
+    }
+
+    /// Ends a run of XRC: waits until the client has all its messages, and says that this end has.
+    ///
+    /// # Errors
+    /// The client did not say so in time.
+    pub fn end(&mut self, wait: &mut Wait<'_>) -> Result<()> {
+        if self.0.format.xrc {
+            self.0.read_end(wait)?;
+            self.0.write(END, "the end for the client")?;
+        }
+        Ok(())
     }
 }
 
@@ -227,9 +274,27 @@ impl ClientExchange {
     ///
     /// # Errors
     /// The server did not send them in time, or sent invalid ones.
-    pub fn finish(mut self, wait: &mut Wait<'_>) -> Result<Vec<Address>> {
+    pub fn finish(&mut self, wait: &mut Wait<'_>) -> Result<Vec<Address>> {
         let addresses = self.0.read_addresses(wait)?;
-        self.0.write(DONE, "the confirmation for the server")?;
+        if !self.0.format.xrc {
+            self.0.write(DONE, "the confirmation for the server")?;
+        }
         Ok(addresses)
+    }
+
+    /// Says at the end of a run of XRC that this end has all its messages.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub fn announce_end(&mut self) -> Result<(), ExchangeError> {
+        if self.0.format.xrc { self.0.write(END, "the end for the server") } else { Ok(()) }
+    }
+
+    /// Waits after that until the server has all of its.
+    ///
+    /// # Errors
+    /// The server did not say so in time.
+    pub fn await_end(&mut self, wait: &mut Wait<'_>) -> Result<()> {
+        if self.0.format.xrc { self.0.read_end(wait) } else { Ok(()) }
     }
 }

@@ -1,5 +1,5 @@
-//! `bareverbs pingpong`: either end of `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong` and `ibv_srq_pingpong` of rdma-core, or
-//! both.
+//! `bareverbs pingpong`: either end of `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong`, `ibv_srq_pingpong` and
+//! `ibv_xsrq_pingpong` of rdma-core, or both.
 
 pub mod address;
 pub mod args;
@@ -121,6 +121,8 @@ struct Job<'a> {
     stop: Arc<AtomicBool>,
     plan: Plan,
     report: Report,
+    /// The connections to the peer, of XRC until the end.
+    exchanges: (Option<ClientExchange>, Option<ServerExchange>),
 }
 
 impl<'a> Job<'a> {
@@ -154,7 +156,7 @@ impl<'a> Job<'a> {
             checked,
             ..Report::default()
         };
-        Self { args, stop, plan, report }
+        Self { args, stop, plan, report, exchanges: (None, None) }
     }
 
     /// Prints a line of the text output.
@@ -213,7 +215,11 @@ impl<'a> Job<'a> {
                 self.exchange_with_peer(devices, end)?;
             }
         }
+        if self.plan.transport != Transport::Xrc {
+            self.exchanges = (None, None);
+        }
         let seconds = self.run_messages(devices, ends)?;
+        self.end_exchanges(devices)?;
         let timing = Timing::new(self.plan.size, self.args.iters, seconds);
         let printed = self.print(timing);
         self.report.result = Some(timing);
@@ -245,7 +251,7 @@ impl<'a> Job<'a> {
         let listener = Listener::bind(&format!("127.0.0.1:{}", self.args.port.unwrap_or(0)))?;
         self.print_local(client)?;
         let stream = peer_connection::connect(&listener.local_addr()?.to_string(), Duration::ZERO, &mut wait)?;
-        let client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, self.format(client), &client.locals)?;
+        let mut client_side = ClientExchange::send(stream, MESSAGE_TIMEOUT, self.format(client), &client.locals)?;
         let stream = listener.accept(Some(COMPLETION_TIMEOUT), &mut wait)?;
         let (mut server_side, client_address) =
             ServerExchange::receive(stream, MESSAGE_TIMEOUT, self.format(server), &mut wait)?;
@@ -253,6 +259,7 @@ impl<'a> Job<'a> {
         server_side.answer(&server.locals)?;
         let server_address = client_side.finish(&mut wait)?;
         server_side.confirm(&mut wait)?;
+        self.exchanges = (Some(client_side), Some(server_side));
         client.connect(devices.of(Role::Client), &server_address, server.mac)?;
         self.connected(client, &server_address, server.mac)
     }
@@ -270,7 +277,9 @@ impl<'a> Job<'a> {
             let mut wait = Wait::new(&stop, &mut idle);
             let server = host_and_port(host, "", port).map_err(UsageError::new)?;
             let stream = peer_connection::connect(&server, CONNECT_RETRY_TIME, &mut wait)?;
-            let remote = ClientExchange::send(stream, MESSAGE_TIMEOUT, format, &local)?.finish(&mut wait)?;
+            let mut exchange = ClientExchange::send(stream, MESSAGE_TIMEOUT, format, &local)?;
+            let remote = exchange.finish(&mut wait)?;
+            self.exchanges.0 = Some(exchange);
             end.connect(device, &remote, peer_mac)?;
             remote
         } else {
@@ -292,6 +301,7 @@ impl<'a> Job<'a> {
             end.connect(device, &remote, peer_mac)?;
             exchange.answer(&local)?;
             exchange.confirm(&mut Wait::new(&stop, &mut || device.check()))?;
+            self.exchanges.1 = Some(exchange);
             remote
         };
         self.connected(end, &remote, peer_mac)
@@ -301,6 +311,7 @@ impl<'a> Job<'a> {
     const fn format<H: Host>(&self, end: &PingpongEnd<H>) -> Format {
         match self.plan.transport {
             Transport::Srq => Format::shared(end.link_layer(), self.plan.queue_pairs),
+            Transport::Xrc => Format::xrc(end.link_layer()),
             Transport::Rc | Transport::Uc | Transport::Ud => Format::single(end.link_layer()),
         }
     }
@@ -382,9 +393,20 @@ impl<'a> Job<'a> {
             Transport::Ud => {
                 "UD does not retransmit lost messages; or the peer has ended, has other options, or is not reached"
             }
-            Transport::Rc | Transport::Srq => "the peer may have ended, or have another -n",
+            Transport::Rc | Transport::Srq | Transport::Xrc => "the peer may have ended, or have another -n",
         };
         format!("no completion for {} s of the devices' time: {cause} ({})", COMPLETION_TIMEOUT.as_secs(), counts(ends))
+    }
+
+    /// Waits of XRC until the peer has all its messages. It has their acknowledgements then.
+    fn end_exchanges<H: Host>(&mut self, devices: &mut DevicePair<H>) -> Result<()> {
+        let stop = self.stop.clone();
+        let mut idle = || devices.idle();
+        let mut wait = Wait::new(&stop, &mut idle);
+        let (client, server) = &mut self.exchanges;
+        client.as_mut().map_or(Ok(()), ClientExchange::announce_end)?;
+        server.as_mut().map_or(Ok(()), |server| server.end(&mut wait))?;
+        client.as_mut().map_or(Ok(()), |client| client.await_end(&mut wait))
     }
 
     /// Answers retransmissions of the peer, whose last acknowledgement may be lost, until it would have retransmitted.

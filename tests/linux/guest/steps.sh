@@ -96,13 +96,14 @@ pingpong_iterations() {
 	esac
 }
 
-# with_tool NAME SERVER CLIENT: two commands of a pingpong with 100 messages of $size bytes each way, run by words.
+# with_tool NAME SERVER CLIENT [PATTERN]: two commands of a pingpong with 100 messages of $size bytes each way, run by words. PATTERN is a
+# line of the client.
 with_tool() {
 	timeout $limit $2 >/tmp/server 2>&1 &
 	server=$!
 	wait_for 60 listening_or_ended $server
 	step "$1" $3 || kill $server 2>/dev/null
-	expect "$1: bytes" "^$((size * 200)) bytes in .* = .* Mbit/sec$"
+	expect "$1: result" "${4-^$((size * 200)) bytes in .* = .* Mbit/sec$}"
 	wait $server
 	server_status=$?
 	sed 's/^/#| server: /' /tmp/server
@@ -118,6 +119,17 @@ both_ways() {
 	tool="ibv_${1}_pingpong -d $theirs ${4-} -c -n 100 $2"
 	with_tool "$1 $2: our server, their client" "$ours" "$tool localhost"
 	with_tool "$1 $2: their server, our client" "$tool" "$ours localhost"
+}
+
+# both_ways_xrc OPTIONS [OURS [THEIRS]]: the same with `ibv_xsrq_pingpong`, whose options are others: it checks no message, and answers with
+# what came, so that our server, which begins, checks.
+both_ways_xrc() {
+	size=$(echo "$1" | cut -d ' ' -f 2)
+	ours="bareverbs pingpong --transport xrc --device $card ${2-} -c -n 100 $1"
+	tool="ibv_xsrq_pingpong -d $theirs ${3-} -n 100 $1"
+	# Their client says no more than that.
+	with_tool "xrc $1: our server, their client" "$ours" "$tool localhost" "^success$"
+	with_tool "xrc $1: their server, our client" "$tool" "$ours localhost"
 }
 
 # expect NAME PATTERN: the output of the last step has a line like this (extended regular expression).

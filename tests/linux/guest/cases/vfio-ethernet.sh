@@ -41,6 +41,9 @@ for transport in ud srq; do
 		both_ways $transport "$more" "$ours_here" "-g $index"
 	done
 done
+for more in "-s 1" "-s 4096 -e"; do
+	both_ways_xrc "$more" "$ours_here" "-g $index"
+done
 expect "our MAC address is printed" "^  local MAC: +$our_mac$"
 # Both ends on our card, through the link-local address.
 step "both ends on one card" bareverbs pingpong --device $card --device $card -g 0 -c -n 100
