@@ -142,6 +142,6 @@ pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
 pub use srq_slot::{SrqEntries, SrqEntriesView};
 pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
-pub use window::{Binding, MwInfo, Type1Bind};
-pub use work::{Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};
+pub use window::{MwInfo, Type1Bind};
+pub use work::{Binding, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};
 pub use xrc::XrcDomain;

@@ -12,11 +12,11 @@ use crate::ring::place;
 use crate::shared::{CachedRegion, Owner, QpSlot, RegionFacts, Shared, check_sge, domain_word};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
-use crate::window::{BindRequest, Binding, CheckedBind, Type1Bind};
+use crate::window::{BindRequest, CheckedBind, Type1Bind};
 use crate::{
-    Access, AtomicOp, AtomicOpcode, BadWr, BindOp, BindRefused, BindType1Error, DataOp, DataOpcode, DeviceAttr, KeyTag,
-    MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp,
-    SendRing, SendWr, SendWriter, Sge, WcOpcode,
+    Access, AtomicOp, AtomicOpcode, BadWr, BindOp, BindRefused, BindType1Error, Binding, DataOp, DataOpcode, DeviceAttr,
+    KeyTag, MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags,
+    SendOp, SendRing, SendWr, SendWriter, Sge, WcOpcode,
 };
 
 bitflags::bitflags! {

@@ -8,8 +8,8 @@ use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AllocMwError, AnswerFault, BindRefused, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle, MwType,
-    PdHandle, Provider, QpHandle, Rkey, SendFlags,
+    Access, AllocMwError, AnswerFault, BindRefused, Binding, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle,
+    MwType, PdHandle, Provider, QpHandle, Rkey, SendFlags,
 };
 
 /// A bind of a type 1 window (`ibv_mw_bind`): [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
@@ -25,20 +25,6 @@ pub struct Type1Bind {
     /// First byte, in the address space of the region; ignored when `length` is 0.
     pub addr: u64,
     /// Length in bytes; 0 unbinds.
-    pub length: u64,
-    /// Remote rights, and `ZERO_BASED`; ignored when `length` is 0.
-    pub access: Access,
-}
-
-/// What a window is bound to, or what a BIND_MW of a type 2 window binds it to (`ibv_mw_bind_info`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Binding {
-    /// Region; ignored when `length` is 0.
-    pub mr: MrHandle,
-    /// First byte, in the address space of the region; ignored when `length` is 0.
-    pub addr: u64,
-    /// Length in bytes; 0 in a request unbinds.
     pub length: u64,
     /// Remote rights, and `ZERO_BASED`; ignored when `length` is 0.
     pub access: Access,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Binding, Destination, DeviceLoss, KeyTag, Lkey, MwHandle, QpHandle, Qpn, Rkey, SendFlags, Srqn};
+use crate::{Access, Destination, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags, Srqn};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`), laid out in memory as that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,20 @@ pub struct Remote {
 impl Remote {
     /// Of an operation that has none.
     pub const NONE: Self = Self { addr: 0, rkey: Rkey::new(0) };
+}
+
+/// What a window is bound to, or what a BIND_MW of a type 2 window binds it to (`ibv_mw_bind_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Binding {
+    /// Region; ignored when `length` is 0.
+    pub mr: MrHandle,
+    /// First byte, in the address space of the region; ignored when `length` is 0.
+    pub addr: u64,
+    /// Length in bytes; 0 in a request unbinds.
+    pub length: u64,
+    /// Remote rights, and `ZERO_BASED`; ignored when `length` is 0.
+    pub access: Access,
 }
 
 /// The operation of a send request, with what only it needs.

@@ -370,7 +370,7 @@ fn groups_of_queue_pairs_and_of_frames_do_not_end_each_other() {
     let sent = frame(IPV6_GROUP, mac(&mut b), 0x88b5, &[1; 46]);
     ethernet(&mut b).send(&sent).unwrap();
     pass(&world);
-    assert_eq!(all_received(&mut a), [sent.clone()], "after the last queue pair has left its group");
+    assert_eq!(all_received(&mut a), std::slice::from_ref(&sent), "after the last queue pair has left its group");
     // The other way round: the group's datagrams come after the queues for frames are closed.
     a.verbs.attach_mcast(qp, &group).unwrap();
     a.verbs.direct().close_ethernet().unwrap();
@@ -477,7 +477,9 @@ fn without_syndrome(fault: FrameQueueFault) -> FrameQueueFault {
 
 #[test]
 fn a_completion_that_fits_nothing_ends_the_queues_until_they_are_opened_again() {
-    let spoil: [(usize, fn(u32) -> Fault, FrameQueueFault); 8] = [
+    /// Which completion queue, what the device does to its completions, what is found.
+    type Case = (usize, fn(u32) -> Fault, FrameQueueFault);
+    let spoil: [Case; 8] = [
         (0, |cqn| Fault::WrongWqeCounter { cqn, counter: 0x4321 }, FrameQueueFault::Order { index: 0x4321 }),
         (0, |cqn| Fault::CqeOpcode { cqn, opcode: 2 }, FrameQueueFault::Completion { opcode: 2 }),
         (0, |cqn| Fault::CqeOpcode { cqn, opcode: 13 }, FrameQueueFault::Send { syndrome: 0, vendor: 0 }),

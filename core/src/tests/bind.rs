@@ -517,7 +517,7 @@ fn the_peer_invalidates_type_two_windows() {
 /// Binds a type 2 window to the start of the region; gives its new key.
 fn bind_type2(harness: &mut Harness, mw: MwHandle, tag: u8) -> Rkey {
     let binding = Binding { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let op = SendOp::BindMw { mw, tag: KeyTag(tag), binding: binding };
+    let op = SendOp::BindMw { mw, tag: KeyTag(tag), binding };
     harness.verbs.post_send(harness.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     info(harness, mw).rkey
 }

@@ -119,7 +119,7 @@ fn a_key_whose_index_is_taken_is_refused_and_destroys_nothing() {
     for key in taken {
         harness.device().keys.push_back(key);
         let error = register(&mut harness.verbs, harness.pd, BASE, 1, Access::empty()).unwrap_err();
-        assert_eq!((error, error.errno()), (RegMrError::Answer { fault: AnswerFault::KeyInUse { key: key } }, Errno::Ebadmsg));
+        assert_eq!((error, error.errno()), (RegMrError::Answer { fault: AnswerFault::KeyInUse { key } }, Errno::Ebadmsg));
         harness.device().keys.push_back(key);
         let error = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap_err();
         assert_eq!((error, error.errno()), (AllocMwError::Answer { fault: AnswerFault::KeyInUse { key } }, Errno::Ebadmsg));

@@ -119,7 +119,7 @@ fn a_change_that_gives_a_key_that_is_taken_destroys_nothing() {
         harness.device().keys.push_back(key);
         let count = harness.device().alive[1];
         let refused = harness.verbs.rereg_mr(region, &MrChange::default()).unwrap_err();
-        let error = RegMrError::Answer { fault: AnswerFault::KeyInUse { key: key } }.into();
+        let error = RegMrError::Answer { fault: AnswerFault::KeyInUse { key } }.into();
         assert_eq!((refused.error, refused.returned.is_none()), (error, true));
         assert_eq!((harness.device().alive[1], Arc::strong_count(&alive)), (count + 1, 2));
     }
