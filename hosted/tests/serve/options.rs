@@ -90,7 +90,7 @@ fn mistakes_are_named() {
     assert!(refused(&["--socket", text(&twice), "--link", text(&twice)]).contains("given twice"));
     assert!(refused(&["--socket", text(&twice), &format!("--control={}", text(&twice))]).contains("given twice"));
     assert!(refused(&["--socket", text(&twice), "--join", "stream:unix:x"]).contains("--ethernet"));
-    assert!(refused(&["--socket", "x", "--ethernet", "--join", "tap:x"]).contains("as in: stream:unix:PATH, "));
+    assert!(refused(&["--socket", "x", "--ethernet", "--join", "pipe:x"]).contains("as in: stream:unix:PATH, "));
     let joined = format!("stream:unix:{},server=on", text(&twice));
     assert!(refused(&["--socket", text(&twice), "--ethernet", "--join", &joined]).contains("given twice"));
     // A folder in which no file can be created.
