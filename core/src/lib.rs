@@ -143,5 +143,7 @@ pub use srq_slot::{SrqEntries, SrqEntriesView};
 pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
 pub use window::{MwInfo, Type1Bind};
-pub use work::{Binding, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};
+pub use work::{
+    Binding, Completion, ConnectedOp, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus,
+};
 pub use xrc::XrcDomain;

@@ -156,9 +156,21 @@ pub enum SendOp<'a> {
     ToSrq {
         /// Number of the shared receive queue at the peer.
         srqn: Srqn,
-        /// The operation: a send, write, read or atomic of a connection.
-        op: &'a SendOp<'a>,
+        /// The operation.
+        op: ConnectedOp<'a>,
     },
+}
+
+/// What an XRC initiator requests: a send, write, read or atomic of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectedOp<'a>(pub &'a SendOp<'a>);
+
+/// Not derived: a type that contains itself would have to be one before it is.
+#[cfg(feature = "defmt")]
+impl defmt::Format for ConnectedOp<'_> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        self.0.format(f);
+    }
 }
 
 /// A send request (`ibv_send_wr`).
@@ -294,7 +306,7 @@ impl<'a> SendWr<'a> {
     #[must_use]
     #[inline(always)]
     pub const fn to_srq(&'a self, srqn: Srqn) -> Self {
-        Self { wr_id: self.wr_id, flags: self.flags, op: SendOp::ToSrq { srqn, op: &self.op } }
+        Self { wr_id: self.wr_id, flags: self.flags, op: SendOp::ToSrq { srqn, op: ConnectedOp(&self.op) } }
     }
 
     /// Returns the request with a number that its completion returns.

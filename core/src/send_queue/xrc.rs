@@ -3,13 +3,14 @@
 use super::{BASIC, OpProperties, OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
 use crate::shared::check_sge;
 use crate::{
-    Access, AtomicOp, DataOp, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, Srqn,
+    Access, AtomicOp, ConnectedOp, DataOp, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter,
+    Sge, Srqn,
 };
 
 /// Posts a request to a shared receive queue, or says what is wrong with it.
 #[inline(never)]
 pub(crate) fn post_xrc<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
-    let SendOp::ToSrq { srqn, op } = wr.op else {
+    let SendOp::ToSrq { srqn, op: ConnectedOp(op) } = wr.op else {
         return Err(PostSendError::Destination { qp_type: queue.limits.qp_type });
     };
     if !queue.slot.can_send() {

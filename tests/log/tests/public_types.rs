@@ -227,6 +227,7 @@ fn of_the_core() {
         Rkey,
         SendBatch<'static, Driver>,
         SendFlags,
+        ConnectedOp<'static>,
         SendOp<'static>,
         SendQueue<'static, Driver>,
         SendWr<'static>,

@@ -145,7 +145,7 @@ fn connect(connection: &mut Connection, address: Ipv4Addr, mac: Mac, peer: &Told
         rnr_retry: 7,
         ..QpAttr::default()
     };
-    connection.rdma.connect(connection.qp.handle(), &attr).during("connect")
+    connection.rdma.modify_qp_to_rts(connection.qp.handle(), &attr).during("connect")
 }
 
 /// The message that all is written, and its answer.
