@@ -132,7 +132,7 @@ pub struct InputArgs {
     /// The file or standard input is binary, even if it looks like text
     #[arg(long)]
     pub raw: bool,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
 }
@@ -184,7 +184,7 @@ pub struct InfoArgs {
     /// Device: `simulated`, or the PCI address of a card behind VFIO
     #[arg(long, value_name = "DEVICE", default_value_t)]
     pub device: DeviceChoice,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// What a simulated device is like.
@@ -201,7 +201,7 @@ pub struct DevicesArgs {
     /// The functions.
     #[command(flatten)]
     pub choice: FunctionChoice,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
 }
@@ -264,7 +264,7 @@ pub struct ChangeArgs {
     /// Maximum time in seconds for each step of the kernel
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub wait: u64,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// The machine.
@@ -317,7 +317,7 @@ pub struct SelftestArgs {
     /// Simulated devices: request no firmware pages
     #[arg(long)]
     pub no_firmware_pages: bool,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// Prints nothing but errors

@@ -353,7 +353,7 @@ fn frames_and_rdma_share_a_port() {
     b.assert_no_findings();
 }
 
-/// Groups come in for whoever wants them, until nobody does.
+/// Frames to groups arrive as long as the frame queues or a queue pair want them.
 #[test]
 fn groups_of_queue_pairs_and_of_frames_do_not_end_each_other() {
     let (world, [mut a, mut b]) = lan(&EthernetConfig::DEFAULT);

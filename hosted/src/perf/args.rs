@@ -99,7 +99,7 @@ pub struct PerfArgs {
     /// Plots latency and bandwidth over message size into an SVG file; implies -a unless -s is given
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// Prints nothing but errors

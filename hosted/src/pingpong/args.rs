@@ -105,7 +105,7 @@ pub struct PingpongArgs {
     /// How long a server waits.
     #[command(flatten)]
     pub wait: WaitArgs,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// The path to the peer.

@@ -34,7 +34,7 @@ pub struct RpingArgs {
     /// How long a server waits.
     #[command(flatten)]
     pub wait: WaitArgs,
-    /// How the result is told.
+    /// Format of the result.
     #[command(flatten)]
     pub output: JsonArgs,
     /// The address of this end and of its peer.

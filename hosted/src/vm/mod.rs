@@ -24,7 +24,7 @@ use args::VmArgs;
 /// Exit status after an error of `bareverbs vm` itself: those below may be the command's.
 pub const ERROR: u8 = 125;
 
-/// What the scripts are told.
+/// What the scripts get.
 #[derive(Debug, Serialize)]
 struct Request<'a> {
     #[serde(flatten)]

@@ -214,7 +214,7 @@ impl<'s> Side<'s> {
         self.srq.post(&RecvWr { wr_id: place, sges: &sges }).map_err(|error| format!("a shared receive: {error}"))
     }
 
-    /// Polls both completion queues until they are empty, so many at a time, each on its own thread if told so.
+    /// Polls both completion queues until they are empty, so many at a time, each on its own thread if `threads`.
     pub(crate) fn poll(&mut self, at_a_time: usize, threads: bool) -> Vec<Result<Completion, PollCqError>> {
         let take = |cq: &mut CompletionQueue<'s, Driver>| {
             let (mut all, mut out) = (Vec::new(), vec![Completion::EMPTY; at_a_time]);

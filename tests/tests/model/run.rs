@@ -279,8 +279,7 @@ impl<'s> Run<'s> {
             && !is_inline
             && (matches!(wrong, Some(Wrong::LocalKey | Wrong::LocalRange))
                 || writes_here && !local.access.contains(Access::LOCAL_WRITE));
-        let wr_id = self.next_id;
-        self.next_id += 1;
+        let wr_id = self.next_wr_id();
         let inline: Option<Vec<u8>> = is_inline.then(|| (0..len).map(|at| (wr_id as usize * 31 + at) as u8).collect());
         let round = self.rounds[pair];
         let mut flags = SendFlags::empty();
@@ -515,20 +514,11 @@ impl<'s> Run<'s> {
 
     /// Lets everything complete and compares.
     fn settle(&mut self, at_a_time: usize, threads: bool) -> Result<(), String> {
-        for (pair, round) in self.rounds.iter().enumerate() {
+        for (pair, round) in self.rounds.into_iter().enumerate() {
             let Some(side) = round.direction else { continue };
             if round.silent && !round.failed {
-                let wr_id = self.next_id;
-                self.next_id += 1;
-                let (opcode, status) = (WcOpcode::RdmaWrite, Some(WcStatus::Success));
-                self.sides[side].sent[pair].push_back(Sent {
-                    wr_id,
-                    opcode,
-                    status,
-                    signaled: true,
-                    byte_len: 0,
-                    may_stay_unanswered: false,
-                });
+                let wr_id = self.next_wr_id();
+                self.expect_success(pair, side, wr_id, WcOpcode::RdmaWrite);
                 let last = SendWr::write(Remote::NONE, &[] as &[u8]).id(wr_id).signaled();
                 self.sides[side].qps[pair].send().post(&last).map_err(|error| format!("the last request: {error}"))?;
             }
@@ -702,6 +692,7 @@ impl<'s> Run<'s> {
             return Ok(());
         }
         self.settle(8, false)?;
+        let wr_id = self.next_wr_id();
         let of = &mut self.sides[side];
         let window = &mut of.windows[index];
         let memory = &of.memory[bound.region];
@@ -709,8 +700,6 @@ impl<'s> Run<'s> {
             (memory.region.handle(), memory.region.remote(bound.at as u64).addr, bound.len as u64, bound.access);
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let is_refused = !memory.access.contains(Access::MW_BIND) || writes && !memory.access.contains(Access::LOCAL_WRITE);
-        let wr_id = self.next_id;
-        self.next_id += 1;
         let (send, tag) = (of.qps[pair].send(), window.rkey.tag().next());
         let result = match window.kind {
             MwType::Type1 => {
@@ -737,11 +726,10 @@ impl<'s> Run<'s> {
 
     fn unbind(&mut self, side: usize, index: usize) -> Result<(), String> {
         self.settle(8, false)?;
+        let wr_id = self.next_wr_id();
         let of = &mut self.sides[side];
         let window = &mut of.windows[index];
         let Some(bound) = window.bound.take() else { return Ok(()) };
-        let wr_id = self.next_id;
-        self.next_id += 1;
         let send = of.qps[bound.pair].send();
         let opcode = if window.kind == MwType::Type1 {
             let (mr, access) = (of.memory[bound.region].region.handle(), Access::empty());
@@ -758,16 +746,20 @@ impl<'s> Run<'s> {
     /// Waits for one request.
     fn done_by(&mut self, pair: usize, side: usize, wr_id: u64, opcode: WcOpcode) -> Result<(), String> {
         self.requests += 1;
-        let status = Some(WcStatus::Success);
-        self.sides[side].sent[pair].push_back(Sent {
-            wr_id,
-            opcode,
-            status,
-            signaled: true,
-            byte_len: 0,
-            may_stay_unanswered: false,
-        });
+        self.expect_success(pair, side, wr_id, opcode);
         self.settle(8, false)
+    }
+
+    /// Expects a signaled request without bytes to succeed.
+    fn expect_success(&mut self, pair: usize, side: usize, wr_id: u64, opcode: WcOpcode) {
+        let (status, signaled, byte_len) = (Some(WcStatus::Success), true, 0);
+        self.sides[side].sent[pair].push_back(Sent { wr_id, opcode, status, signaled, byte_len, may_stay_unanswered: false });
+    }
+
+    const fn next_wr_id(&mut self) -> u64 {
+        let wr_id = self.next_id;
+        self.next_id += 1;
+        wr_id
     }
 
     /// Breaks a queue pair in the middle of requests. Each of them, and each receive, ends exactly once.
@@ -810,8 +802,7 @@ impl<'s> Run<'s> {
             Op::Post { pair, side, how, ref requests } => self.post(pair, side, how, requests, Fate::Executed)?,
             Op::Receive { pair, side, region, offset, len, pieces } => {
                 let at = (pair * SIDES + (1 - side)) * STRIPE + offset;
-                let wr_id = self.next_id;
-                self.next_id += 1;
+                let wr_id = self.next_wr_id();
                 self.receive(pair, side, Posted { wr_id, region, at, len: len.min(MESSAGES - offset) }, pieces)?;
             }
             Op::SharedReceive { side, count } => (0..count).try_for_each(|_| self.sides[side].post_shared())?,

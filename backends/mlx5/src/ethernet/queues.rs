@@ -32,7 +32,7 @@ const LAST: usize = Cqe::OWNER.word();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EthernetStatistics {
-    /// Frames that the device was told to send.
+    /// Frames posted to the device.
     pub sent_frames: u64,
     /// Their bytes.
     pub sent_bytes: u64,
@@ -288,7 +288,7 @@ impl<P: Platform> FrameInterface<P> {
         let Some(entry) = receive.cq.take(machine)? else { return Ok(Taken::Nothing) };
         let (opcode, index) = (entry.get(Cqe::OPCODE), entry.get(Cqe::WQE_COUNTER) as u16);
         let fault = match CqeOpcode::from_code(opcode) {
-            // A compressed entry stands for several, which the queue was not told to write.
+            // A compressed entry stands for several; the queue has compression off.
             Some(CqeOpcode::RespSend) if entry.get(Cqe::FORMAT) == 0 => {
                 (index != receive.taken).then_some(FrameQueueFault::Order { index })
             }

@@ -80,12 +80,12 @@ fn serve(connection: &mut Connection, stack: &mut Stack<'_>) -> Result<(), Failu
         stack.poll(&mut connection.rdma)?;
         stack.answer_dhcp(dhcp)?;
         answered = answered || stack.is_answered(ping)?;
-        let mut message = [0; Told::LEN];
+        let mut message = [0; PeerInfo::LEN];
         let Some((len, from)) = stack.received(exchange, &mut message) else { continue };
         if len == DONE.len() && message.starts_with(DONE) {
             pattern::check(&connection.region, 0, AREA, |at| pattern::byte(1, at)).during("written by the client")?;
             println!("{AREA} bytes written by the client, each byte checked");
-            stack.tell(exchange, from, DONE)?;
+            stack.send_to(exchange, from, DONE)?;
             // Until the last answer is out.
             let end = Timer.now().after(AGAIN);
             while Timer.now() < end {
@@ -96,11 +96,11 @@ fn serve(connection: &mut Connection, stack: &mut Stack<'_>) -> Result<(), Failu
         if peer.is_none() {
             let mac = stack.resolve(&mut connection.rdma, SERVER, CLIENT)?;
             println!("{CLIENT} is at {mac}");
-            connect(connection, CLIENT, mac, &Told::read(&message))?;
+            connect(connection, CLIENT, mac, &PeerInfo::read(&message))?;
             stack.send_ping(ping, CLIENT)?;
             peer = Some(from);
         } else if answered {
-            stack.tell(exchange, from, &Told::of(connection).bytes())?;
+            stack.send_to(exchange, from, &PeerInfo::of(connection).bytes())?;
         }
     }
     Err(Failure::new(format_args!("nothing was written in {} s, ping answered: {answered}", TIMEOUT.as_secs())))
@@ -114,10 +114,10 @@ fn write(connection: &mut Connection, stack: &mut Stack<'_>) -> Result<(), Failu
     let mac = stack.resolve(&mut connection.rdma, address, SERVER)?;
     println!("{SERVER} is at {mac}");
     let exchange = stack.udp(EXCHANGE)?;
-    let mut answer = [0; Told::LEN];
-    let own = Told::of(connection).bytes();
+    let mut answer = [0; PeerInfo::LEN];
+    let own = PeerInfo::of(connection).bytes();
     stack.ask(&mut connection.rdma, exchange, &own, &mut answer)?;
-    let peer = Told::read(&answer);
+    let peer = PeerInfo::read(&answer);
     connect(connection, SERVER, mac, &peer)?;
     println!("connected");
     pattern::fill(&mut connection.region, 0, AREA, 1)?;
@@ -130,7 +130,7 @@ fn write(connection: &mut Connection, stack: &mut Stack<'_>) -> Result<(), Failu
 }
 
 /// Connects the queue pair over RoCEv2.
-fn connect(connection: &mut Connection, address: Ipv4Addr, mac: Mac, peer: &Told) -> Result<(), Failure> {
+fn connect(connection: &mut Connection, address: Ipv4Addr, mac: Mac, peer: &PeerInfo) -> Result<(), Failure> {
     let route = GlobalRoute { dgid: address.into(), sgid_index: GID, hop_limit: 64, ..GlobalRoute::default() };
     let attr = QpAttr {
         port_num: 1,
@@ -151,14 +151,14 @@ fn connect(connection: &mut Connection, address: Ipv4Addr, mac: Mac, peer: &Told
 /// The message that all is written, and its answer.
 const DONE: &[u8] = b"done";
 
-/// What the ends tell each other.
-struct Told {
+/// What the ends exchange: where to write.
+struct PeerInfo {
     qpn: Qpn,
     psn: Psn,
     remote: Remote,
 }
 
-impl Told {
+impl PeerInfo {
     const LEN: usize = 20;
 
     fn of(connection: &Connection) -> Self {
@@ -353,7 +353,7 @@ impl<'a> Stack<'a> {
         Err(Failure::new(format_args!("{peer} does not answer ARP")))
     }
 
-    fn tell(&mut self, socket: SocketHandle, to: IpEndpoint, message: &[u8]) -> Result<(), Failure> {
+    fn send_to(&mut self, socket: SocketHandle, to: IpEndpoint, message: &[u8]) -> Result<(), Failure> {
         self.sockets.get_mut::<udp::Socket<'_>>(socket).send_slice(message, to).during("a message")
     }
 
@@ -370,7 +370,7 @@ impl<'a> Stack<'a> {
         let deadline = Timer.now().after(TIMEOUT);
         while Timer.now() < deadline {
             if Timer.now() >= next {
-                self.tell(socket, to, message)?;
+                self.send_to(socket, to, message)?;
                 next = Timer.now().after(AGAIN);
             }
             self.poll(rdma)?;
