@@ -484,7 +484,7 @@ impl CqSlot {
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Asks whoever polls the queue to drop stale completions, and to say when it was found empty since.
+    /// Asks the poller of the queue to drop stale completions, and to say when it was found empty since.
     pub(crate) fn ask_to_clean(&self) {
         self.clean_wanted.store(self.clean_wanted.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
