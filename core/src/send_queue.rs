@@ -144,7 +144,7 @@ impl SendLimits {
     }
 }
 
-/// Posts a request that names where it goes; rings the doorbell if told so. A queue has this as a function that its queue pair was
+/// Posts a request that names where it goes; rings the doorbell if `ring`. A queue has this as a function that its queue pair was
 /// created with ([`datagram`], [`xrc`]): a program that creates none of its transport does not contain it.
 pub(crate) type PostNamed<P> = fn(&SendQueue<'_, P>, &SendWr<'_>, bool) -> Result<(), PostSendError>;
 
@@ -356,11 +356,7 @@ fn append<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: bool) ->
     if FAST_PATH {
         let mut open = PostCursor::new(queue);
         if open.post_sges::<false>(wr) || open.post_sges::<true>(wr) {
-            if ring {
-                open.ring();
-            } else {
-                open.save();
-            }
+            open.finish(ring);
             return Ok(());
         }
     }
@@ -392,11 +388,7 @@ fn append_one<'a, P: Provider>(
     open.end = free_end(queue.slot, queue.limits.blocks);
     put(&mut open, wr)?;
     queue.keep_bind(matches!(wr.op, SendOp::BindMw { .. } | SendOp::LocalInv { .. }));
-    if ring {
-        open.ring();
-    } else {
-        open.save();
-    }
+    open.finish(ring);
     Ok(())
 }
 
@@ -625,6 +617,16 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         let result = call(self.queue);
         self.reload();
         result
+    }
+
+    /// Ends a request: rings the doorbell, or leaves that to a later one.
+    #[inline(always)]
+    fn finish(&mut self, ring: bool) {
+        if ring {
+            self.ring();
+        } else {
+            self.save();
+        }
     }
 
     /// Notifies the device of what it does not know yet.

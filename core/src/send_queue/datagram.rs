@@ -20,11 +20,7 @@ pub(crate) fn post_datagram<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'
     }
     let mut open = PostCursor::new(queue);
     open.put_datagram(wr, to, payload, imm)?;
-    if ring {
-        open.ring();
-    } else {
-        open.save();
-    }
+    open.finish(ring);
     Ok(())
 }
 

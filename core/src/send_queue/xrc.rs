@@ -26,11 +26,7 @@ pub(crate) fn post_xrc<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, r
         (None, None) => return Err(PostSendError::NotToSrq),
     }
     queue.keep_bind(false);
-    if ring {
-        open.ring();
-    } else {
-        open.save();
-    }
+    open.finish(ring);
     Ok(())
 }
 
