@@ -40,6 +40,8 @@ struct Round {
     failed: bool,
     /// A read is in flight that later requests must not pass.
     fences: bool,
+    /// Reads or atomics are in flight, which may be executed after an invalidation that was posted later without a fence.
+    reads: bool,
     /// The last request has no completion.
     silent: bool,
     posted: usize,
@@ -285,7 +287,8 @@ impl<'s> Run<'s> {
         let mut flags = SendFlags::empty();
         let signaled = request.signaled || pair == 0 || of.qp_type == QpType::Ud;
         flags.set(SendFlags::SIGNALED, signaled);
-        flags.set(SendFlags::FENCE, round.fences && reliable);
+        let waits = round.fences || round.reads && matches!(kind, Kind::SendWithInv(_));
+        flags.set(SendFlags::FENCE, waits && reliable);
         let invalidates = match kind {
             Kind::SendWithInv(window) => self.sides[peer].windows[window].rkey,
             _ => Rkey::new(0),
@@ -301,6 +304,7 @@ impl<'s> Run<'s> {
             return Some(ready);
         }
         self.rounds[pair].fences |= kind == Kind::Read && request.overlaps;
+        self.rounds[pair].reads |= matches!(kind, Kind::Read | Kind::CompareSwap(_) | Kind::FetchAdd);
         self.rounds[pair].silent = !signaled;
         self.rounds[pair].posted += 1;
         self.rounds[pair].direction = Some(side);
@@ -654,16 +658,18 @@ impl<'s> Run<'s> {
             let qp = side.create_qp(pair);
             side.qps.insert(pair, qp);
         }
-        self.forget(pair);
+        self.take_bytes(pair)?;
         self.rounds[pair] = Round::default();
         self.connect(pair)
     }
 
     /// Takes from the devices what the requests of a pair have written.
-    fn forget(&mut self, pair: usize) {
-        for memory in self.sides.iter_mut().flat_map(|side| &mut side.memory) {
-            memory.bytes.forget(pair * SIDES * STRIPE, SIDES * STRIPE);
+    fn take_bytes(&mut self, pair: usize) -> Result<(), String> {
+        for side in &mut self.sides {
+            side.memory.iter_mut().for_each(|memory| memory.bytes.forget(pair * SIDES * STRIPE, SIDES * STRIPE));
+            side.compare(false)?;
         }
+        Ok(())
     }
 
     fn receive(&mut self, pair: usize, side: usize, posted: Posted, pieces_of: usize) -> Result<(), String> {
@@ -778,8 +784,8 @@ impl<'s> Run<'s> {
         for at in 0..SIDES {
             self.each_once(pair, at)?;
         }
-        self.forget(pair);
-        self.recover(pair)
+        self.recover(pair)?;
+        self.take_bytes(pair)
     }
 
     /// Takes the completions of a pair that was broken.
