@@ -979,9 +979,8 @@ fn take_unknown(side: &mut Side<'_>, pair: usize, done: &Completion) -> Result<(
             return Err(format!("a shared receive twice: {done:?}"));
         }
         side.free_places.push(done.wr_id);
-        if done.status == WcStatus::Success {
-            side.shared_receives = side.shared_receives.saturating_sub(1);
-        }
+        // Flushed too, it was taken: by a message that has not come whole.
+        side.shared_receives = side.shared_receives.saturating_sub(1);
         return Ok(());
     }
     match side.posted[pair].pop_front() {
