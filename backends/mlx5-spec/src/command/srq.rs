@@ -161,6 +161,9 @@ crate::layout! {
     }
 }
 
+/// [`ArmRqIn::OP_MOD`] of a shared receive queue (Linux `MLX5_ARM_RQ_IN_OP_MOD_SRQ`).
+pub const ARM_RQ_SRQ: u32 = 1;
+
 crate::layout! {
     /// Output of ARM_RQ (`mlx5_ifc.h`, `arm_rq_out`).
     ArmRqOut "arm_rq_out", output;
@@ -216,6 +219,9 @@ crate::layout! {
         LWM "lwm" (12:15..0);
     }
 }
+
+/// The only [`ArmXrcSrqIn::OP_MOD`] (Linux `MLX5_ARM_XRC_SRQ_IN_OP_MOD_XRC_SRQ`).
+pub const ARM_XRC_SRQ: u32 = 1;
 
 crate::layout! {
     /// Output of ARM_XRC_SRQ (`mlx5_ifc.h`, `arm_xrc_srq_out`).

@@ -1,10 +1,10 @@
 //! Shared receive queues: basic and XRC ones, and receive memory pools, which are the basic ones of newer drivers.
 
 use bareverbs_mlx5_spec::{
-    ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut, CreateSrqIn, CreateSrqOut,
-    CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut, DestroyXrcSrqIn,
-    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
-    QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc, rmp_bitmask, rmpc_state,
+    ARM_RQ_SRQ, ARM_XRC_SRQ, ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut,
+    CreateSrqIn, CreateSrqOut, CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut,
+    DestroyXrcSrqIn, DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut,
+    QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc, rmp_bitmask, rmpc_state,
 };
 
 use super::queue_buffer;
@@ -99,6 +99,9 @@ pub(super) fn arm_srq(
     input: View<'_, ArmRqIn>,
     _: &mut ViewMut<'_, ArmRqOut>,
 ) -> Outcome {
+    if input.get(ArmRqIn::OP_MOD) != ARM_RQ_SRQ {
+        return Err(Refusal::new(CmdStatus::BadParam, "op_mod names no shared receive queue"));
+    }
     Ok(firmware.engine.arm_srq(ctx, input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
 }
 
@@ -174,6 +177,9 @@ pub(super) fn arm_xrc_srq(
     input: View<'_, ArmXrcSrqIn>,
     _: &mut ViewMut<'_, ArmXrcSrqOut>,
 ) -> Outcome {
+    if input.get(ArmXrcSrqIn::OP_MOD) != ARM_XRC_SRQ {
+        return Err(Refusal::new(CmdStatus::BadParam, "op_mod names no XRC shared receive queue"));
+    }
     let limit = input.get(ArmXrcSrqIn::LWM) as u16;
     Ok(firmware.engine.arm_srq(ctx, input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
 }

@@ -6,8 +6,8 @@ pub(crate) mod ring;
 
 use bareverbs::{CreatedSrq, DmaMemory, Platform, Provider, RingLayout, SrqCap, SrqSizes, Srqn};
 use bareverbs_mlx5_spec::{
-    ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut, QueryXrcSrqIn,
-    QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
+    ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
+    QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
 };
 
 use crate::bring_up::caps::Capabilities;
@@ -152,7 +152,11 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
         if srq.is_xrc {
             let mut input = Buffer::zeroed();
-            input.view_mut().set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit);
+            input
+                .view_mut()
+                .set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ)
+                .set(ArmXrcSrqIn::XRC_SRQN, srq.number)
+                .set(ArmXrcSrqIn::LWM, limit);
             return self.commands.command_without_output::<cmd::ArmXrcSrq>(input.view());
         }
         let mut input = Buffer::zeroed();
