@@ -197,7 +197,7 @@ fn a_request_to_a_queue_that_is_not_of_the_domain_is_refused_and_no_byte_moves()
             let Link { mut from, cq: mut send_cq, target } = link((&mut a, &of_a), (&mut b, &domain));
             from.send.post(&wr.to_srq(number)).unwrap();
             let refused = a.waiter().wait(&mut send_cq).unwrap();
-            assert_eq!(refused.status, WcStatus::RemInvReqErr, "{number} {wr:?}");
+            assert_eq!(refused.status, WcStatus::RemAccessErr, "{number} {wr:?}");
             assert_eq!(b.verbs.query_qp(target.handle()).unwrap().state, QpState::Err);
             assert!(taken(&mut cq).is_empty());
             a.verbs.destroy_qp(from).map_err(|refused| refused.error).unwrap();

@@ -141,6 +141,15 @@ impl QpPlan<'_> {
     }
 }
 
+/// A user index that asks for completions of version 0 (Linux `qp.c`: "0xffffff means we ask to work with cqe version 0").
+const CQE_VERSION_0: u32 = 0xff_ffff;
+
+/// Returns what a completion has at [`Cqe::SRQN_UIDX`](bareverbs_mlx5_spec::Cqe::SRQN_UIDX): the user index, or in version 0 the number of
+/// the shared receive queue, 0 without one.
+pub(in crate::engine) const fn user_index(index: u32, srqn: u32, shared: &QpResources) -> u32 {
+    if shared.config.cqe_version == 0 || index == CQE_VERSION_0 { srqn } else { index }
+}
+
 impl QpContext {
     /// Reads and checks a context, before anything is created.
     pub(in crate::engine) fn plan<'a>(
@@ -319,9 +328,15 @@ impl QpContext {
         })
     }
 
-    /// Returns the number that completions carry for this queue pair.
+    /// Returns the number that completions of sends carry for this queue pair.
     pub(in crate::engine) fn user_index(&self, shared: &QpResources) -> u32 {
-        if shared.config.cqe_version == 0 { 0 } else { self.get(Qpc::USER_INDEX) }
+        user_index(self.get(Qpc::USER_INDEX), 0, shared)
+    }
+
+    /// Returns the number that completions of receives carry for this queue pair.
+    pub(in crate::engine) fn recv_user_index(&self, shared: &QpResources) -> u32 {
+        let srqn = if self.get(Qpc::RQ_TYPE) == rq_type::SRQ { self.get(Qpc::SRQN_RMPN_XRQN) } else { 0 };
+        user_index(self.get(Qpc::USER_INDEX), srqn, shared)
     }
 
     /// Writes a completion to a completion queue.

@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 use crate::audit::Finding;
 use crate::engine::cq::{Completion, Source};
 use crate::engine::event::EngineEvent;
-use crate::engine::qp::context::{QpContext, vendor};
+use crate::engine::qp::context::{QpContext, user_index, vendor};
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Receive, ReceiveDone, Refusal, Reply, Responder, Stop};
 use crate::packet::{LinkCompletion, Packet, Syndrome};
@@ -153,10 +153,10 @@ impl Responder {
         let (cqn, user_index) = match self.xrc_srq {
             // Receives of a destroyed queue do not complete.
             Some(name) => match step.shared.srqs.find(name) {
-                Some(srq) => (srq.spec.cqn, srq.spec.user_index),
+                Some(srq) => (srq.spec.cqn, user_index(srq.spec.user_index, name.srqn, step.shared)),
                 None => return,
             },
-            None => (qp.get(Qpc::CQN_RCV), qp.user_index(step.shared)),
+            None => (qp.get(Qpc::CQN_RCV), qp.recv_user_index(step.shared)),
         };
         let completion = Completion {
             opcode: if done.error.is_some() { CqeOpcode::RespErr } else { done.opcode },

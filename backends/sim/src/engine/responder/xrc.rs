@@ -24,7 +24,9 @@ impl Responder {
         }
         let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
         let srq = step.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.xrcd == qp.get(Qpc::XRCD));
-        let named = srq.ok_or(Refusal::INVALID)?.name;
+        // A violation of the domain is an access error, as Linux's software device has it (`RESPST_ERR_INVALID_XRCETH`), and as
+        // drivers of other devices report it (`HNS_ROCE_EVENT_TYPE_XRCD_VIOLATION`: `IB_EVENT_QP_ACCESS_ERR`).
+        let named = srq.ok_or(Refusal::ACCESS)?.name;
         // A message ends in the queue where it began, which is gone when another one has its number.
         if self.is_amid_message() && self.xrc_srq != Some(named) {
             return Err(Refusal::INVALID);
