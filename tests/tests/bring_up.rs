@@ -4,14 +4,16 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, Storage, Verbs, storage};
-use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step};
+use bareverbs::{
+    AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, QpInit, QpType, Storage, Verbs, storage,
+};
+use bareverbs_mlx5::{BringUpError, Config, Error, EthernetConfig, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, Layout, SetHcaCapIn, View};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, PageDemand, Profile};
-use bareverbs_tests::{Driver, Node, driver_config, instant, machine, verbs};
+use bareverbs_tests::{CAP, Driver, Node, driver_config, instant, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
     World::new(WorldConfig::default()).add(config).unwrap()
@@ -98,6 +100,26 @@ fn without_pages_with_blue_flame_with_signed_inputs() {
             Err((error, _)) => panic!("{pages:?} {blue_flame} {signed}: {error}"),
         }
         no_findings(&host);
+    }
+}
+
+/// A card whose queues have the real-time clock alone refuses contexts that ask for stamps of the free-running one.
+#[test]
+fn queues_are_created_on_a_card_with_a_real_time_clock() {
+    let world = World::new(WorldConfig::default());
+    for (lid, on_ethernet) in [(1, false), (2, true)] {
+        let config = DeviceConfig { real_time_clock: true, ..DeviceConfig::profile(Profile::Instant, lid) };
+        let mut node = Node::new(world.add(if on_ethernet { config.with_ethernet() } else { config }).unwrap());
+        let (pd, cq) = (node.verbs.alloc_pd().unwrap(), node.verbs.create_cq(16).unwrap());
+        for qp_type in [QpType::Rc, QpType::Ud] {
+            let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+            let created = node.verbs.create_qp(&init).map(drop);
+            assert_eq!(created, Ok(()), "{qp_type:?}, Ethernet: {on_ethernet}");
+        }
+        if on_ethernet {
+            assert_eq!(node.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT), Ok(()));
+        }
+        no_findings(&node.host);
     }
 }
 

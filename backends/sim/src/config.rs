@@ -237,6 +237,9 @@ pub struct DeviceConfig {
     pub command_time: CommandTime,
     /// The `log_max_qp` in force until the driver sets another by SET_HCA_CAP, if that is not the maximum.
     pub initial_log_max_qp: Option<u8>,
+    /// Whether the card is set to its real-time clock (`REAL_TIME_CLOCK_ENABLE` of its configuration, ConnectX-6 Dx and later). Queues
+    /// whose context asks for stamps of the free-running clock are then refused.
+    pub real_time_clock: bool,
     /// Maximum numbers and sizes of objects.
     pub limits: Limits,
     /// Bytes of this process that the device may take, at least 32 MiB. A command that needs more gets NO_RESOURCES.
@@ -292,6 +295,7 @@ impl DeviceConfig {
             mtu_while_down: true,
             command_time: CommandTime::default(),
             initial_log_max_qp: None,
+            real_time_clock: false,
             limits: Limits::default(),
             memory_limit: DEFAULT_MEMORY_LIMIT,
         }

@@ -545,3 +545,14 @@ crate::codes! {
         NotRequired = 2 "NOT_REQUIRED",
     }
 }
+
+/// Values of [`Qpc::TS_FORMAT`](crate::Qpc::TS_FORMAT), `Sqc` and `Rqc` (`mlx5_ifc.h`: `MLX5_TIMESTAMP_FORMAT_…`). A device that has others
+/// than the first says so by [`CmdHcaCap::SQ_TS_FORMAT`], [`CmdHcaCap::RQ_TS_FORMAT`] and [`RoceCap::QP_TS_FORMAT`].
+pub mod ts_format {
+    /// Of the free-running clock.
+    pub const FREE_RUNNING: u32 = 0;
+    /// Of the clock that the device's queues have.
+    pub const DEFAULT: u32 = 1;
+    /// Of the real-time clock.
+    pub const REAL_TIME: u32 = 2;
+}

@@ -80,6 +80,10 @@ pub(crate) struct Capabilities {
     pub(crate) user_index: bool,
     /// 8-byte atomics in the host's byte order.
     pub(crate) atomics: bool,
+    /// The queues have a real-time clock, and want their contexts to name the clock that they have.
+    pub(crate) qp_clock: bool,
+    pub(crate) sq_clock: bool,
+    pub(crate) rq_clock: bool,
     pub(crate) windows: bool,
     /// Extended reliable connections, with completions that say of which shared receive queue they are.
     pub(crate) xrc: bool,
@@ -144,6 +148,9 @@ impl Capabilities {
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
             user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
             atomics,
+            qp_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            sq_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            rq_clock: view.is_set(CmdHcaCap::RQ_TS_FORMAT),
             windows: view.is_set(CmdHcaCap::IMAICL),
             xrc: view.is_set(CmdHcaCap::XRC),
             relaxed_write: view.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
@@ -318,6 +325,8 @@ impl Capabilities {
                 // Paths name an entry by eight bits.
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
                 (caps.ethernet, caps.pkeys) = (true, 1);
+                // Linux's `mlx5_get_qp_default_ts` asks the same two.
+                caps.qp_clock = roce.is_set(RoceCap::QP_TS_FORMAT);
             }
             port_type => return Err(Error::PortType { port_type: port_type as u8 }.pack()),
         }

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
     DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination,
     FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState, Rqc,
     SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg, WqeInlineCap,
-    cmd, flow_action,
+    cmd, flow_action, ts_format,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
@@ -208,6 +208,7 @@ impl<P: Platform> Driver<P> {
             .set(Sqc::MIN_WQE_INLINE_MODE, mode.code())
             .set(Sqc::USER_INDEX, NO_USER_INDEX)
             .set(Sqc::CQN, cqn)
+            .set(Sqc::TS_FORMAT, if self.caps.sq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING })
             .set(Sqc::TIS_LST_SZ, 1)
             .set(Sqc::TIS_NUM_0, tis);
         self.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
@@ -223,6 +224,7 @@ impl<P: Platform> Driver<P> {
         let mut view = input.view_mut();
         let mut context = view.sub(CreateRqIn::CTX);
         context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
+        context.set(Rqc::TS_FORMAT, if self.caps.rq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING });
         self.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
         let made = self.commands.create::<cmd::CreateRq>(input.view(), memory);
         self.keep_or_free(made, memory)

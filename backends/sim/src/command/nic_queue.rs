@@ -8,6 +8,7 @@ use bareverbs_mlx5_spec::{
     Rqtc, RxHashFieldSelect, Sqc, TIR_DIRECT, TIR_INDIRECT, Tirc, Tisc, View, ViewMut, modify_rq,
 };
 
+use super::qp::check_time_stamps;
 use super::queue_buffer;
 use super::refusal::{Outcome, Refusal};
 use super::user_context::owner_of;
@@ -173,6 +174,7 @@ pub(super) fn create_rq(
 ) -> Outcome {
     check_ethernet(firmware)?;
     let context = input.sub(CreateRqIn::CTX);
+    check_time_stamps(firmware, context.get(Rqc::TS_FORMAT))?;
     if context.is_set(Rqc::MEM_RQ_TYPE) || context.is_set(Rqc::HAIRPIN) || context.is_set(Rqc::SCATTER_FCS) {
         return Err(Refusal::new(CmdStatus::BadParam, "a pool, a hairpin or check sequences, which are not offered"));
     }
@@ -248,6 +250,7 @@ pub(super) fn create_sq(
         return Err(Refusal::new(CmdStatus::BadOp, "a user context without the right to send raw frames"));
     }
     let context = input.sub(CreateSqIn::CTX);
+    check_time_stamps(firmware, context.get(Sqc::TS_FORMAT))?;
     if context.is_set(Sqc::HAIRPIN) || context.is_set(Sqc::NON_WIRE) || context.is_set(Sqc::CD_MASTER) {
         return Err(Refusal::new(CmdStatus::BadParam, "a hairpin or a queue without a wire, which are not offered"));
     }

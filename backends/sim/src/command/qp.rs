@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{
     Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdOpcode, CmdStatus, Command, CreateQpIn, CreateQpOut, DestroyQpIn,
     DestroyQpOut, DetachFromMcgIn, DetachFromMcgOut, Layout, Qp2errIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View,
-    ViewMut, opt_param,
+    ViewMut, opt_param, ts_format,
 };
 
 use super::queue_buffer;
@@ -28,6 +28,15 @@ fn check_source(context: View<'_, Qpc>) -> Outcome {
     Ok(())
 }
 
+/// Refuses time stamps of a clock that the queues of the device do not have.
+pub(super) fn check_time_stamps(firmware: &Firmware, format: u32) -> Outcome {
+    let has_real_time = firmware.caps.general(CmdHcaCap::SQ_TS_FORMAT) != 0;
+    if has_real_time == (format == ts_format::FREE_RUNNING) {
+        return Err(Refusal::new(CmdStatus::BadParam, "time stamps of a clock that the queues do not have"));
+    }
+    Ok(())
+}
+
 /// CREATE_QP.
 pub(super) fn create_qp(
     firmware: &mut Firmware,
@@ -42,6 +51,7 @@ pub(super) fn create_qp(
         return Err(Refusal::new(CmdStatus::BadParam, "not for a user context"));
     }
     check_source(context)?;
+    check_time_stamps(firmware, context.get(Qpc::TS_FORMAT))?;
     if input.is_set(CreateQpIn::INPUT_QPN) {
         return Err(Refusal::new(CmdStatus::BadParam, "a chosen number is not supported"));
     }

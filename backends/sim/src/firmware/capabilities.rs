@@ -153,6 +153,8 @@ impl Capabilities {
                 .set(CmdHcaCap::UCTX_CAP, if config.devx { uctx_cap::RAW_TX } else { 0 })
                 .set(CmdHcaCap::DEVICE_FREQUENCY_MHZ, TIMER_KHZ / 1000)
                 .set(CmdHcaCap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ)
+                .set(CmdHcaCap::SQ_TS_FORMAT, config.real_time_clock.into())
+                .set(CmdHcaCap::RQ_TS_FORMAT, config.real_time_clock.into())
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());
             if is_ethernet {
                 cap.set(CmdHcaCap::ROCE, 1)
@@ -199,7 +201,8 @@ impl Capabilities {
         });
         let roce = is_ethernet.then(|| {
             Pair::new::<RoceCap>(|cap| {
-                cap.set(RoceCap::L3_TYPE, 1 << 1 << roce_l3_type::IPV4 | 1 << 1 << roce_l3_type::IPV6)
+                cap.set(RoceCap::QP_TS_FORMAT, config.real_time_clock.into())
+                    .set(RoceCap::L3_TYPE, 1 << 1 << roce_l3_type::IPV4 | 1 << 1 << roce_l3_type::IPV6)
                     .set(RoceCap::ROCE_VERSION, 1 << ROCE_VERSION_2)
                     .set(RoceCap::R_ROCE_DEST_UDP_PORT, UdpHeader::ROCE_V2)
                     .set(RoceCap::R_ROCE_MIN_SRC_UDP_PORT, FIRST_SOURCE_PORT.into())
