@@ -30,7 +30,7 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
 impl<P: Platform> Driver<P> {
     /// Serves page requests, then returns the next asynchronous event for the caller. After as many events as the queue has
     /// entries it returns none once, so that a loop over the events ends, and arms the queue for those that came meanwhile.
-    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
+    pub(crate) fn poll_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
         // Before a lost device is refused: this event may be the one that says so.
         if let Some(event) = self.eqs.after_overflow.as_mut().and_then(Option::take) {
             return Ok(Some(event));
@@ -144,14 +144,14 @@ mod tests {
                 }
             }
             for _ in 0..before {
-                assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::PortDown(1))));
+                assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::PortDown(1))));
             }
             if before == 63 {
-                assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::Overflow)));
+                assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::Overflow)));
             }
-            assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::DeviceFatal(7, 0x1234))), "after {before}");
+            assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::DeviceFatal(7, 0x1234))), "after {before}");
             let reason = Error::DeviceFatal { syndrome: 7 }.pack();
-            assert_eq!((driver.next_event(), driver.commands.check_alive()), (Err(reason), Err(reason)), "after {before}");
+            assert_eq!((driver.poll_event(), driver.commands.check_alive()), (Err(reason), Err(reason)), "after {before}");
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
                 entry[63] = (written / 64 % 2) as u8;
                 shared.borrow_mut().memory[at..at + EQE].copy_from_slice(&entry);
                 written += 1;
-                let Some(event) = driver.next_event().unwrap() else { break };
+                let Some(event) = driver.poll_event().unwrap() else { break };
                 seen.push(event);
                 assert!(seen.len() <= 66, "turn {turn}");
             }
