@@ -134,15 +134,10 @@ impl Capabilities {
             log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
             log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
             log_max_srq_sz: log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15),
-            // The step that was negotiated is no capability.
-            pools: false,
             log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
-            ethernet: false,
             ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
-            // The port says so (`port_context`).
-            grh_required: false,
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
@@ -157,6 +152,8 @@ impl Capabilities {
             relaxed_read: view.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
             page_requests: !view.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
             blue_flame: view.is_set(CmdHcaCap::BF).then(|| view.get(CmdHcaCap::LOG_BF_REG_SIZE)),
+            // What is no capability, or of another page.
+            ..Self::default()
         }
     }
 }
@@ -177,7 +174,6 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Queries a capability page.
     fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
@@ -226,7 +222,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Sets 8-byte atomics to the host's byte order, if the device has atomics and supports that.
-    // Not inlined: the pages are on the stack only here.
+    // Not inlined: the page is on the stack only here.
     #[inline(never)]
     pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), PackedError> {
         let mut page = [0; size_of::<Page>()];
@@ -234,34 +230,37 @@ impl<P: Platform> CommandInterface<P> {
         if !view(&page).is_set(CmdHcaCap::ATOMIC) {
             return Ok(());
         }
-        self.query_page(CapabilityType::Atomic, Values::Maximum, &mut page)?;
-        if !view(&page).is_set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1) {
-            return Ok(());
-        }
-        self.query_page(CapabilityType::Atomic, Values::Current, &mut page)?;
-        ViewMut::<CmdIn>::of(&mut page)
-            .sub(capabilities())
-            .set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
-        self.set_page(CapabilityType::Atomic, &mut page)
+        let offered = AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1;
+        let mode = (AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
+        self.set_if_offered(CapabilityType::Atomic, &mut page, offered, mode)
     }
-}
 
-impl<P: Platform> CommandInterface<P> {
     /// Lets the driver choose UDP source ports on an Ethernet port, if the card does not yet and can (Linux `handle_hca_cap_roce`).
-    // Not inlined: the pages are on the stack only here.
+    // Not inlined: the page is on the stack only here.
     #[inline(never)]
     pub(crate) fn set_roce_capabilities(&mut self) -> Result<(), PackedError> {
-        let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::Roce, Values::Maximum, &mut page)?;
-        if !view(&page).is_set(RoceCap::SW_R_ROCE_SRC_UDP_PORT) {
+        let field = RoceCap::SW_R_ROCE_SRC_UDP_PORT;
+        self.set_if_offered(CapabilityType::Roce, &mut [0; size_of::<Page>()], field, (field, 1))
+    }
+
+    /// Sets a field of a capability page to a value, unless it has that or the device does not offer it.
+    fn set_if_offered<L: Layout>(
+        &mut self,
+        kind: CapabilityType,
+        page: &mut Page,
+        offered: Field<L>,
+        (field, value): (Field<L>, u32),
+    ) -> Result<(), PackedError> {
+        self.query_page(kind, Values::Maximum, page)?;
+        if !view(page).is_set(offered) {
             return Ok(());
         }
-        self.query_page(CapabilityType::Roce, Values::Current, &mut page)?;
-        if view(&page).is_set(RoceCap::SW_R_ROCE_SRC_UDP_PORT) {
+        self.query_page(kind, Values::Current, page)?;
+        if view(page).get(field) == value {
             return Ok(());
         }
-        ViewMut::<CmdIn>::of(&mut page).sub(capabilities()).set(RoceCap::SW_R_ROCE_SRC_UDP_PORT, 1);
-        self.set_page(CapabilityType::Roce, &mut page)
+        ViewMut::<CmdIn>::of(page).sub(capabilities()).set(field, value);
+        self.set_page(kind, page)
     }
 }
 

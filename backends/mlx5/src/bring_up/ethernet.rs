@@ -21,70 +21,23 @@ const PACKET_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 /// [`PaosReg::ADMIN_STATUS`] and [`PaosReg::OPER_STATUS`] of a port that is up.
 const UP: u32 = 1;
 
-/// Gigabits a second and lanes for each bit of [`PtysReg::ETH_PROTO_OPER`] (Linux `enum mlx5e_link_mode`).
-const RATES: [(u16, u8); 32] = [
-    (1, 1),
-    (1, 1),
-    (10, 4),
-    (10, 4),
-    (10, 1),
-    (20, 2),
-    (40, 4),
-    (40, 4),
-    (56, 4),
-    (0, 0),
-    (0, 0),
-    (0, 0),
-    (10, 1),
-    (10, 1),
-    (10, 1),
-    (40, 4),
-    (40, 4),
-    (0, 0),
-    (50, 2),
-    (0, 0),
-    (100, 4),
-    (100, 4),
-    (100, 4),
-    (100, 4),
-    (0, 1),
-    (1, 1),
-    (10, 1),
-    (25, 1),
-    (25, 1),
-    (25, 1),
-    (50, 2),
-    (50, 2),
-];
+/// Gigabits a second for each bit of [`PtysReg::ETH_PROTO_OPER`] (Linux `enum mlx5e_link_mode`).
+const GIGABITS: [u16; 32] =
+    [1, 1, 10, 10, 10, 20, 40, 40, 56, 0, 0, 0, 10, 10, 10, 40, 40, 0, 50, 0, 100, 100, 100, 100, 0, 1, 10, 25, 25, 25, 50, 50];
+/// Lanes for each of these bits.
+const LANES: [u8; 32] = [1, 1, 4, 4, 1, 2, 4, 4, 4, 0, 0, 0, 1, 1, 1, 4, 4, 0, 2, 0, 4, 4, 4, 4, 1, 1, 1, 1, 1, 1, 2, 2];
 /// The same for each bit of [`PtysReg::EXT_ETH_PROTO_OPER`] (`enum mlx5e_ext_link_mode`).
-const EXTENDED_RATES: [(u16, u8); 21] = [
-    (0, 1),
-    (1, 1),
-    (0, 0),
-    (5, 1),
-    (10, 1),
-    (40, 4),
-    (25, 1),
-    (50, 2),
-    (50, 1),
-    (100, 4),
-    (100, 2),
-    (100, 1),
-    (200, 4),
-    (200, 2),
-    (200, 1),
-    (400, 8),
-    (400, 4),
-    (400, 2),
-    (0, 0),
-    (800, 8),
-    (800, 4),
-];
+const EXTENDED_GIGABITS: [u16; 21] = [0, 1, 0, 5, 10, 40, 25, 50, 50, 100, 100, 100, 200, 200, 200, 400, 400, 400, 0, 800, 800];
+const EXTENDED_LANES: [u8; 21] = [1, 1, 0, 1, 1, 4, 1, 2, 1, 4, 2, 1, 4, 2, 1, 8, 4, 2, 0, 8, 4];
 
 impl<P: Platform> Driver<P> {
-    /// Queries the context of the port.
     fn nic_context(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<(), PackedError> {
         self.commands.command::<cmd::QueryNicVportContext>(View::zeros(), output.view_mut())
+    }
+
+    /// Reads the register with the MTU of the port.
+    fn read_mtu(&mut self) -> Result<Buffer<PmtuReg>, PackedError> {
+        self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))
     }
 
     /// Queries the GUIDs of the node and of the system that it is part of.
@@ -101,20 +54,17 @@ impl<P: Platform> Driver<P> {
     pub(super) fn enable_ethernet_port(&mut self) -> Result<(), PackedError> {
         let is_physical = !self.config.virtual_function;
         let wanted = u32::from(self.config.ethernet_mtu).saturating_add(FRAME_OVERHEAD);
-        let mut pmtu = Buffer::<PmtuReg>::zeroed();
-        pmtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
-        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut pmtu)?;
-        let mtu = wanted.min(pmtu.view().get(PmtuReg::MAX_MTU));
+        let mtu = wanted.min(self.read_mtu()?.view().get(PmtuReg::MAX_MTU));
         if is_physical {
-            let mut pmtu = Buffer::<PmtuReg>::zeroed();
-            pmtu.view_mut().set(PmtuReg::LOCAL_PORT, 1).set(PmtuReg::ADMIN_MTU, mtu);
-            self.access_layout(REGISTER_WRITE, RegisterId::Pmtu, &mut pmtu)?;
+            self.access_register(REGISTER_WRITE, RegisterId::Pmtu, |register| {
+                register.set(PmtuReg::LOCAL_PORT, 1).set(PmtuReg::ADMIN_MTU, mtu)
+            })?;
         }
         self.set_roce(Some(mtu))?;
         if is_physical {
-            let mut paos = Buffer::<PaosReg>::zeroed();
-            paos.view_mut().set(PaosReg::LOCAL_PORT, 1).set(PaosReg::ADMIN_STATUS, UP).set(PaosReg::ASE, 1);
-            self.access_layout(REGISTER_WRITE, RegisterId::Paos, &mut paos)?;
+            self.access_register(REGISTER_WRITE, RegisterId::Paos, |register| {
+                register.set(PaosReg::LOCAL_PORT, 1).set(PaosReg::ADMIN_STATUS, UP).set(PaosReg::ASE, 1)
+            })?;
         }
         Ok(())
     }
@@ -155,24 +105,19 @@ impl<P: Platform> Driver<P> {
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         let inline = context.get(NicVportContext::MIN_WQE_INLINE_MODE);
-        let mut mtu = Buffer::<PmtuReg>::zeroed();
-        mtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
-        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
-        let mtu = mtu.view().get(PmtuReg::OPER_MTU).saturating_sub(FRAME_OVERHEAD);
+        let mtu = self.read_mtu()?.view().get(PmtuReg::OPER_MTU).saturating_sub(FRAME_OVERHEAD);
         Ok((Mac([a, b, c, d, e, f]), mtu, inline))
     }
 
     /// Queries the state of the port.
     #[inline(never)]
     pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
-        let (mut context, mut state) = (Buffer::zeroed(), Buffer::zeroed());
+        let mut context = Buffer::zeroed();
         self.nic_context(&mut context)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
-        self.commands.command::<cmd::QueryVportState>(View::zeros(), state.view_mut())?;
+        let state = self.commands.query::<cmd::QueryVportState>(|input| input)?;
         let is_up = state.view().get(QueryVportStateOut::STATE) == UP;
-        let mut paos = Buffer::<PaosReg>::zeroed();
-        paos.view_mut().set(PaosReg::LOCAL_PORT, 1);
-        self.access_layout(REGISTER_READ, RegisterId::Paos, &mut paos)?;
+        let paos = self.access_register(REGISTER_READ, RegisterId::Paos, |register| register.set(PaosReg::LOCAL_PORT, 1))?;
         let paos = paos.view();
         let phys_state = if paos.get(PaosReg::OPER_STATUS) == UP {
             PhysState::LinkUp
@@ -181,20 +126,20 @@ impl<P: Platform> Driver<P> {
         } else {
             PhysState::Disabled
         };
-        let mut mtu = Buffer::<PmtuReg>::zeroed();
-        mtu.view_mut().set(PmtuReg::LOCAL_PORT, 1);
-        self.access_layout(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
+        let mtu = self.read_mtu()?;
         let mtu = [PmtuReg::MAX_MTU, PmtuReg::OPER_MTU].map(|field| mtu.view().get(field));
         let [max_mtu, active_mtu] = mtu.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
-        let mut speed = Buffer::<PtysReg>::zeroed();
-        speed.view_mut().set(PtysReg::LOCAL_PORT, 1).set(PtysReg::PROTO_MASK, PTYS_ETHERNET);
-        self.access_layout(REGISTER_READ, RegisterId::Ptys, &mut speed)?;
+        let speed = self.access_register(REGISTER_READ, RegisterId::Ptys, |register| {
+            register.set(PtysReg::LOCAL_PORT, 1).set(PtysReg::PROTO_MASK, PTYS_ETHERNET)
+        })?;
         let speed = speed.view();
         // A card that has extended rates tells no others (Linux `mlx5_port_query_eth_proto`).
         let (gigabits, lanes) = if speed.get(PtysReg::EXT_ETH_PROTO_CAPABILITY) != 0 {
-            pick(&EXTENDED_RATES, speed.get(PtysReg::EXT_ETH_PROTO_OPER))
+            let mode = speed.get(PtysReg::EXT_ETH_PROTO_OPER);
+            (pick(&EXTENDED_GIGABITS, mode), pick(&EXTENDED_LANES, mode))
         } else {
-            pick(&RATES, speed.get(PtysReg::ETH_PROTO_OPER))
+            let mode = speed.get(PtysReg::ETH_PROTO_OPER);
+            (pick(&GIGABITS, mode), pick(&LANES, mode))
         };
         let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         Ok(PortAttr {
@@ -217,9 +162,9 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of the GID table; zeros if it is empty.
     pub(super) fn query_roce_gid(&mut self, index: u16) -> Result<Gid, PackedError> {
         check_entry(index, self.caps.gids)?;
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into());
-        self.commands.command::<cmd::QueryRoceAddress>(input.view(), output.view_mut())?;
+        let output = self
+            .commands
+            .query::<cmd::QueryRoceAddress>(|input| input.set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into()))?;
         let entry = output.view().sub(QueryRoceAddressOut::ROCE_ADDRESS);
         Ok(Gid(entry.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default()))
     }

@@ -7,15 +7,15 @@ use bareverbs::{AddressVector, Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
-    REGISTER_WRITE, RegisterHostEndianness, RegisterId, Sub, View, ViewMut, cmd,
+    REGISTER_WRITE, RegisterHostEndianness, RegisterId, ViewMut, cmd,
 };
 
 use super::caps::PORT;
 use super::port_encoding::{mtu_of, pick, state_of};
+use crate::command::Fill;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 
-/// Bytes of the header of ACCESS_REG.
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
 /// Bytes of the longest register that the driver reads or writes.
 const MAX_REGISTER: usize = PtysReg::SIZE;
@@ -57,47 +57,45 @@ impl<P: Platform> Driver<P> {
         if self.caps.grh_required && path.grh.is_none() { Err(Error::GrhRequired.pack()) } else { Ok(()) }
     }
 
-    /// Executes ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The output replaces them.
-    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), PackedError> {
-        let mut input = [0; REGISTER_HEADER + MAX_REGISTER];
-        for (to, from) in input.iter_mut().zip(message.iter()) {
-            *to = *from;
-        }
-        let mut view = ViewMut::<AccessRegisterIn>::of(&mut input);
-        view.set(AccessRegisterIn::OP_MOD, mode).set(AccessRegisterIn::REGISTER_ID, id.code());
-        let (head, len) = (input.get(..message.len()).unwrap_or_default(), message.len());
-        self.commands.execute(CmdOpcode::AccessReg, head, message, len)
-    }
-
-    /// Reads or writes a register of this layout. What it was given is replaced by what the card says.
-    pub(super) fn access_layout<R: Layout>(
+    /// Reads or writes a register (ACCESS_REG) of which `fill` sets fields, and returns what the card says of it.
+    #[inline(always)]
+    pub(super) fn access_register<R: Layout>(
         &mut self,
         mode: u32,
         id: RegisterId,
-        register: &mut Buffer<R>,
-    ) -> Result<(), PackedError> {
-        self.access_bytes(mode, id, register.view_mut().as_bytes_mut())
+        fill: impl Fill<R>,
+    ) -> Result<Buffer<R>, PackedError> {
+        let mut register = Buffer::zeroed();
+        fill(&mut register.view_mut());
+        self.access_bytes(mode, id, register.as_bytes_mut())?;
+        Ok(register)
     }
 
     fn access_bytes(&mut self, mode: u32, id: RegisterId, bytes: &mut [u8]) -> Result<(), PackedError> {
-        let mut message = [0; REGISTER_HEADER + MAX_REGISTER];
-        for (to, from) in message.iter_mut().skip(REGISTER_HEADER).zip(bytes.iter()) {
+        let mut input = [0; REGISTER_HEADER + MAX_REGISTER];
+        ViewMut::<AccessRegisterIn>::of(&mut input)
+            .set(AccessRegisterIn::OP_MOD, mode)
+            .set(AccessRegisterIn::REGISTER_ID, id.code());
+        for (to, from) in input.iter_mut().skip(REGISTER_HEADER).zip(bytes.iter()) {
             *to = *from;
         }
-        let used = message.get_mut(..REGISTER_HEADER.saturating_add(bytes.len())).unwrap_or_default();
-        self.access_register(mode, id, used)?;
-        for (to, from) in bytes.iter_mut().zip(message.iter().skip(REGISTER_HEADER)) {
+        let len = REGISTER_HEADER.saturating_add(bytes.len());
+        let mut output = [0; REGISTER_HEADER + MAX_REGISTER];
+        let (head, answer) = (input.get(..len).unwrap_or_default(), output.get_mut(..len).unwrap_or_default());
+        self.commands.execute(CmdOpcode::AccessReg, head, answer, len)?;
+        for (to, from) in bytes.iter_mut().zip(output.iter().skip(REGISTER_HEADER)) {
             *to = *from;
         }
         Ok(())
     }
 
     /// Sets the host's byte order in the firmware.
+    #[inline(never)]
     pub(crate) fn set_host_endianness(&mut self) -> Result<(), PackedError> {
-        let mut message = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
-        let big_endian = u32::from(cfg!(target_endian = "big"));
-        ViewMut::of(&mut message).sub(register()).set(RegisterHostEndianness::HE, big_endian);
-        self.access_register(REGISTER_WRITE, RegisterId::HostEndianness, &mut message)
+        self.access_register(REGISTER_WRITE, RegisterId::HostEndianness, |register| {
+            register.set(RegisterHostEndianness::HE, u32::from(cfg!(target_endian = "big")))
+        })
+        .map(|_| ())
     }
 
     /// Queries the state of a port.
@@ -112,15 +110,12 @@ impl<P: Platform> Driver<P> {
         let mut context = Buffer::zeroed();
         self.port_context(&mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
-        let mut mtu = [0; REGISTER_HEADER + PmtuReg::SIZE];
-        ViewMut::of(&mut mtu).sub(register()).set(PmtuReg::LOCAL_PORT, u32::from(port));
-        self.access_register(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
-        let mtu = View::of(&mtu).sub(register());
-        let mut speed = [0; REGISTER_HEADER + PtysReg::SIZE];
-        let mut view = ViewMut::of(&mut speed);
-        view.sub(register()).set(PtysReg::LOCAL_PORT, u32::from(port)).set(PtysReg::PROTO_MASK, PROTO_IB);
-        self.access_register(REGISTER_READ, RegisterId::Ptys, &mut speed)?;
-        let speed = View::of(&speed).sub(register());
+        let port = u32::from(port);
+        let mtu = self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, port))?;
+        let speed = self.access_register(REGISTER_READ, RegisterId::Ptys, |register| {
+            register.set(PtysReg::LOCAL_PORT, port).set(PtysReg::PROTO_MASK, PROTO_IB)
+        })?;
+        let (mtu, speed) = (mtu.view(), speed.view());
         let lanes = pick(&LANES, speed.get(PtysReg::IB_LINK_WIDTH_OPER));
         let lane = pick(&LANE_MBPS, speed.get(PtysReg::IB_PROTO_OPER));
         Ok(PortAttr {
@@ -185,9 +180,4 @@ pub(super) fn check_port(port: u8) -> Result<(), PackedError> {
 /// Checks that a table of `count` entries has entry `index`.
 pub(super) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
     if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
-}
-
-/// Returns the register behind the header of ACCESS_REG.
-const fn register<L>() -> Sub<AccessRegisterIn, L> {
-    AccessRegisterIn::REGISTER_DATA.as_sub()
 }

@@ -141,7 +141,6 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// Returns the attribute of an answer.
 fn attribute<L: Layout>(answer: &Answer) -> View<'_, L> {
     const PACKET: Sub<MadIfcOut, Smp> = MadIfcOut::RESPONSE_MAD_PACKET.as_sub();
     answer.view().sub(PACKET.sub(Smp::DATA.as_sub::<L>()))

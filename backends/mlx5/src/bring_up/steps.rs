@@ -5,8 +5,8 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut,
-    SetIssiIn, View, cmd, query_pages,
+    CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn,
+    View, cmd, query_pages,
 };
 
 use crate::command::CommandInterface;
@@ -294,8 +294,7 @@ impl<P: Platform> Driver<P> {
 
     #[inline(never)]
     fn query_adapter(&mut self) -> Result<(), PackedError> {
-        let mut output = Buffer::zeroed();
-        self.commands.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
+        let output = self.commands.query::<cmd::QueryAdapter>(|input| input)?;
         let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
         self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
         Ok(())
@@ -418,17 +417,14 @@ impl<P: Platform> CommandInterface<P> {
     /// Negotiates the ISSI and returns it: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.
     #[inline(never)]
     fn negotiate_issi(&mut self) -> Result<u32, PackedError> {
-        let mut output = Buffer::zeroed();
-        match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
+        let output = match self.query::<cmd::QueryIssi>(|input| input) {
             Err(error) if error.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(0),
             other => other?,
-        }
+        };
         let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);
         log_event!(debug, "interface steps offered: {:x}", supported);
         if supported & 1 << 1 != 0 {
-            let mut input = Buffer::zeroed();
-            input.view_mut().set(SetIssiIn::CURRENT_ISSI, 1);
-            self.command_without_output::<cmd::SetIssi>(input.view())?;
+            self.perform::<cmd::SetIssi>(|input| input.set(SetIssiIn::CURRENT_ISSI, 1))?;
             return Ok(1);
         }
         if supported & 1 != 0 || supported == 0 { Ok(0) } else { Err(Error::Issi { supported }.pack()) }

@@ -56,7 +56,6 @@ impl<P: Platform> CommandInterface<P> {
         self.machine.registers.read32(at).map_or(u32::MAX, u32::from_be)
     }
 
-    /// Returns a field of the initialization segment.
     pub(crate) fn segment(&self, field: Field<InitialSeg>) -> u32 {
         field.take(self.register(field.dword()))
     }

@@ -7,7 +7,6 @@ use crate::dma::arena::{Arena, PAGE, PageUse};
 
 /// Bytes from block to block: a block lies at a multiple of 1024.
 const STRIDE: usize = 1024;
-/// Blocks in a page.
 const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
 
 /// A chain of mailbox blocks, in the pages with one use from the lowest to the highest.

@@ -17,7 +17,9 @@ mod queue_address;
 use core::time::Duration;
 
 use bareverbs::{Clock, DmaFence, DmaMemory, Instant, Machine, Platform, Registers};
-use bareverbs_mlx5_spec::{CMD_INLINE, CmdIn, CmdOpcode, CmdOut, Command, InitialSeg, Layout, View, ViewMut};
+use bareverbs_mlx5_spec::{
+    Buffer, CMD_INLINE, CmdIn, CmdOpcode, CmdOut, CmdQueueEntry, Command, InitialSeg, Layout, PCI_CMD_XPORT, View, ViewMut,
+};
 
 use crate::config::Config;
 use crate::dma::arena::{Arena, PageRange, PageUse};
@@ -28,7 +30,7 @@ use crate::statistics::Statistics;
 use held_pages::HeldPages;
 use mailbox::MailboxChain;
 use name::CmdName;
-use queue::{CommandQueue, Post};
+use queue::CommandQueue;
 use queue_address::QueueAddress;
 
 pub(crate) use queue::CommandClass;
@@ -53,6 +55,11 @@ pub(crate) struct Call<'a> {
     /// Bytes of the whole output.
     pub(crate) output_len: usize,
 }
+
+/// Sets fields of a structure.
+pub(crate) trait Fill<L>: for<'a, 'b> FnOnce(&'a mut ViewMut<'b, L>) -> &'a mut ViewMut<'b, L> {}
+
+impl<L, F: for<'a, 'b> FnOnce(&'a mut ViewMut<'b, L>) -> &'a mut ViewMut<'b, L>> Fill<L> for F {}
 
 /// Event queues that a command in progress serves.
 pub(crate) struct ServedEqs<P: Platform> {
@@ -203,10 +210,21 @@ impl<P: Platform> CommandInterface<P> {
             }
         })?;
         output.write(memory, arena, token, &mut |_| [0; 8])?;
-        let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
-        let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
+        let mut entry = Buffer::zeroed();
         let (input_addr, output_addr) = (input.addr(arena), output.addr(arena));
-        queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
+        entry
+            .view_mut()
+            .set(CmdQueueEntry::TYPE, PCI_CMD_XPORT)
+            .set(CmdQueueEntry::INPUT_LENGTH, u32::try_from(call.input_len).unwrap_or(u32::MAX))
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_63_32, (input_addr >> 32) as u32)
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_31_9, input_addr as u32 >> 9)
+            .set_bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA, &inline)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_63_32, (output_addr >> 32) as u32)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_31_9, output_addr as u32 >> 9)
+            .set(CmdQueueEntry::OUTPUT_LENGTH, u32::try_from(call.output_len).unwrap_or(u32::MAX))
+            .set(CmdQueueEntry::TOKEN, u32::from(token))
+            .set(CmdQueueEntry::OWNERSHIP, 1);
+        queue.write(memory, slot, entry)?;
         stats.commands = stats.commands.wrapping_add(1);
         // Not before: what the caller's list does until here is of no concern to the device, also if it unwinds.
         *self.unanswered(class) = Some(call.opcode.code() as u16);
@@ -314,6 +332,23 @@ impl<P: Platform> CommandInterface<P> {
     #[inline(always)]
     pub(crate) fn command_without_output<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), PackedError> {
         self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
+    }
+
+    /// Executes command `C`, of whose input `fill` sets fields, and returns its output.
+    #[inline(always)]
+    pub(crate) fn query<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<Buffer<C::Out>, PackedError> {
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        fill(&mut input.view_mut());
+        self.command::<C>(input.view(), output.view_mut())?;
+        Ok(output)
+    }
+
+    /// Executes command `C`, of whose input `fill` sets fields, and of whose output only the status matters.
+    #[inline(always)]
+    pub(crate) fn perform<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<(), PackedError> {
+        let mut input = Buffer::zeroed();
+        fill(&mut input.view_mut());
+        self.command_without_output::<C>(input.view())
     }
 
     /// Executes a command that neither creates nor destroys an object. Its whole output has `output_len` bytes.

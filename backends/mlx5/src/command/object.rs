@@ -22,7 +22,10 @@ use crate::error::PackedError;
 const SHORT: usize = 16;
 
 /// A command that creates an object.
-pub(crate) trait Creates: Command {}
+pub(crate) trait Creates: Command {
+    /// That which destroys it.
+    type Destroy: Command;
+}
 
 /// A command that destroys an object.
 pub(crate) trait Destroys: Command {}
@@ -34,7 +37,9 @@ const fn is_number<L>(field: Field<L>) -> bool {
 
 macro_rules! creates {
     ($($create:ident $made:ident::$new:ident, $destroy:ident $input:ident::$number:ident;)+) => {$(
-        impl Creates for cmd::$create {}
+        impl Creates for cmd::$create {
+            type Destroy = cmd::$destroy;
+        }
         impl Destroys for cmd::$destroy {}
 
         const _: () = {
@@ -67,23 +72,22 @@ creates! {
     CreateTir CreateTirOut::TIRN, DestroyTir DestroyTirIn::TIRN;
 }
 
-/// Declares commands that create what a command with a longer input destroys.
+/// Declares commands that create a part of a flow table, which a command with a longer input destroys.
 #[cfg(feature = "ethernet")]
-macro_rules! creates_in_a_table {
-    ($($create:ident $made:ident::$new:ident;)+) => {$(
-        impl Creates for cmd::$create {}
+macro_rules! creates_of_a_table {
+    ($($create:ident $made:ident::$new:ident, $destroy:ident;)+) => {$(
+        impl Creates for cmd::$create {
+            type Destroy = cmd::$destroy;
+        }
 
-        const _: () = {
-            assert!(is_number::<<cmd::$create as Command>::Out>($made::$new), "the number of a new object");
-            assert!($made::SIZE == SHORT);
-        };
+        const _: () = assert!(is_number::<<cmd::$create as Command>::Out>($made::$new) && $made::SIZE == SHORT);
     )+};
 }
 
 #[cfg(feature = "ethernet")]
-creates_in_a_table! {
-    CreateFlowTable CreateFlowTableOut::TABLE_ID;
-    CreateFlowGroup CreateFlowGroupOut::GROUP_ID;
+creates_of_a_table! {
+    CreateFlowTable CreateFlowTableOut::TABLE_ID, DestroyFlowTable;
+    CreateFlowGroup CreateFlowGroupOut::GROUP_ID, DestroyFlowGroup;
 }
 
 /// Returns the input of a command that destroys an object.
@@ -144,6 +148,17 @@ impl<P: Platform> CommandInterface<P> {
         self.create_in(C::OPCODE, input.as_bytes(), memory)
     }
 
+    /// Executes command `C`, whose input ends with the pages of `memory`, and of whose output only the status matters.
+    #[inline(always)]
+    pub(crate) fn command_with_pages<C: Command>(
+        &mut self,
+        input: View<'_, C::In>,
+        memory: ObjectMemory,
+    ) -> Result<(), PackedError> {
+        const { assert!(C::Out::SIZE == SHORT) };
+        self.create_in(C::OPCODE, input.as_bytes(), memory).map(|_| ())
+    }
+
     fn create_in(&mut self, opcode: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, PackedError> {
         let start = self.arena.addr(memory.at());
         let entry = &mut |page| start.wrapping_add((page * PAGE) as u64);
@@ -188,7 +203,8 @@ impl<P: Platform> CommandInterface<P> {
         self.destroy_object(C::OPCODE, number, memory)
     }
 
-    fn destroy_object(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
+    /// The same by the opcode of a command that [`Destroys`].
+    pub(crate) fn destroy_object(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
         self.execute(opcode, &naming(number), &mut [], SHORT)?;
         self.free_memory(memory);
         Ok(())

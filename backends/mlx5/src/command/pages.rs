@@ -17,7 +17,6 @@ use crate::log::log_event;
 
 /// Pages of one MANAGE_PAGES command: the list fits in the preallocated mailboxes for pages.
 const PAGES_PER_COMMAND: usize = 120;
-/// Bytes of the output of a MANAGE_PAGES command that reclaims pages.
 const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
 /// Maximum number of page requests that one call serves.
 const REQUESTS: usize = 16;
@@ -208,9 +207,7 @@ impl<P: Platform> CommandInterface<P> {
     ///
     /// With a negative number, as a ConnectX-7 has answered, the firmware wants none: it could return pages, and does so at the teardown.
     pub(crate) fn give_startup_pages(&mut self, when: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryPagesIn::OP_MOD, when);
-        self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
+        let output = self.query::<cmd::QueryPages>(|input| input.set(QueryPagesIn::OP_MOD, when))?;
         let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES) as i32);
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);

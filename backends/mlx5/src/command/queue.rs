@@ -1,7 +1,7 @@
 //! The command queue: slots, tokens, entries.
 
 use bareverbs::{DmaMemory, OutOfRange};
-use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
+use bareverbs_mlx5_spec::{Buffer, CMD_INLINE, CmdQueueEntry};
 
 use super::mailbox::xor_of;
 use crate::dma::arena::PageUse;
@@ -19,7 +19,6 @@ pub(crate) enum CommandClass {
 }
 
 impl CommandClass {
-    /// Returns the use of the pages with its mailboxes.
     pub(super) const fn mailboxes(self) -> PageUse {
         match self {
             Self::Regular => PageUse::Mailboxes,
@@ -71,23 +70,16 @@ impl CommandQueue {
         self.at + ((slot as usize) << self.log_stride)
     }
 
-    /// Writes the entry of a command, signed and owned by the device.
-    pub(crate) fn fill(&self, memory: &mut impl DmaMemory, slot: u32, post: &Post) -> Result<(), OutOfRange> {
-        let mut entry = [0; CMD_ENTRY];
-        ViewMut::<CmdQueueEntry>::of(&mut entry)
-            .set(CmdQueueEntry::TYPE, PCI_CMD_XPORT)
-            .set(CmdQueueEntry::INPUT_LENGTH, post.input_len)
-            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_63_32, (post.input_addr >> 32) as u32)
-            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_31_9, post.input_addr as u32 >> 9)
-            .set_bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA, &post.inline)
-            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_63_32, (post.output_addr >> 32) as u32)
-            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_31_9, post.output_addr as u32 >> 9)
-            .set(CmdQueueEntry::OUTPUT_LENGTH, post.output_len)
-            .set(CmdQueueEntry::TOKEN, u32::from(post.token))
-            .set(CmdQueueEntry::OWNERSHIP, 1);
-        let sum = !xor_of(&entry);
-        ViewMut::<CmdQueueEntry>::of(&mut entry).set(CmdQueueEntry::SIGNATURE, u32::from(sum));
-        memory.write(self.entry(slot), &entry)
+    /// Signs the entry of a command and writes it.
+    pub(crate) fn write(
+        &self,
+        memory: &mut impl DmaMemory,
+        slot: u32,
+        mut entry: Buffer<CmdQueueEntry>,
+    ) -> Result<(), OutOfRange> {
+        let sum = !xor_of(entry.as_bytes());
+        entry.view_mut().set(CmdQueueEntry::SIGNATURE, u32::from(sum));
+        memory.write(self.entry(slot), entry.as_bytes())
     }
 
     /// Returns the delivery status and owner bit of a slot.
@@ -101,20 +93,4 @@ impl CommandQueue {
         memory.read(self.entry(slot) + CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA.offset(), &mut bytes)?;
         Ok(bytes)
     }
-}
-
-/// Contents of a command queue entry.
-pub(crate) struct Post {
-    /// First bytes of the input, opcode included.
-    pub(crate) inline: [u8; CMD_INLINE],
-    /// Bytes of the whole input.
-    pub(crate) input_len: u32,
-    /// Device address of the rest of the input, 0 for none.
-    pub(crate) input_addr: u64,
-    /// Bytes of the whole output.
-    pub(crate) output_len: u32,
-    /// Device address of the rest of the output, 0 for none.
-    pub(crate) output_addr: u64,
-    /// Token of entry and blocks.
-    pub(crate) token: u8,
 }

@@ -7,7 +7,6 @@ use heapless::Vec;
 
 use crate::error::{Error, PackedError};
 
-/// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes from doorbell record to doorbell record: a cache line each, so that queues on different cores do not share one.
 pub(crate) const RECORD: usize = 64;
@@ -42,7 +41,6 @@ impl PageRange {
         self.first as usize * PAGE
     }
 
-    /// Returns the number of pages.
     pub(crate) const fn pages(self) -> u32 {
         self.pages.get()
     }
@@ -109,7 +107,6 @@ impl Arena {
         Ok(range)
     }
 
-    /// Frees a range.
     pub(crate) fn free(&mut self, range: PageRange) {
         self.mark(range, PageUse::Free);
     }
@@ -185,7 +182,6 @@ impl Arena {
         }
     }
 
-    /// Returns the number of free pages.
     pub(crate) const fn free_pages(&self) -> u32 {
         self.free
     }
@@ -195,7 +191,6 @@ impl Arena {
         (self.uses.len() as u32).saturating_sub(self.free)
     }
 
-    /// Returns the number of pages with that use.
     pub(crate) fn count(&self, what: PageUse) -> u32 {
         self.uses.iter().filter(|page| **page == what).count() as u32
     }

@@ -17,7 +17,7 @@ pub(crate) struct Uar {
     /// Bytes of half a BlueFlame register, 0 without BlueFlame.
     half: usize,
     /// Whether the page is mapped write-combining, so that writes to it must be flushed.
-    combining: bool,
+    pub(crate) combining: bool,
 }
 
 impl Uar {
@@ -26,7 +26,6 @@ impl Uar {
         Self { page: Some(page), half, combining }
     }
 
-    /// Returns the page number.
     pub(crate) const fn page(&self) -> Option<u32> {
         self.page
     }
@@ -34,11 +33,6 @@ impl Uar {
     /// Returns the byte offset of the page in the BAR.
     pub(crate) fn base(&self) -> Result<usize, PackedError> {
         Ok(self.page.ok_or(Error::NotInitialized.pack())? as usize * UAR_PAGE)
-    }
-
-    /// Returns whether writes to the page must be flushed.
-    pub(crate) const fn is_combining(&self) -> bool {
-        self.combining
     }
 
     /// Returns the doorbell for another send queue.
@@ -57,24 +51,14 @@ impl Uar {
 pub(crate) struct SendDoorbell<D> {
     register: D,
     /// Words of half a BlueFlame register, 0 without BlueFlame.
-    words: usize,
+    pub(crate) words: usize,
     /// The half to write next: its first word.
     at: Cell<usize>,
-    combining: bool,
+    /// Whether writes must be flushed.
+    pub(crate) combining: bool,
 }
 
 impl<D: Doorbell> SendDoorbell<D> {
-    /// Returns the number of words of a BlueFlame copy, 0 without BlueFlame.
-    pub(crate) const fn words(&self) -> usize {
-        self.words
-    }
-
-    /// Returns whether writes must be flushed.
-    #[inline(always)]
-    pub(crate) const fn is_combining(&self) -> bool {
-        self.combining
-    }
-
     /// Rings the doorbell without BlueFlame. `control` is the first word of the last request, as stored in memory.
     #[inline(always)]
     pub(crate) fn ring(&self, control: u64) {

@@ -62,7 +62,6 @@ impl PackedError {
         (self.head.get() as u8).wrapping_sub(1)
     }
 
-    /// Returns a fact.
     #[inline(always)]
     pub(super) fn fact<T: Fact>(self, place: Place) -> T {
         T::of(match place.in_head() {

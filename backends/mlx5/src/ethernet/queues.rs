@@ -73,7 +73,6 @@ pub(crate) struct FrameCq {
     pub(crate) consumer: u32,
 }
 
-/// An entry of a completion queue.
 struct Entry([u64; CQE / 8]);
 
 impl Entry {
@@ -107,7 +106,6 @@ impl FrameCq {
     }
 }
 
-/// The send queue.
 pub(crate) struct SendQueue<P: Platform> {
     pub(crate) number: u32,
     pub(crate) doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
@@ -128,7 +126,6 @@ pub(crate) struct SendQueue<P: Platform> {
     pub(crate) done: u32,
 }
 
-/// The receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     pub(crate) cq: FrameCq,
@@ -197,7 +194,6 @@ impl<P: Platform> FrameInterface<P> {
         self.send.posted.wrapping_sub(self.send.done) < self.send.frames
     }
 
-    /// Sends a frame.
     pub(crate) fn send(&mut self, machine: &mut Machine<P>, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
         let limit = self.max_frame();
         if !(HEADER..=limit).contains(&frame.len()) {
@@ -249,7 +245,7 @@ impl<P: Platform> FrameInterface<P> {
         machine.fence.publish();
         machine.memory.store_u32(send.record + 4, u32::from(send.written).to_be())?;
         let [[first, ..], ..] = words;
-        if send.doorbell.is_combining() {
+        if send.doorbell.combining {
             machine.fence.release();
             send.doorbell.copy(0, first);
             machine.fence.flush();

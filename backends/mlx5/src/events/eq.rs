@@ -17,7 +17,6 @@ pub(crate) struct EqInfo {
     pub(crate) memory: ObjectMemory,
 }
 
-/// An event queue.
 pub(crate) struct Eq<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     update: <P::Registers as Registers>::Word,

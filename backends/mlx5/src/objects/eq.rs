@@ -3,7 +3,6 @@
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
 
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -21,10 +20,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
-        // 64 entries are a page: the pages are the queue.
-        let memory = self.commands.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
-        let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
-        made.inspect_err(|_| self.commands.free_memory(memory))
+        self.in_memory(EQE << log_size, false, |this, memory| this.create_eq_in(memory, log_size, types, vector, uar_page))
     }
 
     fn create_eq_in(
@@ -60,7 +56,6 @@ impl<P: Platform> Driver<P> {
         Ok(eq)
     }
 
-    /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
         self.commands.destroy::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);

@@ -131,7 +131,6 @@ impl<P: Platform> Driver<P> {
         self.key_tag
     }
 
-    /// Creates a region.
     pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), PackedError> {
         let access = request.access;
         let caps = &self.caps;
@@ -264,7 +263,6 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    /// Destroys a region.
     pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), PackedError> {
         if let Some(index) = mr.indirect {
             self.destroy_mkey(index)?;
@@ -298,7 +296,6 @@ impl<P: Platform> Driver<P> {
         Ok((Mw { index }, Rkey::new(key)))
     }
 
-    /// Destroys a window.
     pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), PackedError> {
         self.destroy_mkey(mw.index)
     }
@@ -336,9 +333,7 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the state of a key by its index, the upper 24 bits of a key.
     pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, PackedError> {
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryMkeyIn::MKEY_INDEX, index);
-        self.commands.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
+        let output = self.commands.query::<cmd::QueryMkey>(|input| input.set(QueryMkeyIn::MKEY_INDEX, index))?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
             tag: KeyTag::of(context.get(Mkc::MKEY_7_0)),

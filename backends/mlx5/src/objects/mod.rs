@@ -9,3 +9,24 @@ pub(crate) mod qp;
 pub(crate) mod srq;
 pub(crate) mod uar;
 pub(crate) mod xrc;
+
+use bareverbs::Platform;
+
+use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
+use crate::driver::Driver;
+use crate::error::PackedError;
+
+impl<P: Platform> Driver<P> {
+    /// Makes an object in zeroed memory of its own: a ring of `bytes`, unless that is 0, and a doorbell record if `record` is set. The
+    /// memory is free again if the object is not made.
+    pub(crate) fn in_memory<T>(
+        &mut self,
+        bytes: usize,
+        record: bool,
+        make: impl FnOnce(&mut Self, ObjectMemory) -> Result<T, PackedError>,
+    ) -> Result<T, PackedError> {
+        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, record)?;
+        make(self, memory).inspect_err(|_| self.commands.free_memory(memory))
+    }
+}

@@ -23,14 +23,12 @@ impl Pd {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Creates a domain.
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, PackedError> {
         let number = self.commands.create::<cmd::AllocPd>(View::zeros(), ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x}", number);
         Ok(Pd { number })
     }
 
-    /// Destroys a domain.
     pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), PackedError> {
         self.commands.destroy::<cmd::DeallocPd>(pd.number, ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x} is gone", pd.number);

@@ -53,7 +53,6 @@ impl Xrcd {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Makes an XRC domain.
     pub(crate) fn alloc_xrcd<B>(&mut self) -> Result<Xrcd, PackedError>
     where
         B: Provider<Cq = Cq, CqRing = Mlx5CqRing<P>, Srq = Srq, SrqRing = Mlx5SrqRing<P>>,

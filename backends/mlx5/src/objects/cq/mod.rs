@@ -6,7 +6,6 @@ pub(crate) mod ring;
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -40,11 +39,6 @@ impl Cq {
     }
 }
 
-/// Returns the pages of a ring.
-const fn pages(log_size: u32) -> u32 {
-    (CQE << log_size).div_ceil(PAGE) as u32
-}
-
 impl<P: Platform> Driver<P> {
     /// Creates a completion queue of at least `entries` entries.
     pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, PackedError>
@@ -60,17 +54,12 @@ impl<P: Platform> Driver<P> {
     #[inline]
     pub(crate) fn make_cq(&mut self, entries: u32) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
         let log_size = self.log_cq_size(entries)?;
-        let memory = self.commands.allocate_memory(pages(log_size), true)?;
-        match self.create_cq_in(memory, log_size) {
-            Ok((number, vector, ring)) => {
-                self.cqs = self.cqs.wrapping_add(1);
-                Ok((Cq { number, memory }, vector, ring))
-            }
-            Err(error) => {
-                self.commands.free_memory(memory);
-                Err(error)
-            }
-        }
+        let made = self.in_memory(CQE << log_size, true, |this, memory| {
+            let (number, vector, ring) = this.create_cq_in(memory, log_size)?;
+            Ok((Cq { number, memory }, vector, ring))
+        })?;
+        self.cqs = self.cqs.wrapping_add(1);
+        Ok(made)
     }
 
     /// Returns the log of the entries of a queue with at least `entries`.
@@ -112,20 +101,17 @@ impl<P: Platform> Driver<P> {
         let cqn = self.commands.create::<cmd::CreateCq>(input.view(), memory)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
         let (user_index, ethernet) = (self.caps.user_index, self.caps.is_ethernet());
-        let shape = Shape { cqn, log_size, user_index, combining: self.uar.is_combining(), ethernet };
+        let shape = Shape { cqn, log_size, user_index, combining: self.uar.combining, ethernet };
         Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
     }
 
     /// Returns whether a completion queue works.
     pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, PackedError> {
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryCqIn::CQN, cq.number);
-        self.commands.command::<cmd::QueryCq>(input.view(), output.view_mut())?;
+        let output = self.commands.query::<cmd::QueryCq>(|input| input.set(QueryCqIn::CQN, cq.number))?;
         // 9: it has overrun. 10: a completion could not be written (`mlx5_ifc.h`, `cqc_bits`).
         Ok(output.view().sub(QueryCqOut::CQ_CONTEXT).get(Cqc::STATUS) == 0)
     }
 
-    /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
         self.commands.destroy::<cmd::DestroyCq>(cq.number, cq.memory)?;
         self.cqs = self.cqs.wrapping_sub(1);

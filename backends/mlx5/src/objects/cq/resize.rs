@@ -4,12 +4,10 @@
 //! ring is copied, one counter further each, as libmlx5 does (`mlx5_cq_resize_copy_cqes`).
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, Layout, ModifyCqIn, ModifyCqOut};
+use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn, cmd};
 
+use super::Cq;
 use super::ring::Mlx5CqRing;
-use super::{Cq, pages};
-use crate::command::{Call, CommandClass};
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -29,19 +27,12 @@ impl<P: Platform> Driver<P> {
     /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
     pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, PackedError> {
         let log_size = self.log_cq_size(entries)?;
-        let space = self.commands.allocate_memory(pages(log_size), false)?;
-        let record = cq.memory.record();
-        let new = match self.empty_ring(space.at(), log_size, record) {
-            Ok(new) => new,
-            Err(error) => {
-                self.commands.free_memory(space);
-                return Err(error);
-            }
-        };
-        if let Err(error) = self.modify_cq(cq.number, space, log_size) {
-            self.commands.free_memory(space);
-            return Err(error);
-        }
+        let (record, number) = (cq.memory.record(), cq.number);
+        let (space, new) = self.in_memory(CQE << log_size, false, |this, space| {
+            let new = this.empty_ring(space.at(), log_size, record)?;
+            this.modify_cq(number, space, log_size)?;
+            Ok((space, new))
+        })?;
         // From here on the device writes into the new ring alone.
         let old = ObjectMemory::new(cq.memory.range(), None);
         cq.memory = ObjectMemory::new(space.range(), Some(record));
@@ -66,13 +57,7 @@ impl<P: Platform> Driver<P> {
             .set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, SELECT)
             .sub(ModifyCqIn::CQ_CONTEXT)
             .set(Cqc::LOG_CQ_SIZE, log_size);
-        let (start, count) = (self.commands.arena.addr(space.at()), space.pages() as usize);
-        let entry = &mut |page: usize| start.wrapping_add((page * PAGE) as u64);
-        let (opcode, input) = (CmdOpcode::ModifyCq, input.view());
-        let head = input.as_bytes();
-        let input_len = count.saturating_mul(8).saturating_add(head.len());
-        let call = &mut Call { opcode, head, entry, input_len, output: &mut [], output_len: ModifyCqOut::SIZE };
-        self.commands.call(CommandClass::Regular, call)
+        self.commands.command_with_pages::<cmd::ModifyCq>(input.view(), space)
     }
 
     /// Copies the entries of the old ring from counter `consumer` on, each to the counter after its own in the new one; returns the

@@ -46,7 +46,6 @@ impl<P: Platform> Driver<P> {
         encode(av, self.caps.stat_rates, self.caps.is_ethernet())
     }
 
-    /// Attaches a queue pair to a group.
     pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0);
@@ -58,7 +57,6 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Detaches a queue pair from a group.
     pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0);

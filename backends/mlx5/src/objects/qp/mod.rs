@@ -11,7 +11,6 @@ use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, Ri
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type, ts_format};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
@@ -150,7 +149,6 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
     }
 }
 
-/// Returns the sizes of the rings of a queue pair.
 pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, PackedError> {
     let Rings { send_blocks, recv_entries, cap, .. } = Rings::new(cap, service_of(qp_type)?, caps)?;
     Ok(RingSizes { send_blocks, recv_entries, cap })
@@ -181,16 +179,11 @@ impl<P: Platform> Driver<P> {
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         let rings = Rings::new(cap, service, &self.caps)?;
-        let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
-        let memory = self.commands.allocate_memory(pages, true)?;
-        let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
-        match self.create_qp_in(&mut qp, &rings, receives, cookie) {
-            Ok((send, recv)) => Ok((qp, send, recv)),
-            Err(error) => {
-                self.commands.free_memory(memory);
-                Err(error)
-            }
-        }
+        self.in_memory(rings.recv_bytes() + rings.send_bytes(), true, |this, memory| {
+            let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
+            let (send, recv) = this.create_qp_in(&mut qp, &rings, receives, cookie)?;
+            Ok((qp, send, recv))
+        })
     }
 
     /// Creates the queue pair of `qp`, and its rings.
@@ -266,7 +259,6 @@ impl<P: Platform> Driver<P> {
             .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record()));
     }
 
-    /// Destroys a queue pair.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
         self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)
     }

@@ -141,9 +141,7 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the state, the next PSN to receive and the next PSN to send.
     pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), PackedError> {
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryQpIn::QPN, qp.number);
-        self.commands.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
+        let output = self.commands.query::<cmd::QueryQp>(|input| input.set(QueryQpIn::QPN, qp.number))?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
         let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.pack())?;

@@ -1,9 +1,8 @@
 //! The receive ring of one queue pair.
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
-use bareverbs_mlx5_spec::{INVALID_LKEY, be_word};
 
-use super::segment::data;
+use super::segment::{data, put_receive};
 use crate::log::format_as;
 
 /// The receive ring of one queue pair.
@@ -36,20 +35,8 @@ impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
             ring.put_word(at.wrapping_mul(2).wrapping_add(1), start);
             return;
         }
-        let mut word = at.wrapping_mul(self.units).wrapping_mul(2);
-        let end = word.wrapping_add(self.units.wrapping_mul(2));
-        for sge in sges {
-            if sge.length != 0 && word != end {
-                let [head, start] = data(sge);
-                ring.put_word(word, head);
-                ring.put_word(word.wrapping_add(1), start);
-                word = word.wrapping_add(2);
-            }
-        }
-        if word != end {
-            ring.put_word(word, be_word(0, INVALID_LKEY));
-            ring.put_word(word.wrapping_add(1), 0);
-        }
+        let word = at.wrapping_mul(self.units).wrapping_mul(2);
+        put_receive(ring, word, word.wrapping_add(self.units.wrapping_mul(2)), sges);
     }
 
     /// Receives have no register: the device polls the record.

@@ -1,9 +1,9 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
+use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, Remote, RingView, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
-    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg,
-    WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
+    DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode,
+    WqeRaddrSeg, WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
 };
 
 /// Octowords of a bind's translation area: one entry, filled up to a block.
@@ -60,6 +60,24 @@ pub(super) fn inline_head(bytes: &[u8]) -> u64 {
 #[inline(always)]
 pub(crate) const fn data(sge: &Sge) -> [u64; 2] {
     WqeDataSeg::be_words(sge.length, sge.lkey.get(), sge.addr)
+}
+
+/// Writes the data segments of a receive into the words from `word` to `end`, and what ends the list unless they fill them. SGEs without
+/// bytes are left out.
+#[inline(always)]
+pub(crate) fn put_receive(ring: impl RingView + Copy, mut word: u32, end: u32, sges: &[Sge]) {
+    for sge in sges {
+        if sge.length != 0 && word != end {
+            let [head, start] = data(sge);
+            ring.put_word(word, head);
+            ring.put_word(word.wrapping_add(1), start);
+            word = word.wrapping_add(2);
+        }
+    }
+    if word != end {
+        ring.put_word(word, be_word(0, INVALID_LKEY));
+        ring.put_word(word.wrapping_add(1), 0);
+    }
 }
 
 #[inline(always)]

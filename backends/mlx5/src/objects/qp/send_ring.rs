@@ -206,7 +206,7 @@ fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, end: u32) {
     let from = source.notified.replace(end);
     let units = WqeCtrlSeg::DS.take(u64::from_be(last) as u32);
     let blocks = units.div_ceil(UNITS);
-    if end.wrapping_sub(from) == blocks && blocks.wrapping_mul(WORDS) as usize <= doorbell.words() {
+    if end.wrapping_sub(from) == blocks && blocks.wrapping_mul(WORDS) as usize <= doorbell.words {
         for word in 0..blocks.wrapping_mul(WORDS) {
             doorbell.copy(word as usize, ring.view().word(from.wrapping_mul(WORDS).wrapping_add(word)));
         }
@@ -278,14 +278,8 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags) {
         let units = inline_units(bytes.len());
         if !WHOLE_BLOCKS {
-            let mut word = self.put_head(at, op, units, flags);
-            if units != 0 {
-                self.put_words(&mut word, &[inline_head(bytes)]);
-            }
-            for at in (4..bytes.len()).step_by(8) {
-                self.put_words(&mut word, &[word_of(bytes, at)]);
-            }
-            return;
+            let word = self.put_head(at, op, units, flags);
+            return self.put_payload(word, Payload::Inline(bytes));
         }
         let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
         let head = if units == 0 { 0 } else { inline_head(bytes) };
@@ -415,7 +409,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
         let Mlx5SendRing { doorbell, fence, .. } = self.source;
         fence.publish();
         self.source.ring.view().record(true, (end & 0xffff).to_be());
-        if doorbell.is_combining() {
+        if doorbell.combining {
             fence.release();
             ring_combining(self.source, self.last, end);
         } else {

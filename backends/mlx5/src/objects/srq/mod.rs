@@ -11,7 +11,6 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::bring_up::caps::Capabilities;
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -57,55 +56,24 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, P
 }
 
 impl<P: Platform> Driver<P> {
-    /// Creates a shared receive queue with its ring.
     pub(crate) fn create_srq<B>(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<B>, PackedError>
     where
         B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
     {
-        let units = units(sizes.cap.max_sge);
-        let bytes = sizes.places as usize * units as usize * DS_UNIT;
-        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, true)?;
-        match self.create_srq_in(memory, pd, sizes.places, units) {
-            Ok((number, ring)) => {
-                log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
-                Ok(CreatedSrq { srq: Srq { number, memory, is_xrc: false }, ring, srqn: Srqn::new(number) })
-            }
-            Err(error) => {
-                self.commands.free_memory(memory);
-                Err(error)
-            }
-        }
-    }
-
-    fn create_srq_in(
-        &mut self,
-        memory: ObjectMemory,
-        pd: &Pd,
-        places: u32,
-        units: u32,
-    ) -> Result<(u32, Mlx5SrqRing<P>), PackedError> {
-        // The ring first: without it, a queue of the device would be leaked.
-        let ring = self.open_srq_ring(memory, places, units)?;
-        let record = memory.record();
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        let mut context = view.sub(CreateRmpIn::CTX);
-        context.set(Rmpc::STATE, rmpc_state::READY);
-        context
-            .sub(Rmpc::WQ)
-            .set(Wq::WQ_TYPE, wq_type::LINKED_LIST)
-            .set(Wq::PD, pd.number)
-            .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
-            .set(Wq::LOG_WQ_SZ, places.trailing_zeros())
-            .set64(Wq::DBR_ADDR, self.commands.arena.addr(record));
-        Ok((self.commands.create::<cmd::CreateRmp>(input.view(), memory)?, ring))
-    }
-
-    fn open_srq_ring(&self, memory: ObjectMemory, places: u32, units: u32) -> Result<Mlx5SrqRing<P>, PackedError> {
-        let at = memory.at();
-        let span = RingLayout::new(at, places as usize * units as usize * DS_UNIT, memory.record());
-        let ring = self.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: at }.pack())?)?;
-        Ok(Mlx5SrqRing::new(ring, self.commands.machine.fence.clone(), units))
+        self.make_srq(sizes, false, |this, memory, units| {
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            let mut context = view.sub(CreateRmpIn::CTX);
+            context.set(Rmpc::STATE, rmpc_state::READY);
+            context
+                .sub(Rmpc::WQ)
+                .set(Wq::WQ_TYPE, wq_type::LINKED_LIST)
+                .set(Wq::PD, pd.number)
+                .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
+                .set(Wq::LOG_WQ_SZ, sizes.places.trailing_zeros())
+                .set64(Wq::DBR_ADDR, this.commands.arena.addr(memory.record()));
+            this.commands.create::<cmd::CreateRmp>(input.view(), memory)
+        })
     }
 
     /// Creates an XRC shared receive queue in a domain, with its ring. Its completions carry `user_index` (Linux
@@ -118,46 +86,55 @@ impl<P: Platform> Driver<P> {
     where
         B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
     {
+        self.make_srq(sizes, true, |this, memory, units| {
+            let record = this.commands.arena.addr(memory.record());
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY)
+                .set(XrcSrqc::LOG_XRC_SRQ_SIZE, sizes.places.trailing_zeros())
+                .set(XrcSrqc::LOG_RQ_STRIDE, units.trailing_zeros())
+                .set(XrcSrqc::XRCD, xrcd)
+                .set(XrcSrqc::CQN, cqn)
+                .set(XrcSrqc::USER_INDEX, user_index)
+                .set(XrcSrqc::PD, pd)
+                .set(XrcSrqc::DB_RECORD_ADDR_H, (record >> 32) as u32)
+                .set(XrcSrqc::DB_RECORD_ADDR_L, record as u32 >> 2);
+            this.commands.create::<cmd::CreateXrcSrq>(input.view(), memory)
+        })
+    }
+
+    /// Makes a queue with its ring in memory of its own. `create` executes the command, for WQEs of so many units.
+    fn make_srq<B>(
+        &mut self,
+        sizes: &SrqSizes,
+        is_xrc: bool,
+        create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, PackedError>,
+    ) -> Result<CreatedSrq<B>, PackedError>
+    where
+        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
+    {
         let units = units(sizes.cap.max_sge);
         let bytes = sizes.places as usize * units as usize * DS_UNIT;
-        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, true)?;
-        let record = self.commands.arena.addr(memory.record());
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY)
-            .set(XrcSrqc::LOG_XRC_SRQ_SIZE, sizes.places.trailing_zeros())
-            .set(XrcSrqc::LOG_RQ_STRIDE, units.trailing_zeros())
-            .set(XrcSrqc::XRCD, xrcd)
-            .set(XrcSrqc::CQN, cqn)
-            .set(XrcSrqc::USER_INDEX, user_index)
-            .set(XrcSrqc::PD, pd)
-            .set(XrcSrqc::DB_RECORD_ADDR_H, (record >> 32) as u32)
-            .set(XrcSrqc::DB_RECORD_ADDR_L, record as u32 >> 2);
-        let created = self
-            .open_srq_ring(memory, sizes.places, units)
-            .and_then(|ring| Ok((self.commands.create::<cmd::CreateXrcSrq>(input.view(), memory)?, ring)));
-        match created {
-            Ok((number, ring)) => {
-                log_event!(debug, "XRC shared receive queue {:x} of domain {:x}: {} places", number, xrcd, sizes.places);
-                Ok(CreatedSrq { srq: Srq { number, memory, is_xrc: true }, ring, srqn: Srqn::new(number) })
-            }
-            Err(error) => {
-                self.commands.free_memory(memory);
-                Err(error)
-            }
-        }
+        self.in_memory(bytes, true, |this, memory| {
+            // The ring first: without it, a queue of the device would be leaked.
+            let span = RingLayout::new(memory.at(), bytes, memory.record());
+            let ring = this.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: memory.at() }.pack())?)?;
+            let number = create(this, memory, units)?;
+            log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
+            let ring = Mlx5SrqRing::new(ring, this.commands.machine.fence.clone(), units);
+            Ok(CreatedSrq { srq: Srq { number, memory, is_xrc }, ring, srqn: Srqn::new(number) })
+        })
     }
 
     /// Arms the limit event.
     pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
         if srq.is_xrc {
-            let mut input = Buffer::zeroed();
-            input
-                .view_mut()
-                .set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ)
-                .set(ArmXrcSrqIn::XRC_SRQN, srq.number)
-                .set(ArmXrcSrqIn::LWM, limit);
-            return self.commands.command_without_output::<cmd::ArmXrcSrq>(input.view());
+            return self.commands.perform::<cmd::ArmXrcSrq>(|input| {
+                input
+                    .set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ)
+                    .set(ArmXrcSrqIn::XRC_SRQN, srq.number)
+                    .set(ArmXrcSrqIn::LWM, limit)
+            });
         }
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -173,18 +150,13 @@ impl<P: Platform> Driver<P> {
     /// Returns the limit.
     pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, PackedError> {
         if srq.is_xrc {
-            let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-            input.view_mut().set(QueryXrcSrqIn::XRC_SRQN, srq.number);
-            self.commands.command::<cmd::QueryXrcSrq>(input.view(), output.view_mut())?;
+            let output = self.commands.query::<cmd::QueryXrcSrq>(|input| input.set(QueryXrcSrqIn::XRC_SRQN, srq.number))?;
             return Ok(output.view().sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY).get(XrcSrqc::LWM));
         }
-        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
-        input.view_mut().set(QueryRmpIn::RMPN, srq.number);
-        self.commands.command::<cmd::QueryRmp>(input.view(), output.view_mut())?;
+        let output = self.commands.query::<cmd::QueryRmp>(|input| input.set(QueryRmpIn::RMPN, srq.number))?;
         Ok(output.view().sub(QueryRmpOut::RMP_CONTEXT).sub(Rmpc::WQ).get(Wq::LWM))
     }
 
-    /// Destroys a shared receive queue.
     pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), PackedError> {
         if srq.is_xrc {
             return self.commands.destroy::<cmd::DestroyXrcSrq>(srq.number, srq.memory);

@@ -1,10 +1,10 @@
 //! The ring of one shared receive queue: a linked list of receive WQEs.
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
-use bareverbs_mlx5_spec::{INVALID_LKEY, WqeSrqNextSeg, be_word};
+use bareverbs_mlx5_spec::{WqeSrqNextSeg, be_word};
 
 use crate::log::format_as;
-use crate::objects::qp::segment::data;
+use crate::objects::qp::segment::put_receive;
 
 /// The ring of one shared receive queue.
 pub struct Mlx5SrqRing<P: Platform> {
@@ -26,19 +26,10 @@ impl<P: Platform> Mlx5SrqRing<P> {
 impl<P: Platform> bareverbs::SrqRing for Mlx5SrqRing<P> {
     fn put(&mut self, at: u16, next: u16, sges: &[Sge]) {
         let ring = self.ring.view();
-        let mut word = u32::from(at).wrapping_mul(self.units).wrapping_mul(2);
-        let end = word.wrapping_add(self.units.wrapping_mul(2));
-        let mut put = |[first, second]: [u64; 2]| {
-            if word != end {
-                ring.put_word(word, first);
-                ring.put_word(word.wrapping_add(1), second);
-                word = word.wrapping_add(2);
-            }
-        };
-        put([be_word(WqeSrqNextSeg::NEXT_WQE_INDEX.place(next.into()), 0), 0]);
-        sges.iter().filter(|sge| sge.length != 0).for_each(|sge| put(data(sge)));
-        // Ends the list, unless the segments fill the WQE.
-        put([be_word(0, INVALID_LKEY), 0]);
+        let word = u32::from(at).wrapping_mul(self.units).wrapping_mul(2);
+        ring.put_word(word, be_word(WqeSrqNextSeg::NEXT_WQE_INDEX.place(next.into()), 0));
+        ring.put_word(word.wrapping_add(1), 0);
+        put_receive(ring, word.wrapping_add(2), word.wrapping_add(self.units.wrapping_mul(2)), sges);
     }
 
     /// Receives have no register: the device polls the record.
