@@ -1,40 +1,53 @@
 //! The objects of the queues for frames that exist.
 
+use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
 use crate::dma::object_memory::ObjectMemory;
 
-/// An object of the device, and the memory of the driver that it lies in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
-    pub(crate) number: u32,
-    pub(crate) memory: ObjectMemory,
+/// What was made, and what ends it.
+pub(crate) enum Made {
+    /// An object with the command that destroys it, and its memory.
+    Object {
+        destroy: CmdOpcode,
+        number: u32,
+        memory: ObjectMemory,
+    },
+    /// A completion queue, which the driver counts.
+    Cq {
+        number: u32,
+        memory: ObjectMemory,
+    },
+    /// The memory of the buffers.
+    Buffers(ObjectMemory),
+    /// The flow table, a group of its rules, and a rule.
+    Table {
+        table: u32,
+    },
+    Group {
+        table: u32,
+        group: u32,
+    },
+    Rule {
+        table: u32,
+        index: u32,
+    },
+    /// The port's filter is open for groups on behalf of the queues.
+    Admission,
 }
 
-/// A group of rules of the flow table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    pub(crate) group: u32,
-    pub(crate) first: u32,
-    /// Rules that were set.
-    pub(crate) count: u32,
-}
+/// What exists, in the order in which it was made.
+#[derive(Default)]
+pub(crate) struct FrameObjects(Vec<Made, 17>);
 
-/// The objects that exist, in the order in which they are made.
-#[derive(Debug, Default)]
-pub(crate) struct FrameObjects {
-    pub(crate) pd: Option<u32>,
-    pub(crate) buffers: Option<ObjectMemory>,
-    /// Index of the key of the buffers.
-    pub(crate) key: Option<u32>,
-    pub(crate) domain: Option<u32>,
-    pub(crate) cqs: Vec<Made, 2>,
-    pub(crate) tis: Option<u32>,
-    pub(crate) sq: Option<Made>,
-    pub(crate) rq: Option<Made>,
-    pub(crate) tir: Option<u32>,
-    pub(crate) table: Option<u32>,
-    pub(crate) rules: Vec<Rules, 2>,
-    /// Whether the port's filter is open for groups on behalf of the queues.
-    pub(crate) admits: bool,
+impl FrameObjects {
+    /// Adds what was made last. There is room for all.
+    pub(crate) fn add(&mut self, made: Made) {
+        let _ = self.0.push(made);
+    }
+
+    /// Takes what was made last.
+    pub(crate) fn take_last(&mut self) -> Option<Made> {
+        self.0.pop()
+    }
 }

@@ -2,22 +2,24 @@
 
 use bareverbs::{Access, AddressMap, DmaMemory, Extent, MrRequest, Platform};
 use bareverbs_mlx5_spec::{
-    Buffer, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn, DeleteFteIn,
-    DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination,
-    FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState, Rqc,
-    SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg, WqeInlineCap,
-    cmd, flow_action, ts_format,
+    Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn,
+    DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
+    FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState,
+    Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg,
+    WqeInlineCap, cmd, flow_action, ts_format,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
 use super::error::OpenEthernetError;
-use super::made::{FrameObjects, Made, Rules};
+use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameCq, FrameInterface, HEADER, RECEIVE_WQE, ReceiveQueue, SendQueue, TAGGED_HEADER};
+use crate::command::object::Creates;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::PackedError;
 use crate::log::log_event;
+use crate::objects::pd::Pd;
 
 /// Most frames of a queue: with three blocks each, indices of 16 bits tell those under way apart.
 const MAX_FRAMES: u16 = 4096;
@@ -111,50 +113,47 @@ impl<P: Platform> Driver<P> {
         mtu: usize,
         inline: InlineHeaders,
     ) -> Result<(SendQueue<P>, ReceiveQueue, u32), PackedError> {
-        let frames = [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
-        let [send_frames, receive_frames] = frames;
-        let pd = self.alloc_pd()?;
-        let pdn = pd.number;
-        objects.pd = Some(pdn);
+        let [send_frames, receive_frames] =
+            [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
+        let pd = self.make::<cmd::AllocPd>(objects, View::zeros())?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
-        let memory = *objects.buffers.insert(self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?);
+        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?;
+        objects.add(Made::Buffers(memory));
         let addr = self.commands.arena.addr(memory.at());
         let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
         // Not from zero: one key.
-        let (_, lkey, _) = self.create_mr(&pd, &request)?;
-        objects.key = Some(lkey.index());
-        let domain = self.commands.create::<cmd::AllocTransportDomain>(View::zeros(), ObjectMemory::NONE)?;
-        objects.domain = Some(domain);
+        let (_, lkey, _) = self.create_mr(&Pd { number: pd }, &request)?;
+        let destroy = CmdOpcode::DestroyMkey;
+        objects.add(Made::Object { destroy, number: lkey.index(), memory: ObjectMemory::NONE });
+        let domain = self.make::<cmd::AllocTransportDomain>(objects, View::zeros())?;
         // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
         let (send_cqn, send_cq) = self.frame_cq(objects, 2 * send_frames)?;
         let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
-        let tis = self.make_tis(domain)?;
-        objects.tis = Some(tis);
-
+        let mut input = Buffer::zeroed();
+        input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
+        let tis = self.make::<cmd::CreateTis>(objects, input.view())?;
         let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
-        let sq = self.make_sq(blocks, pdn, send_cqn, tis, inline)?;
-        objects.sq = Some(sq);
-        let rq = self.make_rq(receive_frames, pdn, receive_cqn)?;
-        objects.rq = Some(rq);
+        let (sqn, sq) = self.make_sq(objects, blocks, [pd, send_cqn, tis], inline)?;
+        let (rqn, rq) = self.make_rq(objects, receive_frames, [pd, receive_cqn])?;
         let receive_buffers = memory.at() + send_frames as usize * stride;
         for index in 0..receive_frames as usize {
             let buffer = self.commands.arena.addr(receive_buffers + index * stride);
             let segment = WqeDataSeg::be_words(stride as u32, lkey.get(), buffer);
-            self.commands.machine.memory.store(rq.memory.at() + index * RECEIVE_WQE, &segment)?;
+            self.commands.machine.memory.store(rq.at() + index * RECEIVE_WQE, &segment)?;
         }
-        self.ready(sq.number, rq.number)?;
-        self.lead_frames(objects, rq.number, domain, config.filter, mac)?;
+        self.ready(sqn, rqn)?;
+        self.lead_frames(objects, [rqn, domain], config.filter, mac)?;
         let send = SendQueue {
-            number: sq.number,
+            number: sqn,
             doorbell,
             cq: send_cq,
-            ring: sq.memory.at(),
+            ring: sq.at(),
             blocks,
-            record: sq.memory.record(),
+            record: sq.record(),
             buffers: memory.at(),
             frames: send_frames,
             inline: inline.bytes(),
@@ -163,14 +162,28 @@ impl<P: Platform> Driver<P> {
             posted: 0,
             done: 0,
         };
-        let receive = ReceiveQueue {
-            cq: receive_cq,
-            record: rq.memory.record(),
-            buffers: receive_buffers,
-            frames: receive_frames,
-            taken: 0,
-        };
+        let receive =
+            ReceiveQueue { cq: receive_cq, record: rq.record(), buffers: receive_buffers, frames: receive_frames, taken: 0 };
         Ok((send, receive, lkey.get()))
+    }
+
+    /// Makes an object without memory.
+    #[inline(always)]
+    fn make<C: Creates>(&mut self, objects: &mut FrameObjects, input: View<'_, C::In>) -> Result<u32, PackedError> {
+        self.make_in::<C>(objects, input, ObjectMemory::NONE)
+    }
+
+    /// Makes an object in memory of its own.
+    #[inline(always)]
+    fn make_in<C: Creates>(
+        &mut self,
+        objects: &mut FrameObjects,
+        input: View<'_, C::In>,
+        memory: ObjectMemory,
+    ) -> Result<u32, PackedError> {
+        let number = self.commands.create::<C>(input, memory)?;
+        objects.add(Made::Object { destroy: C::Destroy::OPCODE, number, memory });
+        Ok(number)
     }
 
     /// Makes a completion queue that is polled.
@@ -178,56 +191,59 @@ impl<P: Platform> Driver<P> {
         let (cq, _, ring) = self.make_cq(entries)?;
         let (log_size, consumer) = ring.position();
         let (cqn, memory) = (cq.cqn().get(), cq.memory());
-        // There is room for both.
-        let _ = objects.cqs.push(Made { number: cqn, memory });
+        objects.add(Made::Cq { number: cqn, memory });
         Ok((cqn, FrameCq { at: memory.at(), record: memory.record(), log_size, consumer }))
-    }
-
-    #[inline(never)]
-    fn make_tis(&mut self, domain: u32) -> Result<u32, PackedError> {
-        let mut input = Buffer::zeroed();
-        input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
-        self.commands.create::<cmd::CreateTis>(input.view(), ObjectMemory::NONE)
     }
 
     /// Makes a send queue, in reset.
     #[inline(never)]
-    fn make_sq(&mut self, blocks: u32, pd: u32, cqn: u32, tis: u32, inline: InlineHeaders) -> Result<Made, PackedError> {
-        let memory = self.commands.allocate_memory((blocks as usize * WQEBB).div_ceil(PAGE) as u32, true)?;
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        let mut context = view.sub(CreateSqIn::CTX);
-        let mode = match inline {
-            InlineHeaders::None => InlineMode::None,
-            InlineHeaders::L2 => InlineMode::L2,
-            InlineHeaders::Ip => InlineMode::Ip,
-            InlineHeaders::Transport => InlineMode::TcpUdp,
+    fn make_sq(
+        &mut self,
+        objects: &mut FrameObjects,
+        blocks: u32,
+        [pd, cqn, tis]: [u32; 3],
+        inline: InlineHeaders,
+    ) -> Result<(u32, ObjectMemory), PackedError> {
+        const {
+            assert!(
+                InlineHeaders::Transport as u32 == InlineMode::TcpUdp as u32
+                    && InlineHeaders::L2 as u32 == InlineMode::L2 as u32
+            )
         };
-        context
-            .set(Sqc::FLUSH_IN_ERROR_EN, 1)
-            .set(Sqc::MIN_WQE_INLINE_MODE, mode.code())
-            .set(Sqc::USER_INDEX, NO_USER_INDEX)
-            .set(Sqc::CQN, cqn)
-            .set(Sqc::TS_FORMAT, if self.caps.sq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING })
-            .set(Sqc::TIS_LST_SZ, 1)
-            .set(Sqc::TIS_NUM_0, tis);
-        self.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
-        let made = self.commands.create::<cmd::CreateSq>(input.view(), memory);
-        self.keep_or_free(made, memory)
+        self.in_memory(blocks as usize * WQEBB, true, |this, memory| {
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            let mut context = view.sub(CreateSqIn::CTX);
+            context
+                .set(Sqc::FLUSH_IN_ERROR_EN, 1)
+                .set(Sqc::MIN_WQE_INLINE_MODE, inline as u32)
+                .set(Sqc::USER_INDEX, NO_USER_INDEX)
+                .set(Sqc::CQN, cqn)
+                .set(Sqc::TS_FORMAT, if this.caps.sq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING })
+                .set(Sqc::TIS_LST_SZ, 1)
+                .set(Sqc::TIS_NUM_0, tis);
+            this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
+            Ok((this.make_in::<cmd::CreateSq>(objects, input.view(), memory)?, memory))
+        })
     }
 
     /// Makes a receive queue, in reset, that leaves VLAN tags in their frames.
     #[inline(never)]
-    fn make_rq(&mut self, frames: u32, pd: u32, cqn: u32) -> Result<Made, PackedError> {
-        let memory = self.commands.allocate_memory((frames as usize * RECEIVE_WQE).div_ceil(PAGE) as u32, true)?;
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        let mut context = view.sub(CreateRqIn::CTX);
-        context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
-        context.set(Rqc::TS_FORMAT, if self.caps.rq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING });
-        self.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
-        let made = self.commands.create::<cmd::CreateRq>(input.view(), memory);
-        self.keep_or_free(made, memory)
+    fn make_rq(
+        &mut self,
+        objects: &mut FrameObjects,
+        frames: u32,
+        [pd, cqn]: [u32; 2],
+    ) -> Result<(u32, ObjectMemory), PackedError> {
+        self.in_memory(frames as usize * RECEIVE_WQE, true, |this, memory| {
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            let mut context = view.sub(CreateRqIn::CTX);
+            context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
+            context.set(Rqc::TS_FORMAT, if this.caps.rq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING });
+            this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
+            Ok((this.make_in::<cmd::CreateRq>(objects, input.view(), memory)?, memory))
+        })
     }
 
     fn fill_ring(&self, wq: &mut ViewMut<'_, Wq>, memory: ObjectMemory, pd: u32, stride: usize, entries: u32) {
@@ -237,16 +253,6 @@ impl<P: Platform> Driver<P> {
             .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record()))
             .set(Wq::LOG_WQ_STRIDE, stride.trailing_zeros())
             .set(Wq::LOG_WQ_SZ, entries.trailing_zeros());
-    }
-
-    fn keep_or_free(&mut self, made: Result<u32, PackedError>, memory: ObjectMemory) -> Result<Made, PackedError> {
-        match made {
-            Ok(number) => Ok(Made { number, memory }),
-            Err(error) => {
-                self.commands.free_memory(memory);
-                Err(error)
-            }
-        }
     }
 
     /// Lets both queues work.
@@ -269,8 +275,7 @@ impl<P: Platform> Driver<P> {
     fn lead_frames(
         &mut self,
         objects: &mut FrameObjects,
-        rqn: u32,
-        domain: u32,
+        [rqn, domain]: [u32; 2],
         filter: FrameFilter,
         mac: bareverbs::Mac,
     ) -> Result<(), PackedError> {
@@ -281,28 +286,28 @@ impl<P: Platform> Driver<P> {
             .set(Tirc::DISP_TYPE, TIR_DIRECT)
             .set(Tirc::INLINE_RQN, rqn)
             .set(Tirc::TRANSPORT_DOMAIN, domain);
-        let tir = self.commands.create::<cmd::CreateTir>(input.view(), ObjectMemory::NONE)?;
-        objects.tir = Some(tir);
+        let tir = self.make::<cmd::CreateTir>(objects, input.view())?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
         view.sub(CreateFlowTableIn::FLOW_TABLE_CONTEXT).set(FlowTableContext::LOG_SIZE, LOG_RULES);
         let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::NONE)?;
-        objects.table = Some(table);
+        objects.add(Made::Table { table });
+        let to = [table, tir];
         if filter == FrameFilter::Everything {
-            self.add_rules(objects, 0, None, &[[0; 6]])?;
+            self.add_rules(objects, to, 0, None, &[[0; 6]])?;
         } else {
-            self.add_rules(objects, 0, Some([0xff; 6]), &[mac.0, BROADCAST])?;
+            self.add_rules(objects, to, 0, Some([0xff; 6]), &[mac.0, BROADCAST])?;
         }
         if filter == FrameFilter::Groups {
-            self.add_rules(objects, 2, Some(GROUP_BIT), &[GROUP_BIT])?;
+            self.add_rules(objects, to, 2, Some(GROUP_BIT), &[GROUP_BIT])?;
         }
-        let mut input = Buffer::zeroed();
-        input.view_mut().set(SetFlowTableRootIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFlowTableRootIn::TABLE_ID, table);
-        self.commands.command_without_output::<cmd::SetFlowTableRoot>(input.view())?;
+        self.commands.perform::<cmd::SetFlowTableRoot>(|input| {
+            input.set(SetFlowTableRootIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFlowTableRootIn::TABLE_ID, table)
+        })?;
         if filter != FrameFilter::Own {
             self.promiscuous = filter == FrameFilter::Everything;
-            objects.admits = true;
+            objects.add(Made::Admission);
             // Counted as a queue pair in a group, which the filter before the tables is opened for too.
             self.groups = self.groups.saturating_add(1);
             self.admit_groups(true)?;
@@ -315,19 +320,16 @@ impl<P: Platform> Driver<P> {
     fn add_rules(
         &mut self,
         objects: &mut FrameObjects,
+        [table, tir]: [u32; 2],
         first: u32,
         mask: Option<[u8; 6]>,
         addresses: &[[u8; 6]],
     ) -> Result<(), PackedError> {
-        let (Some(table), Some(tir)) = (objects.table, objects.tir) else { return Ok(()) };
         let group = self.make_group(table, first, addresses.len() as u32, mask)?;
-        // There is room for both groups.
-        let _ = objects.rules.push(Rules { group, first, count: 0 });
+        objects.add(Made::Group { table, group });
         for (address, index) in addresses.iter().zip(first..) {
             self.set_rule(table, group, index, address, tir)?;
-            if let Some(rules) = objects.rules.last_mut() {
-                rules.count += 1;
-            }
+            objects.add(Made::Rule { table, index });
         }
         Ok(())
     }
@@ -363,72 +365,42 @@ impl<P: Platform> Driver<P> {
         self.commands.command_with_entry::<cmd::SetFlowTableEntry>(input.view(), u64::from(to) << 32)
     }
 
-    /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of.
+    /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of. A root of the
+    /// flow tables that is gone has no successor (Linux `update_root_ft_destroy`).
     #[inline(never)]
     fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
-        if core::mem::take(&mut objects.admits) {
-            self.promiscuous = false;
-            self.groups = self.groups.saturating_sub(1);
-            self.admit_groups(self.groups != 0)?;
-        }
-        self.end_steering(objects)?;
-        if let Some(tir) = objects.tir.take() {
-            self.commands.destroy::<cmd::DestroyTir>(tir, ObjectMemory::NONE)?;
-        }
-        if let Some(Made { number, memory }) = objects.rq.take() {
-            self.commands.destroy::<cmd::DestroyRq>(number, memory)?;
-        }
-        if let Some(Made { number, memory }) = objects.sq.take() {
-            self.commands.destroy::<cmd::DestroySq>(number, memory)?;
-        }
-        if let Some(tis) = objects.tis.take() {
-            self.commands.destroy::<cmd::DestroyTis>(tis, ObjectMemory::NONE)?;
-        }
-        while let Some(Made { number, memory }) = objects.cqs.pop() {
-            self.commands.destroy::<cmd::DestroyCq>(number, memory)?;
-            self.cqs = self.cqs.wrapping_sub(1);
-        }
-        if let Some(domain) = objects.domain.take() {
-            self.commands.destroy::<cmd::DeallocTransportDomain>(domain, ObjectMemory::NONE)?;
-        }
-        if let Some(key) = objects.key.take() {
-            self.commands.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
-        }
-        if let Some(memory) = objects.buffers.take() {
-            self.commands.free_memory(memory);
-        }
-        if let Some(pd) = objects.pd.take() {
-            self.commands.destroy::<cmd::DeallocPd>(pd, ObjectMemory::NONE)?;
-        }
-        Ok(())
-    }
-
-    /// Ends the flow table. A root that is gone has no successor (Linux `update_root_ft_destroy`).
-    #[inline(never)]
-    fn end_steering(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
-        let Some(table) = objects.table else { return Ok(()) };
-        while let Some(Rules { group, first, count }) = objects.rules.pop() {
-            for index in first..first.saturating_add(count) {
-                let mut input = Buffer::zeroed();
-                input
-                    .view_mut()
-                    .set(DeleteFteIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
-                    .set(DeleteFteIn::TABLE_ID, table)
-                    .set(DeleteFteIn::FLOW_INDEX, index);
-                self.commands.command_without_output::<cmd::DeleteFlowTableEntry>(input.view())?;
+        const TYPE: u32 = FLOW_TABLE_NIC_RECEIVE;
+        while let Some(made) = objects.take_last() {
+            let commands = &mut self.commands;
+            match made {
+                Made::Object { destroy, number, memory } => commands.destroy_object(destroy, number, memory)?,
+                Made::Cq { number, memory } => {
+                    commands.destroy::<cmd::DestroyCq>(number, memory)?;
+                    self.cqs = self.cqs.wrapping_sub(1);
+                }
+                Made::Buffers(memory) => commands.free_memory(memory),
+                Made::Table { table } => commands.perform::<cmd::DestroyFlowTable>(|input| {
+                    input.set(DestroyFlowTableIn::TABLE_TYPE, TYPE).set(DestroyFlowTableIn::TABLE_ID, table)
+                })?,
+                Made::Group { table, group } => commands.perform::<cmd::DestroyFlowGroup>(|input| {
+                    input
+                        .set(DestroyFlowGroupIn::TABLE_TYPE, TYPE)
+                        .set(DestroyFlowGroupIn::TABLE_ID, table)
+                        .set(DestroyFlowGroupIn::GROUP_ID, group)
+                })?,
+                Made::Rule { table, index } => commands.perform::<cmd::DeleteFlowTableEntry>(|input| {
+                    input
+                        .set(DeleteFteIn::TABLE_TYPE, TYPE)
+                        .set(DeleteFteIn::TABLE_ID, table)
+                        .set(DeleteFteIn::FLOW_INDEX, index)
+                })?,
+                Made::Admission => {
+                    self.promiscuous = false;
+                    self.groups = self.groups.saturating_sub(1);
+                    self.admit_groups(self.groups != 0)?;
+                }
             }
-            let mut input = Buffer::zeroed();
-            input
-                .view_mut()
-                .set(DestroyFlowGroupIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
-                .set(DestroyFlowGroupIn::TABLE_ID, table)
-                .set(DestroyFlowGroupIn::GROUP_ID, group);
-            self.commands.command_without_output::<cmd::DestroyFlowGroup>(input.view())?;
         }
-        let mut input = Buffer::zeroed();
-        input.view_mut().set(DestroyFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(DestroyFlowTableIn::TABLE_ID, table);
-        self.commands.command_without_output::<cmd::DestroyFlowTable>(input.view())?;
-        objects.table = None;
         Ok(())
     }
 }
