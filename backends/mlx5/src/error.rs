@@ -178,11 +178,12 @@ errors! {
         or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
     /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
     NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
-    /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has.
+    /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another
+    /// function; only that of a Connect-IB is a second port of the same function, and not driven.
     NoPort {
         /// The port requested.
         port: u8 = Small
-    } => Errno::Einval, "no port {port}: a function has port 1";
+    } => Errno::Einval, "no port {port}: a function has port 1, another port of the card is another function";
     /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
     GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
     /// The output of a command contains an impossible number.
