@@ -102,7 +102,7 @@ fn devices_and_drivers_of_many_kinds() {
             let eqs = a.host.with_device(|device| device.counts().eqs);
             assert_eq!(
                 eqs,
-                2 + usize::from(pages.chunk != 0) + usize::from(completion_vectors),
+                1 + usize::from(pages.chunk != 0) + usize::from(completion_vectors),
                 "no queue for what never comes"
             );
             let mut pair = Pair { world, a, b };

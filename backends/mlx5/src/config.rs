@@ -19,8 +19,6 @@ pub struct Config {
     pub reclaim_timeout: Duration,
     /// Event queues for completions, from 1 to 8; completion queues are assigned to them in turn.
     pub completion_vectors: u8,
-    /// Entries of the event queue for commands, a power of two from 64.
-    pub command_events: u32,
     /// Entries of the event queue for asynchronous events, a power of two from 64.
     pub async_events: u32,
     /// Entries of the event queue for page requests, a power of two from 64.
@@ -30,7 +28,7 @@ pub struct Config {
     /// Maximum number of pages that the firmware gets, if their source has that many: a device that asks for any number would take
     /// the memory of the machine, and a source may take seconds to map it.
     pub firmware_pages: u32,
-    /// MSI-X vector of the first three event queues; completion event queue n takes the n-th vector after it.
+    /// MSI-X vector of the first two event queues; completion event queue n takes the n-th vector after it.
     pub first_vector: u16,
     /// Whether doorbells are mapped write-combining: short single requests then go through the BlueFlame registers, if the
     /// device has them, and the fence's `flush` follows each doorbell. Must be off for doorbells that are mapped uncached, whose
@@ -53,7 +51,6 @@ impl Config {
         command_timeout: Duration::from_secs(60),
         reclaim_timeout: Duration::from_secs(5),
         completion_vectors: 1,
-        command_events: 64,
         async_events: 256,
         page_events: 64,
         completion_events: 256,

@@ -6,8 +6,6 @@
 pub struct Statistics {
     /// Firmware commands issued.
     pub commands: u32,
-    /// Command completions reported by events.
-    pub command_events: u32,
     /// Asynchronous events.
     pub async_events: u32,
     /// Page requests of the firmware.

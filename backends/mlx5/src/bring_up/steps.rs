@@ -63,8 +63,6 @@ listed! {
         QueryPort,
         /// ALLOC_UAR.
         AllocUar,
-        /// CREATE_EQ for command completions, which the device reports from here on.
-        CommandEq,
         /// CREATE_EQ for asynchronous events.
         AsyncEq,
         /// CREATE_EQ for page requests.
@@ -240,13 +238,6 @@ impl<P: Platform> Driver<P> {
                 Ok(())
             }
             Step::AllocUar => self.alloc_uar(),
-            Step::CommandEq => {
-                self.create_control_eq(self.config.command_events, &[EventType::Cmd], |driver| {
-                    &mut driver.commands.eqs.command
-                })?;
-                self.commands.drain_command_events();
-                Ok(())
-            }
             Step::AsyncEq => {
                 self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?.arm();
                 Ok(())
@@ -254,7 +245,7 @@ impl<P: Platform> Driver<P> {
             Step::PagesEq if !self.caps.page_requests => Ok(()),
             Step::PagesEq => {
                 self.create_control_eq(self.config.page_events, &[EventType::PageRequest], |driver| {
-                    &mut driver.commands.eqs.pages
+                    &mut driver.commands.page_requests
                 })?
                 .arm();
                 Ok(())
@@ -318,12 +309,7 @@ impl<P: Platform> Driver<P> {
         while let Some(eq) = self.eqs.completion.pop() {
             record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
-        // The last queue would report the completion of its own destruction: the driver polls from here on.
-        let places: [EqPlace<P>; 3] = [
-            |driver| &mut driver.commands.eqs.pages,
-            |driver| &mut driver.eqs.events,
-            |driver| &mut driver.commands.eqs.command,
-        ];
+        let places: [EqPlace<P>; 2] = [|driver| &mut driver.commands.page_requests, |driver| &mut driver.eqs.events];
         for place in places {
             if let Some(info) = place(self).take().map(|eq| eq.info) {
                 record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));

@@ -35,8 +35,6 @@ use queue_address::QueueAddress;
 
 pub(crate) use queue::CommandClass;
 
-/// Maximum number of command events that one call takes.
-const COMMAND_EVENTS: usize = 64;
 /// Interval at which a wait checks whether the device is still present.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -61,21 +59,14 @@ pub(crate) trait Fill<L>: for<'a, 'b> FnOnce(&'a mut ViewMut<'b, L>) -> &'a mut 
 
 impl<L, F: for<'a, 'b> FnOnce(&'a mut ViewMut<'b, L>) -> &'a mut ViewMut<'b, L>> Fill<L> for F {}
 
-/// Event queues that a command in progress serves.
-pub(crate) struct ServedEqs<P: Platform> {
-    /// For command completions.
-    pub(crate) command: Option<Eq<P>>,
-    /// For page requests.
-    pub(crate) pages: Option<Eq<P>>,
-}
-
 /// The command interface of one device: its registers and memory, and the commands that use them. `U` is the arena's
 /// array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
 // The fields are in the order with the least code: on Thumb-2 offsets up to 124 bytes are in the short instructions.
 pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) machine: Machine<P>,
     pub(crate) stats: Statistics,
-    pub(crate) eqs: ServedEqs<P>,
+    /// The event queue for page requests, which a command in progress serves.
+    pub(crate) page_requests: Option<Eq<P>>,
     queue: CommandQueue,
     queue_address: QueueAddress,
     timeout: Duration,
@@ -97,7 +88,7 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
         Self {
             machine,
             stats: Statistics::default(),
-            eqs: ServedEqs { command: None, pages: None },
+            page_requests: None,
             queue: CommandQueue::default(),
             queue_address: QueueAddress::default(),
             timeout: config.command_timeout,
@@ -236,13 +227,17 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Waits until the device returns a slot, and returns its delivery status and owner bit.
+    /// The firmware gets the pages that it requests meanwhile; a page command gives none.
     ///
-    /// The owner bit decides, also when events report completions: an event may be late or lost.
+    /// The owner bit decides. Events could report completions too, and interrupt the CPU for each: no queue is created for them.
     fn wait(&mut self, slot: u32, opcode: u16, class: CommandClass, deadline: Instant) -> Result<u8, PackedError> {
         let mut next_check = self.machine.clock.now().after(LIVENESS_INTERVAL);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            self.serve(class);
+            if class == CommandClass::Regular {
+                // If there are no pages, the firmware was notified and completes the command with an error status.
+                let _ = self.serve_page_requests();
+            }
             let status_own = self.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -260,29 +255,6 @@ impl<P: Platform> CommandInterface<P> {
                 self.check_device()?;
             }
             self.machine.clock.relax(deadline);
-        }
-    }
-
-    /// Serves the device while a command is in progress: drains the event queue of commands, and gives the firmware the pages
-    /// that it requests. A page command gives none.
-    fn serve(&mut self, class: CommandClass) {
-        self.drain_command_events();
-        if class == CommandClass::Regular {
-            // If there are no pages, the firmware was notified and completes the command with an error status.
-            let _ = self.serve_page_requests();
-        }
-    }
-
-    /// Drains the event queue of commands. The owner bits of the command queue have the same information.
-    pub(crate) fn drain_command_events(&mut self) {
-        let Some(eq) = self.eqs.command.as_mut() else { return };
-        for _ in 0..COMMAND_EVENTS {
-            if eq.pop().is_none() {
-                eq.arm();
-                break;
-            }
-            self.stats.command_events = self.stats.command_events.wrapping_add(1);
-            eq.update_consumer_index();
         }
     }
 

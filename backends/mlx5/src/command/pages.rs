@@ -97,7 +97,7 @@ impl<P: Platform> CommandInterface<P> {
     /// Notifies the firmware that it gets no pages, and returns the reason, or why the device is lost. As in Linux (`give_pages`), only
     /// firmware that requested them by an event is notified: pages of the startup are given before there is a queue of requests.
     fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), PackedError> {
-        if self.eqs.pages.is_some() {
+        if self.page_requests.is_some() {
             // The reason matters more than firmware that refuses to hear it.
             let _ = self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE]);
             self.check_alive()?;
@@ -175,7 +175,7 @@ impl<P: Platform> CommandInterface<P> {
     pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
         self.check_alive()?;
         for _ in 0..REQUESTS {
-            let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
+            let Some(eq) = self.page_requests.as_mut() else { return Ok(()) };
             let Some(entry) = eq.pop() else {
                 eq.arm();
                 break;

@@ -329,8 +329,8 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     // At the startup there is no queue of requests, and the firmware is not notified. Later it is, and may refuse that.
     for (case, (limit, wanted, available)) in cases.into_iter().cycle().take(3 * cases.len()).enumerate() {
         let requested = case >= cases.len();
-        if requested && commands.eqs.pages.is_none() {
-            commands.eqs.pages = Some(empty_queue(commands));
+        if requested && commands.page_requests.is_none() {
+            commands.page_requests = Some(empty_queue(commands));
         }
         let status = if case >= 2 * cases.len() { 3 } else { 0 };
         let seen = answer_all(&shared, status);
@@ -379,7 +379,7 @@ fn no_more_pages_are_asked_back_than_the_firmware_has() {
         entry[1] = 0xb;
         entry[36..40].copy_from_slice(&offered.to_be_bytes());
         commands.machine.memory.write(eq.info.memory.at(), &entry).unwrap();
-        commands.eqs.pages = Some(eq);
+        commands.page_requests = Some(eq);
         let counts = Rc::new(RefCell::new(Vec::new()));
         let note = counts.clone();
         shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
