@@ -489,6 +489,13 @@ CASES = [
         parameters=(("part", 0x101C),),
         typical_seconds=30,
     ),
+    own_driver(
+        "vfio-selftest-connectx-7",
+        "the same on cards with the demands of a ConnectX-7: spare pages, a slow reset, a link that trains, a late LID",
+        script="vfio-selftest",
+        serve=("--profile", "connectx-7"),
+        typical_seconds=40,
+    ),
     own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", typical_seconds=20),
     own_driver(
         "vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", typical_seconds=20
