@@ -125,8 +125,8 @@ pub use interrupt::{InterruptHandler, Interrupted};
 pub use link::LinkFault;
 pub use loss::DeviceLoss;
 pub use platform::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
-    RingView, TooFewPages, WordRegister,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OpensRings, OutOfRange, PageSource, Platform, Registers,
+    RingLayout, RingToken, RingView, TooFewPages, WordRegister,
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,

@@ -74,6 +74,55 @@ pub trait WordRegister {
     fn write(&self, value: u32);
 }
 
+/// A type by which a backend proves that it is one: see [`RingToken::of`].
+///
+/// # Safety
+/// A ring points into memory that its [`DmaMemory`] and other rings access too. So:
+/// - Nothing but the backend of a device has a value of the type.
+/// - A ring that the backend opens is used while no other code accesses the same bytes, through the memory or another ring: the
+///   backend moves from one to the other in one thread, or after one thread is known to be done.
+#[expect(unsafe_code, reason = "rings over the same bytes would race")]
+pub unsafe trait OpensRings {}
+
+/// Proof that a ring is opened by a backend, which knows what else accesses its bytes. No other code can make one:
+///
+/// ```compile_fail,E0423
+/// # use bareverbs::{DmaMemory, RingLayout, RingToken};
+/// /// Two rings over the same bytes, to be written by two threads.
+/// fn twice<M: DmaMemory>(memory: &M, layout: &RingLayout) -> Option<[M::Ring; 2]> {
+///     Some([memory.ring(RingToken(()), layout).ok()?, memory.ring(RingToken(()), layout).ok()?])
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use bareverbs::{DmaMemory, Machine, Platform, RingLayout, RingToken};
+/// struct Anybody;
+///
+/// /// A ring over the memory that a driver is given later.
+/// fn keep<P: Platform>(machine: &Machine<P>, layout: &RingLayout) -> Option<<P::Memory as DmaMemory>::Ring> {
+///     machine.memory.ring(RingToken::of(&Anybody), layout).ok()
+/// }
+/// ```
+///
+/// Nor does one serve twice:
+///
+/// ```compile_fail,E0382
+/// # use bareverbs::{DmaMemory, RingLayout, RingToken};
+/// fn twice<M: DmaMemory>(memory: &M, token: RingToken, layout: &RingLayout) -> Option<[M::Ring; 2]> {
+///     Some([memory.ring(token, layout).ok()?, memory.ring(token, layout).ok()?])
+/// }
+/// ```
+#[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RingToken(());
+
+impl RingToken {
+    /// Returns the proof of a backend.
+    pub const fn of<B: OpensRings>(_: &B) -> Self {
+        Self(())
+    }
+}
+
 /// Bytes that CPU and device both see, contiguous for the device. Bytes move by copy; no reference to them exists.
 ///
 /// It orders nothing: that is [`DmaFence`]'s work.
@@ -129,11 +178,11 @@ pub unsafe trait DmaMemory {
     /// The words are not all in the memory, or not aligned.
     fn store<const N: usize>(&mut self, at: usize, words: &[u64; N]) -> Result<(), OutOfRange>;
     /// Returns a ring and its doorbell record. They are checked to lie inside here, and later accesses are not, also on another
-    /// core.
+    /// core. Only a backend can ask for one.
     ///
     /// # Errors
     /// The layout is not inside the memory.
-    fn ring(&self, layout: &RingLayout) -> Result<Self::Ring, OutOfRange>;
+    fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<Self::Ring, OutOfRange>;
 }
 
 /// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. The ring's length is a power of two of at

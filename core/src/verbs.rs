@@ -73,6 +73,22 @@ use crate::{
 /// }
 /// ```
 ///
+/// Nor is a backend that was lent taken down, or its memory given to others, while somebody has a queue of the verbs over it, also if
+/// these were dropped:
+///
+/// ```compile_fail,E0505
+/// # use bareverbs::{QpRings, Verbs, storage};
+/// # use bareverbs_testing::Driver;
+/// fn reuse(mut driver: Driver) {
+///     let mut tables = <storage![&mut Driver; cqs: 1]>::new([]);
+///     let mut verbs = Verbs::new(&mut driver, &mut tables);
+///     let Ok(mut cq) = verbs.create_cq(4) else { return };
+///     drop(verbs);
+///     let _ = driver.teardown();
+///     let _ = cq.poll(&mut []);
+/// }
+/// ```
+///
 /// Only the verbs create what a backend creates: no other code has a [`CoreToken`].
 ///
 /// ```compile_fail,E0423

@@ -1,6 +1,25 @@
-//! Who owns an entry of a ring that the device writes.
+//! Rings of queues: how they are opened, and who owns an entry of one that the device writes.
 
+use bareverbs::{DmaMemory, OpensRings, RingLayout, RingToken};
 use bareverbs_mlx5_spec::Field;
+
+use crate::error::{Error, PackedError};
+
+/// What proves that rings are opened by this driver.
+pub(crate) struct Opener(());
+
+// SAFETY: the type is the driver's own. Each ring is opened in memory that the arena has given to one queue, before the device knows
+// of it, and nothing else touches that memory until the queue is destroyed; only then is it free again. Control path and owner of the
+// ring take turns where both access it: the core asks for the queue when it is reset or gets another ring. A ring and a record that
+// two rings share are written in different words.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl OpensRings for Opener {}
+
+/// Opens the ring of `len` bytes at byte `at` of the driver's memory, with its doorbell record at byte `record`.
+pub(crate) fn open_ring<M: DmaMemory>(memory: &M, at: usize, len: usize, record: usize) -> Result<M::Ring, PackedError> {
+    let layout = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
+    Ok(memory.ring(RingToken::of(&Opener(())), &layout)?)
+}
 
 /// Returns whether the device wrote an entry in the current pass over its ring of `1 << log_size` entries. `word` is the
 /// entry's word with the owner bit, in host byte order, and `index` the number of entries before it since the ring was created.

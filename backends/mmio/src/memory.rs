@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{DmaMemory, OutOfRange, RingLayout, format_as};
+use bareverbs::{DmaMemory, OutOfRange, RingLayout, RingToken, format_as};
 
 use crate::MappedRing;
 
@@ -68,7 +68,7 @@ unsafe impl Send for MappedMemory {}
 unsafe impl DmaMemory for MappedMemory {
     type Ring = MappedRing;
 
-    fn ring(&self, layout: &RingLayout) -> Result<MappedRing, OutOfRange> {
+    fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<MappedRing, OutOfRange> {
         if layout.end() > self.len {
             return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
         }

@@ -6,8 +6,13 @@ use core::ptr::NonNull;
 use bareverbs::{DmaRing, RingView, format_as};
 
 /// A ring in [`MappedMemory`](crate::MappedMemory) with its doorbell record.
-#[derive(Clone, Copy)]
 pub struct MappedRing {
+    place: Place,
+}
+
+/// Where a ring and its record lie.
+#[derive(Clone, Copy)]
+struct Place {
     ring: NonNull<u8>,
     /// Bits that the byte offset of a word may have.
     mask: usize,
@@ -21,13 +26,14 @@ impl MappedRing {
     /// `len` is a power of two of at least 64, `ring` is aligned to 64, and `record` to 8. Both ranges stay readable and
     /// writable as long as the ring lives.
     pub(crate) const unsafe fn new(ring: NonNull<u8>, len: usize, record: NonNull<u8>) -> Self {
-        Self { ring, mask: len.wrapping_sub(8), record: record.cast() }
+        Self { place: Place { ring, mask: len.wrapping_sub(8), record: record.cast() } }
     }
 }
 
-format_as!([] MappedRing, "MappedRing({:#x})", |this| this.ring.addr().get());
+format_as!([] MappedRing, "MappedRing({:#x})", |this| this.place.ring.addr().get());
 
-// SAFETY: every access is volatile, and the bytes stay where they are as long as the ring lives (promised to `new`).
+// SAFETY: every access is volatile, and the bytes stay where they are as long as the ring lives (promised to `new`). No other thread
+// accesses them meanwhile (promised by whoever made the token that opened the ring).
 unsafe impl Send for MappedRing {}
 
 impl DmaRing for MappedRing {
@@ -35,25 +41,25 @@ impl DmaRing for MappedRing {
 
     #[inline(always)]
     fn view(&self) -> MappedRingView<'_> {
-        MappedRingView { ring: *self, borrowed: PhantomData }
+        MappedRingView { place: self.place, borrowed: PhantomData }
     }
 }
 
-/// A copy of a [`MappedRing`] while a queue uses it, which the compiler can keep in CPU registers.
+/// A [`MappedRing`] while a queue uses it, which the compiler can keep in CPU registers. It does not leave the queue's thread.
 #[derive(Clone, Copy)]
 pub struct MappedRingView<'a> {
-    ring: MappedRing,
+    place: Place,
     borrowed: PhantomData<&'a MappedRing>,
 }
 
-format_as!([] MappedRingView<'_>, "MappedRingView({:#x})", |this| this.ring.ring.addr().get());
+format_as!([] MappedRingView<'_>, "MappedRingView({:#x})", |this| this.place.ring.addr().get());
 
 impl MappedRingView<'_> {
     /// Returns the word at this byte offset, wrapped around the ring.
     #[inline(always)]
     fn at(self, offset: usize) -> NonNull<u64> {
         // SAFETY: the mask keeps the offset inside the ring, and a word's start at a multiple of 8.
-        unsafe { self.ring.ring.add(offset & self.ring.mask) }.cast()
+        unsafe { self.place.ring.add(offset & self.place.mask) }.cast()
     }
 }
 
@@ -89,7 +95,7 @@ impl RingView for MappedRingView<'_> {
     #[inline(always)]
     fn record(self, second: bool, value: u32) {
         // SAFETY: the record has eight bytes (promised to `new`).
-        unsafe { self.ring.record.add(usize::from(second)).write_volatile(value) };
+        unsafe { self.place.record.add(usize::from(second)).write_volatile(value) };
     }
 }
 
@@ -97,18 +103,27 @@ impl RingView for MappedRingView<'_> {
 mod tests {
     use std::vec;
 
-    use bareverbs::{DmaMemory, OutOfRange, RingLayout};
+    use bareverbs::{DmaMemory, OpensRings, OutOfRange, RingLayout, RingToken};
 
     use super::*;
     use crate::MappedMemory;
     use crate::test_memory::{aligned, bytes};
+
+    struct Test;
+
+    // SAFETY: each test uses the rings of its memory in one thread.
+    unsafe impl OpensRings for Test {}
+
+    fn token() -> RingToken {
+        RingToken::of(&Test)
+    }
 
     #[test]
     fn words_blocks_and_records_lie_in_their_ring_and_wrap_around_it() {
         let base = aligned::<512>(0);
         // SAFETY: leaked memory of that length and alignment, of this test alone.
         let memory = unsafe { MappedMemory::new(base, 512, 0x10_0000) };
-        let ring = memory.ring(&RingLayout::new(128, 128, 264).unwrap()).unwrap();
+        let ring = memory.ring(token(), &RingLayout::new(128, 128, 264).unwrap()).unwrap();
         let view = ring.view();
         let mut expected = vec![0; 512];
         let mut put = |at: usize, value: &[u8]| expected[at..at + value.len()].copy_from_slice(value);
@@ -129,8 +144,11 @@ mod tests {
     fn a_ring_beyond_the_end_of_the_memory_is_refused() {
         // SAFETY: leaked memory of that length and alignment, of this test alone.
         let memory = unsafe { MappedMemory::new(aligned::<512>(0), 512, 0) };
-        assert_eq!(memory.ring(&RingLayout::new(448, 128, 0).unwrap()).err(), Some(OutOfRange { offset: 448, len: 128 }));
-        assert!(memory.ring(&RingLayout::new(0, 64, 512).unwrap()).is_err());
-        assert!(memory.ring(&RingLayout::new(384, 128, 504).unwrap()).is_ok());
+        assert_eq!(
+            memory.ring(token(), &RingLayout::new(448, 128, 0).unwrap()).err(),
+            Some(OutOfRange { offset: 448, len: 128 })
+        );
+        assert!(memory.ring(token(), &RingLayout::new(0, 64, 512).unwrap()).is_err());
+        assert!(memory.ring(token(), &RingLayout::new(384, 128, 504).unwrap()).is_ok());
     }
 }

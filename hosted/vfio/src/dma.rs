@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, RingLayout};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, RingLayout, RingToken};
 use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -372,8 +372,8 @@ unsafe impl DmaMemory for DmaAllocation {
         self.memory.store(at, words)
     }
 
-    fn ring(&self, layout: &RingLayout) -> Result<DmaAllocationRing, OutOfRange> {
-        Ok(DmaAllocationRing { ring: self.memory.ring(layout)?, _allocation: self.allocation.clone() })
+    fn ring(&self, token: RingToken, layout: &RingLayout) -> Result<DmaAllocationRing, OutOfRange> {
+        Ok(DmaAllocationRing { ring: self.memory.ring(token, layout)?, _allocation: self.allocation.clone() })
     }
 }
 
@@ -402,7 +402,7 @@ impl DmaRing for DmaAllocationRing {
 pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use bareverbs::RingView as _;
+    use bareverbs::{OpensRings, RingView as _};
 
     use super::*;
 
@@ -453,12 +453,17 @@ pub(crate) mod tests {
         })
     }
 
+    struct Test;
+
+    // SAFETY: the test uses its only ring and the memory in one thread.
+    unsafe impl OpensRings for Test {}
+
     #[test]
     fn a_ring_keeps_the_memory_of_its_buffer() {
         let iommu = Iommu::default();
         let buffer = iommu.buffer(8192);
         let pages = Arc::downgrade(&buffer.allocation);
-        let ring = buffer.ring(&RingLayout::new(4096, 4096, 64).unwrap()).unwrap();
+        let ring = buffer.ring(RingToken::of(&Test), &RingLayout::new(4096, 4096, 64).unwrap()).unwrap();
         ring.view().put_word(1, 7);
         assert_eq!(buffer.load::<1>(4096 + 8), Ok([7]));
         drop(buffer);

@@ -236,6 +236,7 @@ fn of_the_core() {
         SgeFault,
         Source,
         RingLayout,
+        RingToken,
         StaleHandle,
         Storage<'static, Driver, 1, 1, 1, 1, 1>,
         TakeError,

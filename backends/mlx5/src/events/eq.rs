@@ -1,11 +1,11 @@
 //! Event queues.
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingLayout, RingView, WordRegister};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingView, WordRegister};
 use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View};
 
 use crate::dma::object_memory::ObjectMemory;
-use crate::error::{Error, PackedError};
-use crate::ring::owner_matches;
+use crate::error::PackedError;
+use crate::ring::{open_ring, owner_matches};
 
 /// What the destruction of an event queue needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,8 @@ impl<P: Platform> Eq<P> {
     pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, PackedError> {
         // An event queue has no record; nothing is written to the one that its span names.
         let at = info.memory.at();
-        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
         Ok(Self {
-            ring: machine.memory.ring(&span)?,
+            ring: open_ring(&machine.memory, at, EQE << log_size, at)?,
             update: machine.registers.word(uar + UAR_EQ_UPDATE)?,
             arm: machine.registers.word(uar + UAR_EQ_ARM)?,
             fence: machine.fence.clone(),

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use bareverbs::{
     Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
-    RingView, TooFewPages, WordRegister,
+    RingToken, RingView, TooFewPages, WordRegister,
 };
 use bareverbs_mlx5_spec::UAR_PAGE;
 
@@ -177,7 +177,7 @@ impl Part {
 unsafe impl DmaMemory for Part {
     type Ring = MockRing;
 
-    fn ring(&self, span: &RingLayout) -> Result<MockRing, OutOfRange> {
+    fn ring(&self, _: RingToken, span: &RingLayout) -> Result<MockRing, OutOfRange> {
         if span.end() > DmaMemory::len(self) {
             return Err(OutOfRange { offset: span.ring(), len: span.len() });
         }

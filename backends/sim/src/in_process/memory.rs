@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingView};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken, RingView};
 use parking_lot::RwLock;
 
 use super::idle_reads::{HomeWorld, IdleReads};
@@ -187,7 +187,7 @@ impl SimMemory {
 unsafe impl DmaMemory for SimMemory {
     type Ring = SimRing;
 
-    fn ring(&self, layout: &RingLayout) -> Result<SimRing, OutOfRange> {
+    fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<SimRing, OutOfRange> {
         if layout.end() > self.len() {
             return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
         }

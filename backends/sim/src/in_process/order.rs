@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingLayout, RingView, WordRegister};
+use bareverbs::{
+    DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingLayout, RingToken, RingView, WordRegister,
+};
 use parking_lot::Mutex;
 
 /// One access. Values are as the CPU stores them; `at` is a byte offset in the memory or the registers.
@@ -201,8 +203,8 @@ impl<T: DmaRing> RingView for &RecordedRing<T> {
 unsafe impl<T: DmaMemory> DmaMemory for Recorded<T> {
     type Ring = RecordedRing<T::Ring>;
 
-    fn ring(&self, layout: &RingLayout) -> Result<Self::Ring, OutOfRange> {
-        Ok(RecordedRing { inner: self.inner.ring(layout)?, log: self.log.clone(), layout: *layout })
+    fn ring(&self, token: RingToken, layout: &RingLayout) -> Result<Self::Ring, OutOfRange> {
+        Ok(RecordedRing { inner: self.inner.ring(token, layout)?, log: self.log.clone(), layout: *layout })
     }
 
     fn len(&self) -> usize {

@@ -3,13 +3,14 @@
 mod resize;
 pub(crate) mod ring;
 
-use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
+use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::{format_as, log_event};
+use crate::ring::open_ring;
 use ring::{Mlx5CqRing, Shape};
 
 /// A completion queue of this backend.
@@ -77,8 +78,7 @@ impl<P: Platform> Driver<P> {
         for index in 0..1usize << log_size {
             memory.write(at + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
-        let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        Ok(memory.ring(&span)?)
+        open_ring(memory, at, CQE << log_size, record)
     }
 
     fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {

@@ -7,7 +7,7 @@ mod roce;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 
-use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, RingSizes};
+use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type, ts_format};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
@@ -18,6 +18,7 @@ use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
 use crate::objects::srq::Srq;
+use crate::ring::open_ring;
 
 use recv_ring::Mlx5RecvRing;
 use send_ring::Mlx5SendRing;
@@ -209,8 +210,7 @@ impl<P: Platform> Driver<P> {
     /// Opens a ring. One without entries is given the block of the doorbell record, and is never written.
     fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, PackedError> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
-        let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        Ok(self.commands.machine.memory.ring(&span)?)
+        open_ring(&self.commands.machine.memory, at, len, record)
     }
 
     fn create_qp_command(

@@ -4,7 +4,7 @@
 
 pub(crate) mod ring;
 
-use bareverbs::{CreatedSrq, DmaMemory, Platform, Provider, RingLayout, SrqCap, SrqSizes, Srqn};
+use bareverbs::{CreatedSrq, Platform, Provider, SrqCap, SrqSizes, Srqn};
 use bareverbs_mlx5_spec::{
     ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
@@ -16,6 +16,7 @@ use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
+use crate::ring::open_ring;
 use ring::Mlx5SrqRing;
 
 /// Fewest units of a WQE: the link and one data segment.
@@ -117,8 +118,7 @@ impl<P: Platform> Driver<P> {
         let bytes = sizes.places as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
             // The ring first: without it, a queue of the device would be leaked.
-            let span = RingLayout::new(memory.at(), bytes, memory.record());
-            let ring = this.commands.machine.memory.ring(&span.ok_or(Error::OutOfRange { offset: memory.at() }.pack())?)?;
+            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
             let number = create(this, memory, units)?;
             log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
             let ring = Mlx5SrqRing::new(ring, this.commands.machine.fence.clone(), units);

@@ -2,9 +2,10 @@
 
 use std::vec::Vec;
 
-use bareverbs::{CqReader as _, CqRing as _, RingLayout};
+use bareverbs::{CqReader as _, CqRing as _};
 
 use super::*;
+use crate::ring::open_ring;
 use crate::tests::mock::{Done, MockPlatform, Part, Shared, machine};
 
 type Mock = Mlx5CqRing<MockPlatform>;
@@ -24,9 +25,8 @@ fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
     }
-    let span = RingLayout::new(RING, 16 * 64, RECORD).unwrap();
     let part = Part(shared.clone());
-    let ring = DmaMemory::ring(&part, &span).unwrap();
+    let ring = open_ring(&part, RING, 16 * 64, RECORD).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
     let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false, ethernet: false };
     let mut cq = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);

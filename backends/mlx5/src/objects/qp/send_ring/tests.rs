@@ -2,13 +2,12 @@
 
 use std::vec::Vec;
 
-use bareverbs::{
-    Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, Remote, RingLayout, SendRing as _, SendWriter as _,
-};
+use bareverbs::{Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, Remote, SendRing as _, SendWriter as _};
 
 use super::*;
 use crate::dma::uar::Uar;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
+use crate::ring::open_ring;
 use crate::tests::mock::{Done, MockPlatform, Part, Shared, machine};
 
 type Mock = Mlx5SendRing<MockPlatform>;
@@ -30,8 +29,7 @@ fn made_with(blocks: usize, uar: &Uar) -> (Mock, Shared) {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
     let part = Part(shared.clone());
-    let span = RingLayout::new(RING, blocks * 64, RECORD).unwrap();
-    let ring = DmaMemory::ring(&part, &span).unwrap();
+    let ring = open_ring(&part, RING, blocks * 64, RECORD).unwrap();
     let doorbell = uar.send_doorbell(&part).unwrap();
     (Mlx5SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
 }
@@ -276,8 +274,7 @@ fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
 fn receives_end_with_the_invalid_key_and_have_no_register() {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
-    let span = RingLayout::new(RECEIVES, 4 * 32, RECORD).unwrap();
-    let ring = DmaMemory::ring(&Part(shared.clone()), &span).unwrap();
+    let ring = open_ring(&Part(shared.clone()), RECEIVES, 4 * 32, RECORD).unwrap();
     let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing::new(ring, machine.fence, 2);
     rq.put(5, &[sge(9, 0), sge(0x70, 3)]);
     rq.put(6, &[sge(0x70, 3), sge(0x80, 4)]);
