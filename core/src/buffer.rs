@@ -131,11 +131,11 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// ```compile_fail,E0499
 /// # use bareverbs::{Access, DmaBuffer, Provider, Verbs, storage};
 /// fn again<P: Provider, B: DmaBuffer + 'static>(first: P, second: P, buffer: B, tables: &mut storage![P; pds: 1, mrs: 1]) {
-///     let mut verbs = Verbs::new(first, tables);
+///     let mut verbs = Verbs::new(first, &mut *tables);
 ///     let Ok(pd) = verbs.alloc_pd() else { return };
 ///     let region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE);
 ///     let _ = verbs.into_provider();
-///     let mut other = Verbs::new(second, tables);
+///     let mut other = Verbs::new(second, &mut *tables);
 ///     if let Ok(region) = region {
 ///         let _ = other.dereg_mr(region);
 ///     }

@@ -27,7 +27,8 @@
 //!
 //! # Steps of a program
 //!
-//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`]).
+//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`];
+//!    with the feature `alloc` `BoxedStorage`).
 //! 2. [`Verbs::alloc_pd`], [`Verbs::create_cq`] and [`Verbs::create_qp`] make a protection domain and queues; [`Verbs::modify_qp_to_rts`] takes the
 //!    queue pair to the peer's.
 //!    On an Ethernet port [`Verbs::set_gid`] sets the addresses first.
@@ -43,6 +44,8 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
 #[cfg(test)]
 extern crate self as bareverbs;
 #[cfg(test)]
@@ -50,6 +53,8 @@ extern crate std;
 
 mod address;
 mod attr;
+#[cfg(feature = "alloc")]
+mod boxed_storage;
 mod buffer;
 mod completion;
 mod create_qp;
@@ -105,6 +110,8 @@ pub use attr::{
     AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap,
     QpState, QpType, SrqCap, ack_timeout,
 };
+#[cfg(feature = "alloc")]
+pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
 pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
@@ -140,7 +147,7 @@ pub use rereg_mr::MrChange;
 pub use send_queue::{SendBatch, SendQueue};
 pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
 pub use srq_slot::{SrqEntries, SrqEntriesView};
-pub use storage::{QpRings, RingsView, Storage};
+pub use storage::{QpRings, RingsView, Storage, StorageView};
 pub use verbs::Verbs;
 pub use window::{MwInfo, Type1Bind};
 pub use work::{

@@ -9,7 +9,7 @@ use crate::recv_queue::{ReceiveSide, RecvQueue};
 use crate::send_queue::{PostNamed, SendLimits, SendQueue};
 use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
 use crate::sync::Ordering;
-use crate::table::TableView;
+use crate::table::Table;
 use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
@@ -261,8 +261,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_add(1);
         }
-        use_cq(self.cqs, init.send_cq, 1);
-        use_cq(self.cqs, init.recv_cq, 1);
+        use_cq(&mut self.cqs, init.send_cq, 1);
+        use_cq(&mut self.cqs, init.recv_cq, 1);
         slot.send.start_at(0);
         slot.recv.start_at(0);
         slot.binds.store(0, Ordering::Relaxed);
@@ -563,8 +563,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             return Err(DestroyQpError::Device(self.failed(error)));
         }
         self.leave_pd(qp.pd);
-        use_cq(self.cqs, qp.send_cq, -1);
-        use_cq(self.cqs, qp.recv_cq, -1);
+        use_cq(&mut self.cqs, qp.send_cq, -1);
+        use_cq(&mut self.cqs, qp.recv_cq, -1);
         if let Some(srq) = qp.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_sub(1);
         }
@@ -720,7 +720,7 @@ fn end_draining(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
 }
 
 /// Counts one work queue more or fewer that completes into a queue.
-pub(crate) fn use_cq<P: Provider>(cqs: &mut TableView<kind::Cq, Cq<P>>, handle: CqHandle, change: i32) {
+pub(crate) fn use_cq<P: Provider>(cqs: &mut Table<'_, kind::Cq, Cq<P>>, handle: CqHandle, change: i32) {
     if let Some(cq) = cqs.get_mut(handle) {
         cq.users = cq.users.saturating_add_signed(change);
     }

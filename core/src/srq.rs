@@ -375,7 +375,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.end();
         }
         if srq.domain.is_some() {
-            use_cq(self.cqs, srq.cq, -1);
+            use_cq(&mut self.cqs, srq.cq, -1);
             if let Some(cq) = self.shared.cqs.get(usize::from(srq.cq.index())) {
                 cq.ask_to_clean();
                 // A sleeping poller would not poll, and the slot would drain for ever. A task may do anything when it is woken.

@@ -19,7 +19,7 @@ pub(crate) struct SrqEntry {
 }
 
 impl SrqEntry {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { wr_id: Word64::new(0), posted: AtomicU32::new(0), free: AtomicU32::new(0) }
     }
 }

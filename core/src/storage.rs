@@ -6,10 +6,10 @@ use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::shared::{CqSlot, QpSlot, RegionSlot};
+use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
 use crate::srq_slot::{Srq, SrqEntriesView, SrqSlot};
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
-use crate::table::TableOf;
+use crate::table::{Slot, Table};
 use crate::window::{Mw, WindowCell, Windows};
 use crate::{Provider, WcOpcode, kind};
 
@@ -33,7 +33,7 @@ pub(crate) struct SendFacts {
 }
 
 impl SendEntry {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { wr_id: Word64::new(0), bytes: AtomicU32::new(0), shape: AtomicU32::new(0) }
     }
 
@@ -201,12 +201,12 @@ pub struct Storage<
     const QP: usize,
     const SRQ: usize = 0,
 > {
-    pub(crate) pds: TableOf<kind::Pd, Pd<P>, PD>,
-    pub(crate) mrs: TableOf<kind::Mr, Mr<P>, MR>,
-    pub(crate) mws: TableOf<kind::Mw, Mw<P>, MW>,
-    pub(crate) cqs: TableOf<kind::Cq, Cq<P>, CQ>,
-    pub(crate) qps: TableOf<kind::Qp, Qp<P>, QP>,
-    pub(crate) srqs: TableOf<kind::Srq, Srq<P::Srq>, SRQ>,
+    pub(crate) pds: [Slot<Pd<P>>; PD],
+    pub(crate) mrs: [Slot<Mr<P>>; MR],
+    pub(crate) mws: [Slot<Mw<P>>; MW],
+    pub(crate) cqs: [Slot<Cq<P>>; CQ],
+    pub(crate) qps: [Slot<Qp<P>>; QP],
+    pub(crate) srqs: [Slot<Srq<P::Srq>>; SRQ],
     pub(crate) region_slots: [RegionSlot; MR],
     pub(crate) cq_slots: [CqSlot; CQ],
     pub(crate) qp_slots: [QpSlot<'r>; QP],
@@ -243,15 +243,20 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
     pub const fn with_srqs(rings: [RingsView<'r>; QP], srqs: [SrqEntriesView<'r>; SRQ]) -> Self {
         let mut this = Self::without_rings();
         this.set_rings(rings);
+        this.set_srqs(srqs);
+        this
+    }
+
+    /// Gives the shared receive queues their places, for tables of [`Self::without_rings`].
+    pub const fn set_srqs(&mut self, srqs: [SrqEntriesView<'r>; SRQ]) {
         let mut index = 0;
         while index < SRQ {
             #[expect(clippy::indexing_slicing, reason = "both arrays have SRQ elements, and `get` is not const")]
             {
-                this.srq_slots[index].entries = srqs[index].entries;
+                self.srq_slots[index].entries = srqs[index].entries;
             }
             index += 1;
         }
-        this
     }
 
     /// Gives the queue pairs their rings, for tables of [`Self::without_rings`].
@@ -266,23 +271,61 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
         }
     }
 
-    /// Creates empty tables in which no queue pair fits before [`Self::set_rings`], and no shared receive queue at all. They are a
-    /// constant, which is copied to where they stay without being on the stack, if that place is known only at run time.
+    /// Creates empty tables in which no queue pair fits before [`Self::set_rings`], and no shared receive queue before
+    /// [`Self::set_srqs`]. They are a constant, which is copied to where they stay without being on the stack, if that place is known only at run time.
     pub const fn without_rings() -> Self {
         const { Self::CAPACITIES };
         Self {
-            pds: TableOf::new(),
-            mrs: TableOf::new(),
-            mws: TableOf::new(),
-            cqs: TableOf::new(),
-            qps: TableOf::new(),
-            srqs: TableOf::new(),
+            pds: [const { Slot::EMPTY }; PD],
+            mrs: [const { Slot::EMPTY }; MR],
+            mws: [const { Slot::EMPTY }; MW],
+            cqs: [const { Slot::EMPTY }; CQ],
+            qps: [const { Slot::EMPTY }; QP],
+            srqs: [const { Slot::EMPTY }; SRQ],
             region_slots: [const { RegionSlot::new() }; MR],
             cq_slots: [const { CqSlot::new() }; CQ],
             qp_slots: [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP],
             srq_slots: [const { SrqSlot::new(SrqEntriesView::NONE) }; SRQ],
             windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
             events: Lock::new(None),
+        }
+    }
+}
+
+/// A storage that is borrowed by [`Verbs::new`](crate::Verbs::new), of any capacities.
+pub struct StorageView<'s, P: Provider> {
+    pub(crate) pds: Table<'s, kind::Pd, Pd<P>>,
+    pub(crate) mrs: Table<'s, kind::Mr, Mr<P>>,
+    pub(crate) mws: Table<'s, kind::Mw, Mw<P>>,
+    pub(crate) cqs: Table<'s, kind::Cq, Cq<P>>,
+    pub(crate) qps: Table<'s, kind::Qp, Qp<P>>,
+    pub(crate) srqs: Table<'s, kind::Srq, Srq<P::Srq>>,
+    pub(crate) shared: Shared<'s>,
+    pub(crate) events: &'s Lock<Option<P::CompletionEvents>>,
+}
+
+format_as!(
+    [P: Provider] StorageView<'_, P>,
+    "StorageView({} regions, {} completion queues, {} queue pairs, {} shared receive queues)",
+    |this| this.shared.regions.slots().len(), this.shared.cqs.len(), this.shared.qps.len(), this.shared.srqs.len(),
+);
+
+impl<'s, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize, const SRQ: usize>
+    From<&'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>> for StorageView<'s, P>
+{
+    fn from(storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>) -> Self {
+        let Storage { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } = storage;
+        let regions = Regions::new(region_slots);
+        let shared = Shared { regions, cqs: cq_slots, qps: qp_slots, srqs: srq_slots, windows: windows as &'s Lock<Windows> };
+        Self {
+            pds: Table::new(pds),
+            mrs: Table::new(mrs),
+            mws: Table::new(mws),
+            cqs: Table::new(cqs),
+            qps: Table::new(qps),
+            srqs: Table::new(srqs),
+            shared,
+            events,
         }
     }
 }

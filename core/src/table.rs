@@ -13,7 +13,7 @@ pub(crate) struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    const EMPTY: Self = Self { generation: 0, used: false, value: None };
+    pub(crate) const EMPTY: Self = Self { generation: 0, used: false, value: None };
 
     /// Returns the generation that the next object here gets, if one may be put here; `first` is the one that every slot starts
     /// with.
@@ -25,24 +25,17 @@ impl<T> Slot<T> {
     }
 }
 
-/// A table of objects of kind `K`. `V` is the storage: of a capacity known to the type, or a slice of any.
-pub(crate) struct Table<K, V: ?Sized> {
+/// A table of objects of kind `K`, over storage of any capacity.
+pub(crate) struct Table<'s, K, T> {
     kind: PhantomData<fn() -> K>,
-    slots: V,
+    slots: &'s mut [Slot<T>],
 }
 
-/// A table with room for `N` objects.
-pub(crate) type TableOf<K, T, const N: usize> = Table<K, [Slot<T>; N]>;
-/// A table of any capacity: what the control logic is written for.
-pub(crate) type TableView<K, T> = Table<K, [Slot<T>]>;
-
-impl<K, T, const N: usize> TableOf<K, T, N> {
-    pub(crate) const fn new() -> Self {
-        Self { kind: PhantomData, slots: [const { Slot::EMPTY }; N] }
+impl<'s, K, T> Table<'s, K, T> {
+    pub(crate) const fn new(slots: &'s mut [Slot<T>]) -> Self {
+        Self { kind: PhantomData, slots }
     }
-}
 
-impl<K, T> TableView<K, T> {
     #[cfg_attr(not(feature = "small"), inline)]
     #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn get(&self, handle: Handle<K>) -> Option<&T> {
@@ -59,7 +52,7 @@ impl<K, T> TableView<K, T> {
 
     /// Returns every live object with its handle, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle<K>, &T)> {
-        (0..=u16::MAX).zip(&self.slots).filter_map(|(index, slot)| {
+        (0..=u16::MAX).zip(&*self.slots).filter_map(|(index, slot)| {
             let value = slot.value.as_ref()?;
             Some((Handle::new(index, slot.generation), value))
         })
@@ -69,7 +62,7 @@ impl<K, T> TableView<K, T> {
     ///
     /// A slot that has been through all its generations is not used again: its old handles stay stale.
     pub(crate) fn vacancy(&self, first: u32) -> Option<Handle<K>> {
-        (0..u16::MAX).zip(&self.slots).find_map(|(index, slot)| Some(Handle::new(index, slot.vacancy(first)?)))
+        (0..u16::MAX).zip(&*self.slots).find_map(|(index, slot)| Some(Handle::new(index, slot.vacancy(first)?)))
     }
 
     /// Returns the handle of the next object at `index`, if that slot is free.
@@ -79,7 +72,7 @@ impl<K, T> TableView<K, T> {
 
     /// Drops every object.
     pub(crate) fn clear(&mut self) {
-        for slot in &mut self.slots {
+        for slot in &mut *self.slots {
             (slot.used, slot.value) = (false, None);
         }
     }
@@ -112,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_stale_handle_never_names_the_next_object() {
-        let mut table = TableOf::<kind::Pd, u8, 1>::new();
-        let table: &mut TableView<kind::Pd, u8> = &mut table;
+        let mut slots = [Slot::EMPTY];
+        let mut table = Table::<kind::Pd, u8>::new(&mut slots);
         let first = table.vacancy(7).unwrap();
         table.occupy(first, 1);
         assert_eq!(table.vacancy(7), None, "full");
@@ -128,8 +121,8 @@ mod tests {
 
     #[test]
     fn a_slot_out_of_generations_is_retired() {
-        let mut table = TableOf::<kind::Pd, u8, 1>::new();
-        let table: &mut TableView<kind::Pd, u8> = &mut table;
+        let mut slots = [Slot::EMPTY];
+        let mut table = Table::<kind::Pd, u8>::new(&mut slots);
         let last = Handle::new(0, 6);
         table.occupy(last, 1);
         table.remove(last);

@@ -5,18 +5,18 @@ use crate::link::check_path;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::shared::{Abandon, NO_NUMBER, Regions, Shared, is_dropped};
+use crate::shared::{Abandon, NO_NUMBER, Shared, is_dropped};
 use crate::srq_slot::Srq;
-use crate::storage::Storage;
+use crate::storage::StorageView;
 use crate::sync::{Lock, Ordering};
-use crate::table::TableView;
+use crate::table::Table;
 use crate::window::{Mw, Windows};
 use crate::{
     AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
     PortAttr, Provider, QueryError, SetGidError, SrqHandle, kind,
 };
 
-/// The verbs on the device of backend `P`, over tables in a [`Storage`].
+/// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::Storage).
 ///
 /// This is the control path alone. Requests are posted on a [`QueuePair`](crate::QueuePair), completions taken from a
 /// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that whoever has them uses on any core, without
@@ -109,12 +109,12 @@ pub struct Verbs<'s, P: Provider> {
     _abandon: Abandon<'s>,
     pub(crate) provider: P,
     pub(crate) shared: Shared<'s>,
-    pub(crate) pds: &'s mut TableView<kind::Pd, Pd<P>>,
-    pub(crate) mrs: &'s mut TableView<kind::Mr, Mr<P>>,
-    pub(crate) mws: &'s mut TableView<kind::Mw, Mw<P>>,
-    pub(crate) cqs: &'s mut TableView<kind::Cq, Cq<P>>,
-    pub(crate) qps: &'s mut TableView<kind::Qp, Qp<P>>,
-    pub(crate) srqs: &'s mut TableView<kind::Srq, Srq<P::Srq>>,
+    pub(crate) pds: Table<'s, kind::Pd, Pd<P>>,
+    pub(crate) mrs: Table<'s, kind::Mr, Mr<P>>,
+    pub(crate) mws: Table<'s, kind::Mw, Mw<P>>,
+    pub(crate) cqs: Table<'s, kind::Cq, Cq<P>>,
+    pub(crate) qps: Table<'s, kind::Qp, Qp<P>>,
+    pub(crate) srqs: Table<'s, kind::Srq, Srq<P::Srq>>,
     /// The queues of completion events, while no interrupt handler has them.
     pub(crate) events: &'s Lock<Option<P::CompletionEvents>>,
     /// Whether the backend had any to give.
@@ -155,18 +155,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// A backend gives its completion events to one `Verbs`. If those were dropped without [`Self::into_provider`], the next ones on
     /// the same backend have none: completion queues are polled, not waited for.
-    pub fn new<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize, const SRQ: usize>(
-        mut provider: P,
-        storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>,
-    ) -> Self {
-        let Storage { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } = storage;
-        let shared = Shared {
-            regions: Regions::new(region_slots),
-            cqs: cq_slots,
-            qps: qp_slots,
-            srqs: srq_slots,
-            windows: windows as &'s Lock<Windows>,
-        };
+    ///
+    /// `storage` is a `&mut` [`Storage`](crate::Storage), or, with the feature `alloc`, a `&mut` `BoxedStorage`.
+    pub fn new(provider: P, storage: impl Into<StorageView<'s, P>>) -> Self {
+        Self::over(provider, storage.into())
+    }
+
+    /// Implements [`Self::new`] once, whatever the storage is.
+    fn over(mut provider: P, storage: StorageView<'s, P>) -> Self {
+        let StorageView { mut pds, mut mrs, mut mws, mut cqs, mut qps, mut srqs, shared, events } = storage;
         for slot in shared.regions.slots() {
             slot.set(None);
         }
@@ -182,19 +179,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.set_xrc(None);
         }
         shared.windows.with(Windows::clear);
-        let pds: &mut TableView<kind::Pd, Pd<P>> = pds;
-        let mrs: &mut TableView<kind::Mr, Mr<P>> = mrs;
-        let mws: &mut TableView<kind::Mw, Mw<P>> = mws;
-        let cqs: &mut TableView<kind::Cq, Cq<P>> = cqs;
-        let qps: &mut TableView<kind::Qp, Qp<P>> = qps;
-        let srqs: &mut TableView<kind::Srq, Srq<P::Srq>> = srqs;
         pds.clear();
         mrs.clear();
         mws.clear();
         cqs.clear();
         qps.clear();
         srqs.clear();
-        let events: &'s Lock<Option<P::CompletionEvents>> = events;
         let taken = provider.take_completion_events(CoreToken::NEW);
         let has_events = taken.is_some();
         events.with(|events| *events = taken);

@@ -121,12 +121,32 @@ pub(crate) struct Windows<C: ?Sized = [WindowCell]> {
     used: usize,
     /// No window is further than this from the cell where the search for its key begins ([`Self::place_of`]).
     reach: usize,
-    cells: C,
+    /// The cells, if their number is known at run time only. No array of that size can be made under the lock.
+    #[cfg(feature = "alloc")]
+    boxed: alloc::vec::Vec<WindowCell>,
+    /// The cells otherwise.
+    array: C,
 }
 
 impl<C> Windows<C> {
-    pub(crate) const fn new(cells: C) -> Self {
-        Self { next: 1, vacant: 0, used: 0, reach: 0, cells }
+    pub(crate) const fn new(array: C) -> Self {
+        Self {
+            next: 1,
+            vacant: 0,
+            used: 0,
+            reach: 0,
+            #[cfg(feature = "alloc")]
+            boxed: alloc::vec::Vec::new(),
+            array,
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl Windows<[WindowCell; 0]> {
+    /// Returns windows with `count` cells on the heap.
+    pub(crate) fn boxed(count: usize) -> Self {
+        Self { boxed: (0..count).map(|_| WindowCell::EMPTY).collect(), ..Self::new([]) }
     }
 }
 
@@ -171,9 +191,25 @@ fn region_of(shared: &Shared<'_>, mr: MrHandle) -> Result<RegionFacts, BindRefus
 }
 
 impl Windows {
+    fn cells(&self) -> &[WindowCell] {
+        #[cfg(feature = "alloc")]
+        if !self.boxed.is_empty() {
+            return &self.boxed;
+        }
+        &self.array
+    }
+
+    fn cells_mut(&mut self) -> &mut [WindowCell] {
+        #[cfg(feature = "alloc")]
+        if !self.boxed.is_empty() {
+            return &mut self.boxed;
+        }
+        &mut self.array
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        for cell in &mut self.cells {
+        for cell in self.cells_mut() {
             *cell = WindowCell::EMPTY;
         }
         (self.vacant, self.used, self.reach) = (0, 0, 0);
@@ -182,7 +218,7 @@ impl Windows {
     /// Returns the cell that is `step` cells after the one where the search for a key begins. Keys that a device assigns in turn
     /// spread evenly; a bind changes the tag of a key, not its index.
     fn place_of(&self, rkey: Rkey, step: usize) -> usize {
-        let len = self.cells.len();
+        let len = self.cells().len();
         let first = len.checked_ilog2().map_or(0, |log| rkey.index() as usize & ((1 << log) - 1));
         let at = first.wrapping_add(step);
         if at < len { at } else { at.wrapping_sub(len) }
@@ -190,17 +226,17 @@ impl Windows {
 
     /// Returns the cells in the order of the search for a key.
     fn places_of(&self, rkey: Rkey) -> impl Iterator<Item = usize> + '_ {
-        (0..self.cells.len()).map(move |step| self.place_of(rkey, step))
+        (0..self.cells().len()).map(move |step| self.place_of(rkey, step))
     }
 
     /// Returns whether a window can be put into a cell. One whose end unwound is still there: the device may have it.
     fn is_vacant(&self, index: usize) -> bool {
-        self.cells.get(index).is_some_and(|cell| cell.window.is_none())
+        self.cells().get(index).is_some_and(|cell| cell.window.is_none())
     }
 
     /// Returns whether a window has a key with this index.
     pub(crate) fn has_key(&self, index: u32) -> bool {
-        let mut windows = self.cells.iter().filter_map(|cell| cell.window.as_ref());
+        let mut windows = self.cells().iter().filter_map(|cell| cell.window.as_ref());
         windows.any(|window| window.state.rkey.index() == index && window.handle.index() != MwHandle::NONE.index())
     }
 
@@ -208,7 +244,7 @@ impl Windows {
         let at = usize::from(handle.index());
         let steps = self.places_of(rkey).position(|place| place == at).unwrap_or(0);
         self.reach = self.reach.max(steps);
-        if let Some(cell) = self.cells.get_mut(usize::from(handle.index())) {
+        if let Some(cell) = self.cells_mut().get_mut(usize::from(handle.index())) {
             let state = WindowState { rkey, binding: None };
             cell.window = Some(Window {
                 handle,
@@ -225,12 +261,12 @@ impl Windows {
     }
 
     pub(crate) fn get(&self, handle: MwHandle) -> Option<&Window> {
-        let window = self.cells.get(usize::from(handle.index()))?.window.as_ref()?;
+        let window = self.cells().get(usize::from(handle.index()))?.window.as_ref()?;
         if window.handle == handle { Some(window) } else { None }
     }
 
     fn get_mut(&mut self, handle: MwHandle) -> Option<&mut Window> {
-        let window = self.cells.get_mut(usize::from(handle.index()))?.window.as_mut()?;
+        let window = self.cells_mut().get_mut(usize::from(handle.index()))?.window.as_mut()?;
         if window.handle == handle { Some(window) } else { None }
     }
 
@@ -248,7 +284,7 @@ impl Windows {
 
     /// Ends a window that was hidden, or shows it again.
     fn end_hidden(&mut self, handle: MwHandle, gone: bool) {
-        let Some(cell) = self.cells.get_mut(usize::from(handle.index())) else { return };
+        let Some(cell) = self.cells_mut().get_mut(usize::from(handle.index())) else { return };
         if gone {
             cell.window = None;
         } else if let Some(window) = &mut cell.window {
@@ -257,7 +293,7 @@ impl Windows {
     }
 
     fn binds(&self) -> impl Iterator<Item = &PendingBind> + Clone {
-        self.cells.get(..self.used).unwrap_or_default().iter().filter_map(|cell| cell.bind.as_ref())
+        self.cells().get(..self.used).unwrap_or_default().iter().filter_map(|cell| cell.bind.as_ref())
     }
 
     /// Returns the type 2 window of the domain in slot `pd` whose key has the index of this one.
@@ -268,15 +304,15 @@ impl Windows {
             let is_named = window.state.rkey.index() == rkey.index();
             window.kind == MwType::Type2 && window.pd.index() == pd && is_named && !hidden
         };
-        let is_it = |at: &usize| self.cells.get(*at).and_then(|cell| cell.window.as_ref()).is_some_and(named);
+        let is_it = |at: &usize| self.cells().get(*at).and_then(|cell| cell.window.as_ref()).is_some_and(named);
         let at = (0..=self.reach).map(|step| self.place_of(rkey, step)).find(is_it)?;
-        self.cells.get_mut(at)?.window.as_mut()
+        self.cells_mut().get_mut(at)?.window.as_mut()
     }
 
     /// Returns how many bindings hold a region: those of windows, and those that a failed bind would bring back.
     pub(crate) fn bindings_of(&self, mr: MrHandle) -> u32 {
         let is_bound = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
-        let windows = self.cells.iter().filter_map(|cell| cell.window.as_ref()).filter(|window| is_bound(&window.state));
+        let windows = self.cells().iter().filter_map(|cell| cell.window.as_ref()).filter(|window| is_bound(&window.state));
         let binds = self.binds().filter(|bind| is_bound(&bind.previous));
         windows.count().saturating_add(binds.count()) as u32
     }
@@ -367,7 +403,7 @@ impl Windows {
 
     /// Returns where one more bind can be remembered.
     pub(crate) fn room(&self) -> Option<usize> {
-        let cells = self.cells.get(self.vacant..)?;
+        let cells = self.cells().get(self.vacant..)?;
         cells.iter().position(|cell| cell.bind.is_none()).map(|step| self.vacant.wrapping_add(step))
     }
 
@@ -379,7 +415,7 @@ impl Windows {
         let previous = core::mem::replace(&mut window.state, next);
         (window.in_flight, window.binder) = (window.in_flight.wrapping_add(1), qp);
         window.held_tags |= tag_bit(previous.rkey);
-        if let Some(cell) = self.cells.get_mut(room) {
+        if let Some(cell) = self.cells_mut().get_mut(room) {
             cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, binds: bind.binding.is_some(), previous });
             self.next = sequence.wrapping_add(1);
             self.vacant = room.wrapping_add(1);
@@ -405,7 +441,8 @@ impl Windows {
 
     /// Returns a bind in flight.
     fn bind_mut(&mut self, sequence: u64) -> Option<&mut PendingBind> {
-        let used = self.cells.get_mut(..self.used).unwrap_or_default();
+        let used = self.used;
+        let used = self.cells_mut().get_mut(..used).unwrap_or_default();
         used.iter_mut().filter_map(|cell| cell.bind.as_mut()).find(|bind| bind.sequence == sequence)
     }
 
@@ -426,13 +463,14 @@ impl Windows {
     /// A bind that failed never was: the next newer one in flight, or the window, gets what it had found.
     fn end(&mut self, bind: &PendingBind, failed: bool) {
         let is_it = |cell: &WindowCell| cell.bind.as_ref().is_some_and(|other| other.sequence == bind.sequence);
-        let used = self.cells.get_mut(..self.used).unwrap_or_default();
+        let used = self.used;
+        let used = self.cells_mut().get_mut(..used).unwrap_or_default();
         if let Some((index, cell)) = used.iter_mut().enumerate().find(|(_, cell)| is_it(cell)) {
             cell.bind = None;
             self.vacant = self.vacant.min(index);
         }
         while let Some(last) = self.used.checked_sub(1)
-            && self.cells.get(last).is_some_and(|cell| cell.bind.is_none())
+            && self.cells().get(last).is_some_and(|cell| cell.bind.is_none())
         {
             self.used = last;
         }
@@ -514,11 +552,11 @@ impl<P: Provider> Verbs<'_, P> {
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get(pd).ok_or(AllocMwError::StalePd)?;
-        let (mws, first) = (&*self.mws, self.first_generation);
+        let (mws, first) = (&self.mws, self.first_generation);
         let vacancy = |windows: &Windows, places: &mut dyn Iterator<Item = usize>| {
             places.filter(|index| windows.is_vacant(*index)).find_map(|index| mws.vacancy_at(index, first))
         };
-        let any = self.shared.windows.with(|windows| vacancy(windows, &mut (0..windows.cells.len())));
+        let any = self.shared.windows.with(|windows| vacancy(windows, &mut (0..windows.cells().len())));
         let any = any.ok_or(AllocMwError::Full)?;
         let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
             Ok(created) => created,

@@ -152,7 +152,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(srq) = self.srqs.get_mut(place.0) {
             (srq.domain, srq.cq) = (Some(domain.number), cq.handle());
         }
-        use_cq(self.cqs, cq.handle(), 1);
+        use_cq(&mut self.cqs, cq.handle(), 1);
         (cq.unknown, cq.flush) = (take::<P>, flush_next::<P>);
         Ok(queue)
     }

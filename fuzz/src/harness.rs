@@ -102,7 +102,7 @@ impl Harness {
     pub fn run(&mut self, steps: &[Step]) {
         let driver = self.driver.take().expect("the last run gave it back");
         let model = Model { memory: mem::take(&mut self.bytes), ..Model::default() };
-        let verbs = Verbs::new(driver, &mut self.tables);
+        let verbs = Verbs::new(driver, &mut *self.tables);
         let (host, memory, before) = (&self.host, &self.memory, self.before);
         let (pds, mrs, regions, mws) = Default::default();
         let (cqs, completion_queues, qps, queue_pairs) = Default::default();

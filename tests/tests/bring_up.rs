@@ -292,7 +292,7 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
 fn pages_are_given_and_taken_while_objects_come_and_go() {
     let host = host(DeviceConfig::with_lid(1));
     let mut tables: Box<storage![Driver; pds: 1, mws: 2000]> = Box::new(Storage::new([]));
-    let mut verbs = Verbs::new(up(&host), &mut tables);
+    let mut verbs = Verbs::new(up(&host), &mut *tables);
     let before = verbs.provider().statistics();
     let pd = verbs.alloc_pd().unwrap();
     let windows: Vec<_> = (0..2000).map(|_| verbs.alloc_mw(pd, MwType::Type1).unwrap()).collect();

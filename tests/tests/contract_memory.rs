@@ -130,7 +130,7 @@ fn the_key_of_a_region_that_is_gone_is_no_region_s_for_long() {
     let host = World::new(WorldConfig::default()).add(DeviceConfig { limits, ..DeviceConfig::with_lid(1) }).unwrap();
     let Ok(driver) = Driver::bring_up(machine(&host), &bareverbs_mlx5::Config::DEFAULT) else { panic!("bring-up") };
     let mut tables: Box<storage![Driver; pds: 1, mrs: 400]> = Box::new(Storage::new([]));
-    let mut verbs = Verbs::new(driver, &mut tables);
+    let mut verbs = Verbs::new(driver, &mut *tables);
     let pd = verbs.alloc_pd().unwrap();
     let memory = host.memory(4096);
     let mut keys = std::collections::BTreeMap::new();

@@ -1,6 +1,8 @@
 //! The verbs on a device that records its calls and does what the test says.
 
 mod bind;
+#[cfg(feature = "alloc")]
+mod boxed_storage;
 mod datagrams;
 mod draining;
 mod events;
@@ -31,9 +33,13 @@ use crate::kept_verbs::KeptVerbs;
 use crate::sync::Ordering;
 use crate::{
     Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Verbs,
-    WcStatus, storage,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Verbs,
+    WcStatus,
 };
+#[cfg(feature = "alloc")]
+use crate::{BoxedQpRings, BoxedStorage, Capacities, RingSizes};
+#[cfg(not(feature = "alloc"))]
+use crate::{QpRings, storage};
 
 /// The verbs of the tests: two of each, but four regions.
 type TestVerbs = KeptVerbs<Mock>;
@@ -61,12 +67,23 @@ const ALL_RIGHTS: Access = Access::LOCAL_WRITE
 const CAP: QpCap = QpCap { max_send_wr: 5, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 128 };
 
 /// Creates the verbs on a device, in leaked memory.
+#[cfg(not(feature = "alloc"))]
 fn verbs_on(mock: Mock) -> TestVerbs {
     let rings: &'static [QpRings<16, 8>; 2] = Box::leak(Box::new([const { QpRings::new() }; 2]));
     KeptVerbs::new(Verbs::new(
         mock,
         Box::leak(Box::new(<storage![Mock; pds: 2, mrs: 4, mws: 2, cqs: 2, qps: 2]>::new(QpRings::views(rings)))),
     ))
+}
+
+/// Creates the verbs on a device, in leaked memory, of sizes of run time: all of these tests hold for them too.
+#[cfg(feature = "alloc")]
+fn verbs_on(mock: Mock) -> TestVerbs {
+    let sizes = RingSizes { send_blocks: 16, recv_entries: 8, ..RingSizes::default() };
+    let rings: &'static [BoxedQpRings] = Vec::leak((0..2).map(|_| BoxedQpRings::new(&sizes)).collect());
+    let capacities = Capacities { pds: 2, mrs: 4, mws: 2, cqs: 2 };
+    let storage = BoxedStorage::new(&capacities, rings.iter().map(BoxedQpRings::view));
+    KeptVerbs::new(Verbs::new(mock, Box::leak(Box::new(storage))))
 }
 
 /// Registers a region for which there is no memory.

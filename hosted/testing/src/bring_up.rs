@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::{GidEntry, LinkLayer, PortAttr, Provider, Storage, Verbs};
+use bareverbs::{GidEntry, LinkLayer, PortAttr, Provider, StorageView, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimPlatform};
@@ -33,19 +33,10 @@ const PORT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The driver cannot bring the device up, or the port is not active after a minute.
-pub fn bring_up<
-    's,
-    const PAGES: usize,
-    const PD: usize,
-    const MR: usize,
-    const MW: usize,
-    const CQ: usize,
-    const QP: usize,
-    const SRQ: usize,
->(
+pub fn bring_up<'s, const PAGES: usize>(
     host: &Host,
     config: &Config,
-    tables: &'s mut Storage<'s, Mlx5<SimPlatform, PAGES>, PD, MR, MW, CQ, QP, SRQ>,
+    tables: impl Into<StorageView<'s, Mlx5<SimPlatform, PAGES>>>,
 ) -> Result<Verbs<'s, Mlx5<SimPlatform, PAGES>>, Error> {
     let machine = host.machine(Mlx5::<SimPlatform, PAGES>::ARENA);
     let driver = Mlx5::bring_up(machine, config).map_err(|(error, _)| failed(error))?;

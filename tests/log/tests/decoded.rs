@@ -175,7 +175,7 @@ fn pages_on_request_of_the_firmware() {
     let host = host();
     let driver = Driver::bring_up(machine(&host), &config).map_err(|(error, _)| error).unwrap();
     let mut tables: Box<storage![Driver; pds: 1, mws: 2400]> = Box::new(Storage::new([]));
-    let mut verbs = Verbs::new(driver, &mut tables);
+    let mut verbs = Verbs::new(driver, &mut *tables);
     log.lines().unwrap();
     let pd = verbs.alloc_pd().unwrap();
     let windows: Vec<_> = iter::from_fn(|| verbs.alloc_mw(pd, MwType::Type1).ok()).collect();
