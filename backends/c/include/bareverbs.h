@@ -27,6 +27,15 @@
 // Queue pairs that a device has room for.
 #define BV_MAX_QP 8
 
+// XRC domains that a device has room for.
+#define BV_MAX_XRCD 4
+
+// Shared receive queues of XRC that a device has room for.
+#define BV_MAX_SRQ 4
+
+// Receives of a shared receive queue, at most.
+#define BV_MAX_SRQ_RECV 127
+
 // Blocks of the send ring of a queue pair, at most: a request takes one for each 64 bytes of it.
 #define BV_MAX_SEND_BLOCKS 128
 
@@ -147,7 +156,7 @@
 // Attribute of bv_modify_qp: port_num.
 #define BV_QP_PORT 32
 
-// Attribute of bv_modify_qp: the path (dlid, sl, is_global and what it says is used).
+// Attribute of bv_modify_qp: the path (dlid, sl, dmac, is_global and what it says is used).
 #define BV_QP_AV 128
 
 // Attribute of bv_modify_qp: path_mtu.
@@ -179,6 +188,12 @@
 
 // Attribute of bv_modify_qp: dest_qp_num.
 #define BV_QP_DEST_QPN 1048576
+
+// Link layer of a port: InfiniBand. Paths name the peer by its LID.
+#define BV_LINK_LAYER_INFINIBAND 1
+
+// Link layer of a port: Ethernet (RoCEv2). Paths name the peer by its GID and its MAC address.
+#define BV_LINK_LAYER_ETHERNET 2
 
 // State of a port: no link.
 #define BV_PORT_DOWN 1
@@ -360,6 +375,12 @@
 // Event: one of an object that is not there any more, or of a type that this library does not know.
 #define BV_EVENT_OTHER 14
 
+// Event: fewer receives than its limit are left in a shared receive queue (bv_arm_srq).
+#define BV_EVENT_SRQ_LIMIT_REACHED 15
+
+// Event: a shared receive queue broke.
+#define BV_EVENT_SRQ_ERR 16
+
 // A device, in the storage that bv_init was given.
 typedef struct bv_device bv_device;
 
@@ -477,6 +498,10 @@ typedef struct bv_port_attr {
   uint8_t active_width;
   // 1 if every path from the port needs a global route (bv_qp_attr.is_global).
   uint8_t grh_required;
+  // BV_LINK_LAYER_INFINIBAND or BV_LINK_LAYER_ETHERNET.
+  uint8_t link_layer;
+  // MAC address of an Ethernet port, first byte first on the wire; zeros of an InfiniBand port.
+  uint8_t mac[6];
 } bv_port_attr;
 
 // A protection domain.
@@ -511,7 +536,7 @@ typedef struct bv_qp_init {
   struct bv_cq send_cq;
   // Queue for completions of receives; may be the same.
   struct bv_cq recv_cq;
-  // Transport: BV_QPT_RC or BV_QPT_UC.
+  // Transport: BV_QPT_RC or BV_QPT_UC; bv_create_xrc_send_qp ignores it.
   uint32_t qp_type;
   // 1 if every send gives a completion, 0 if only those with BV_SEND_SIGNALED.
   uint32_t sq_sig_all;
@@ -581,6 +606,8 @@ typedef struct bv_qp_attr {
   uint8_t traffic_class;
   // The peer's GID, in network byte order.
   uint8_t dgid[16];
+  // Ethernet port: the MAC address of the peer, or of the router to it, first byte first on the wire. Zeros on an InfiniBand port.
+  uint8_t dmac[6];
 } bv_qp_attr;
 
 // What a queue pair is now.
@@ -609,6 +636,34 @@ typedef struct bv_qp_info {
   uint32_t recvs;
 } bv_qp_info;
 
+// An XRC domain.
+typedef struct bv_xrcd {
+  // Names it; 0 names none.
+  uint64_t number;
+} bv_xrcd;
+
+// A shared receive queue to make.
+typedef struct bv_srq_init {
+  // Protection domain of the memory of its receives, and of the keys of requests that name it.
+  struct bv_pd pd;
+  // XRC domain.
+  struct bv_xrcd xrcd;
+  // Queue for its completions, with room for each of its receives.
+  struct bv_cq cq;
+  // Receives in flight, at least.
+  uint32_t max_wr;
+  // SGEs of a receive, at least.
+  uint32_t max_sge;
+} bv_srq_init;
+
+// A shared receive queue of an XRC domain.
+typedef struct bv_srq {
+  // Names it; 0 names none.
+  uint64_t number;
+  // Its number on the wire, which the peer needs (bv_send_wr.remote_srqn).
+  uint32_t srq_num;
+} bv_srq;
+
 // A piece of a registered region.
 typedef struct bv_sge {
   // First byte, in the address space of the region.
@@ -618,6 +673,16 @@ typedef struct bv_sge {
   // Key of the region.
   uint32_t lkey;
 } bv_sge;
+
+// A receive request.
+typedef struct bv_recv_wr {
+  // Returned in the completion.
+  uint64_t wr_id;
+  // Where to put the message.
+  const struct bv_sge *sg_list;
+  // Number of pieces.
+  uint32_t num_sge;
+} bv_recv_wr;
 
 // A send request.
 typedef struct bv_send_wr {
@@ -645,17 +710,10 @@ typedef struct bv_send_wr {
   uint32_t send_flags;
   // Immediate data, in network byte order.
   uint32_t imm_data;
+  // Of an initiator of XRC: number of the peer's shared receive queue, in whose protection domain rkey is (bv_srq.srq_num). Requests that
+  // take no receive name one too.
+  uint32_t remote_srqn;
 } bv_send_wr;
-
-// A receive request.
-typedef struct bv_recv_wr {
-  // Returned in the completion.
-  uint64_t wr_id;
-  // Where to put the message.
-  const struct bv_sge *sg_list;
-  // Number of pieces.
-  uint32_t num_sge;
-} bv_recv_wr;
 
 // A completion.
 typedef struct bv_wc {
@@ -682,7 +740,7 @@ typedef struct bv_wc {
 
 // An event.
 typedef struct bv_event {
-  // The number of the queue pair or completion queue that it is of, as in bv_qp and bv_cq; 0 if of none.
+  // The number of the queue pair, completion queue or shared receive queue that it is of, as in bv_qp, bv_cq and bv_srq; 0 if of none.
   uint64_t object;
   // What: BV_EVENT_COMPLETION and the others.
   uint32_t event_type;
@@ -790,6 +848,34 @@ int32_t bv_wait_active(struct bv_device *device,
 // # Safety
 // `device` is of bv_init; `gid` is 16 writable bytes.
 int32_t bv_query_gid(struct bv_device *device, uint8_t port, uint16_t index, uint8_t *gid);
+
+// Sets an entry of the GID table of an Ethernet port: the 16 bytes of an IP address in network byte order (one of IPv4 as
+// ::ffff:a.b.c.d), the 6 bytes of a MAC address, which is that of the port (bv_port_attr.mac), and a VLAN from 1 to 4094, or 0 for
+// none. Paths name the entry by bv_qp_attr.sgid_index, and queue pairs that use it send with its new values from then on.
+//
+// The verbs answer no ARP and no neighbor solicitation: the peer's MAC address is given with the path (bv_qp_attr.dmac).
+//
+// Errors: BV_EINVAL, there is no such port or entry, or an address or the VLAN is impossible. BV_EOPNOTSUPP, the port is an
+// InfiniBand port. Others: the device did not do it, and the entry is as before.
+//
+// # Safety
+// `device` is of bv_init; `gid` is 16 and `mac` 6 readable bytes.
+int32_t bv_set_gid(struct bv_device *device,
+                   uint8_t port,
+                   uint16_t index,
+                   const uint8_t *gid,
+                   const uint8_t *mac,
+                   uint16_t vlan);
+
+// Empties an entry of the GID table of an Ethernet port. What queue pairs send through it is lost until it is set again.
+//
+// Errors: as of bv_set_gid.
+//
+// # Safety
+// `device` is of bv_init.
+int32_t bv_delete_gid(struct bv_device *device,
+                      uint8_t port,
+                      uint16_t index);
 
 // Makes a protection domain.
 //
@@ -914,6 +1000,93 @@ int32_t bv_query_qp(struct bv_device *device, struct bv_qp qp, struct bv_qp_info
 // `device` is of bv_init.
 int32_t bv_destroy_qp(struct bv_device *device, struct bv_qp qp);
 
+// Makes an XRC domain: requests that arrive at a target of it (bv_create_xrc_recv_qp) take from its shared receive queues, and from no
+// others. An initiator (bv_create_xrc_send_qp) needs a domain of its own device too, which need not have a queue.
+//
+// Errors: BV_ENOMEM, there are BV_MAX_XRCD. BV_EOPNOTSUPP, the device has no XRC. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init; `xrcd` is writable.
+int32_t bv_alloc_xrcd(struct bv_device *device,
+                      struct bv_xrcd *xrcd);
+
+// Destroys an XRC domain.
+//
+// Errors: BV_EINVAL, the number names none. BV_EBUSY, queues are in it. Others: the device did not do it, and the domain is as
+// before.
+//
+// # Safety
+// `device` is of bv_init.
+int32_t bv_dealloc_xrcd(struct bv_device *device,
+                        struct bv_xrcd xrcd);
+
+// Makes a shared receive queue of an XRC domain. Peers name it in each request by srq_num.
+//
+// A completion of it has the target by which the message came as its queue pair.
+//
+// Errors: BV_EINVAL, a number is stale, or a capacity exceeds the device's. BV_ENOMEM, there are BV_MAX_SRQ, max_wr exceeds
+// BV_MAX_SRQ_RECV, or no memory is left. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init; `init` is readable and `srq` writable.
+int32_t bv_create_xrc_srq(struct bv_device *device,
+                          const struct bv_srq_init *init,
+                          struct bv_srq *srq);
+
+// Makes an initiator of XRC, in the state RESET: it sends to the shared receive queues of its peer's domain, each request to the
+// one that it names (bv_send_wr.remote_srqn). Its peer is a target. Of `init`, qp_type and what is about receives are ignored;
+// `xrcd` is any domain of this device.
+//
+// Errors: as of bv_create_qp; BV_EINVAL also if the number names no domain.
+//
+// # Safety
+// `device` is of bv_init; `init` is readable and `qp` writable.
+int32_t bv_create_xrc_send_qp(struct bv_device *device,
+                              const struct bv_qp_init *init,
+                              struct bv_xrcd xrcd,
+                              struct bv_qp *qp);
+
+// Makes a target of XRC, in the state RESET: it receives for the shared receive queues of its domain, whichever a request names,
+// and has no completions of its own. Its peer is an initiator. RTR suffices for it, and nothing can be posted to it.
+//
+// Errors: BV_EINVAL, the number names no domain. BV_ENOMEM, there are BV_MAX_QP. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init; `qp` is writable.
+int32_t bv_create_xrc_recv_qp(struct bv_device *device,
+                              struct bv_xrcd xrcd,
+                              struct bv_qp *qp);
+
+// Asks for BV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` receives are left in a shared receive queue, once.
+//
+// Errors: BV_EINVAL, the number is stale, or the limit is greater than the queue. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init.
+int32_t bv_arm_srq(struct bv_device *device, struct bv_srq srq, uint32_t limit);
+
+// Posts `count` receives to a shared receive queue up to the first that is refused, with a doorbell for each, and writes how many
+// were posted: the index of the one that was refused. `posted` may be NULL.
+//
+// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE,
+// BV_EIO as of bv_post_send.
+//
+// # Safety
+// As of bv_post_send.
+int32_t bv_post_srq_recv(struct bv_device *device,
+                         struct bv_srq srq,
+                         const struct bv_recv_wr *wrs,
+                         size_t count,
+                         size_t *posted);
+
+// Destroys a shared receive queue with all that is posted: no completion of it is given afterwards.
+//
+// Errors: BV_EINVAL, the number names none. Others: the device did not do it, and the queue is as before.
+//
+// # Safety
+// `device` is of bv_init.
+int32_t bv_destroy_srq(struct bv_device *device, struct bv_srq srq);
+
 // Posts `count` sends up to the first that is refused, with one doorbell, and writes how many were posted: the index of the
 // one that was refused. `posted` may be NULL.
 //
@@ -937,8 +1110,8 @@ int32_t bv_post_send(struct bv_device *device,
 // of the one that was refused.
 // `posted` may be NULL.
 //
-// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_ENOTCONN, the queue pair takes no receives in its
-// state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
+// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives (XRC).
+// BV_ENOTCONN, it takes none in its state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
 //
 // # Safety
 // As of bv_post_send.

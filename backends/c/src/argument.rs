@@ -17,6 +17,10 @@ pub(crate) enum Argument {
     Value(&'static str, u64),
     /// A number that names no object of the device: destroyed, or never made.
     Stale(&'static str),
+    /// As many objects of a kind as there is room for.
+    Full(&'static str, usize),
+    /// A queue pair that has no receives.
+    NoReceives,
     /// The device is not up.
     Down,
     /// The device is up already.
@@ -28,6 +32,8 @@ impl Argument {
         match self {
             Self::Down => Errno::Enodev,
             Self::Up => Errno::Ebusy,
+            Self::NoReceives => Errno::Eopnotsupp,
+            Self::Full(..) => Errno::Enomem,
             _ => Errno::Einval,
         }
     }
@@ -41,6 +47,8 @@ impl fmt::Display for Argument {
             Self::Size(name) => write!(f, "{name} is too small, or greater than the address space"),
             Self::Value(name, value) => write!(f, "{name} cannot be {value:#x}"),
             Self::Stale(what) => write!(f, "the number names no {what}"),
+            Self::Full(what, count) => write!(f, "there are {count} {what} already"),
+            Self::NoReceives => f.write_str("the queue pair has no receives"),
             Self::Down => f.write_str("the device is not up"),
             Self::Up => f.write_str("the device is up already"),
         }

@@ -2,14 +2,15 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{CqHandle, Errno, QpHandle};
+use bareverbs::{CqHandle, Errno, QpHandle, SrqHandle};
 
 use crate::argument::Argument;
-use crate::device::{CCompletionQueue, CQueuePair, CVerbs, State, bv_device};
+use crate::device::{CCompletionQueue, CDomain, CQueuePair, CSharedQueue, CVerbs, State, bv_device};
+use crate::domains::Domains;
 use crate::failure::Failure;
 use crate::gate::{Closed, Gate};
 use crate::machine::CMap;
-use crate::{bv_cq, bv_qp};
+use crate::{bv_cq, bv_qp, bv_srq};
 
 /// Ends a call.
 struct Entered<'a>(&'a Gate);
@@ -67,6 +68,8 @@ pub(crate) struct Up<'a> {
     pub(crate) map: CMap,
     pub(crate) cqs: &'a mut [Option<CCompletionQueue>],
     pub(crate) qps: &'a mut [Option<CQueuePair>],
+    pub(crate) srqs: &'a mut [Option<CSharedQueue>],
+    pub(crate) domains: &'a mut Domains<CDomain>,
 }
 
 /// Does one call on a device that is up.
@@ -76,9 +79,9 @@ pub(crate) struct Up<'a> {
 #[inline(always)]
 pub(crate) unsafe fn on_verbs(device: *mut bv_device, work: impl FnOnce(Up<'_>) -> Result<i32, Failure>) -> i32 {
     let work = |_, state: &mut State| {
-        let State { verbs, map, cqs, qps, .. } = state;
+        let State { verbs, map, cqs, qps, srqs, domains, .. } = state;
         let verbs = verbs.as_mut().ok_or(Argument::Down)?;
-        work(Up { verbs, map: *map, cqs, qps })
+        work(Up { verbs, map: *map, cqs, qps, srqs, domains })
     };
     // SAFETY: as promised.
     unsafe { on_device(device, work) }
@@ -110,4 +113,13 @@ pub(crate) fn cq_place(cqs: &mut [Option<CCompletionQueue>], cq: bv_cq) -> Resul
 #[inline(always)]
 pub(crate) fn cq_of(cqs: &mut [Option<CCompletionQueue>], cq: bv_cq) -> Result<&mut CCompletionQueue, Argument> {
     cq_place(cqs, cq)?.as_mut().ok_or(Argument::Stale("completion queue"))
+}
+
+/// Returns the place of a shared receive queue, which is not empty.
+#[inline(always)]
+pub(crate) fn srq_place(srqs: &mut [Option<CSharedQueue>], srq: bv_srq) -> Result<&mut Option<CSharedQueue>, Argument> {
+    let handle = SrqHandle::from_raw(srq.number);
+    let place = srqs.get_mut(usize::from(handle.index()));
+    let is_it = |queue: &CSharedQueue| queue.handle() == handle;
+    place.filter(|place| place.as_ref().is_some_and(is_it)).ok_or(Argument::Stale("shared receive queue"))
 }

@@ -3,15 +3,19 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use bareverbs::{CompletionQueue, QpRings, QueuePair, Verbs, storage};
+use bareverbs::{
+    CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue, SrqEntries, Verbs,
+    XrcDomain, storage,
+};
 use bareverbs_mlx5::Mlx5;
 
+use crate::domains::Domains;
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::machine::{CMachine, CMap};
 use crate::{
-    BV_MAX_CQ, BV_MAX_MR, BV_MAX_PD, BV_MAX_QP, BV_MAX_RECV, BV_MAX_SEND_BLOCKS, BV_MEMORY_SIZE, BV_STORAGE_ALIGN,
-    BV_STORAGE_SIZE,
+    BV_MAX_CQ, BV_MAX_MR, BV_MAX_PD, BV_MAX_QP, BV_MAX_RECV, BV_MAX_SEND_BLOCKS, BV_MAX_SRQ, BV_MAX_SRQ_RECV, BV_MEMORY_SIZE,
+    BV_STORAGE_ALIGN, BV_STORAGE_SIZE,
 };
 
 /// Pages of the driver's arena.
@@ -21,10 +25,56 @@ const PAGES: usize = BV_MEMORY_SIZE / 4096;
 pub(crate) type Driver = Mlx5<CMachine, PAGES>;
 /// The verbs, on a driver in the storage.
 pub(crate) type CVerbs = Verbs<'static, &'static mut Driver>;
-pub(crate) type CQueuePair = QueuePair<'static, &'static mut Driver>;
 pub(crate) type CCompletionQueue = CompletionQueue<'static, &'static mut Driver>;
-type Tables = storage!['static, &'static mut Driver; pds: BV_MAX_PD, mrs: BV_MAX_MR, cqs: BV_MAX_CQ, qps: BV_MAX_QP];
+pub(crate) type CSharedQueue = SharedReceiveQueue<'static, &'static mut Driver>;
+pub(crate) type CDomain = XrcDomain<&'static mut Driver>;
+type Tables = storage![
+    'static, &'static mut Driver;
+    pds: BV_MAX_PD,
+    mrs: BV_MAX_MR,
+    cqs: BV_MAX_CQ,
+    qps: BV_MAX_QP,
+    srqs: BV_MAX_SRQ
+];
 type Rings = QpRings<BV_MAX_SEND_BLOCKS, BV_MAX_RECV>;
+/// One place is always kept back.
+type Places = SrqEntries<{ BV_MAX_SRQ_RECV + 1 }>;
+
+/// A queue pair of any transport.
+#[derive(Debug)]
+pub(crate) enum CQueuePair {
+    /// It has receives of its own.
+    Connected(QueuePair<'static, &'static mut Driver>),
+    /// An initiator or a target of XRC.
+    Xrc(QueuePair<'static, &'static mut Driver, NoReceives>),
+}
+
+impl CQueuePair {
+    pub(crate) const fn handle(&self) -> QpHandle {
+        match self {
+            Self::Connected(queues) => queues.send.qp(),
+            Self::Xrc(queues) => queues.send.qp(),
+        }
+    }
+
+    /// Returns its send queue, and whether requests name a shared receive queue.
+    #[inline(always)]
+    pub(crate) const fn send(&mut self) -> (&mut SendQueue<'static, &'static mut Driver>, bool) {
+        match self {
+            Self::Connected(queues) => (&mut queues.send, false),
+            Self::Xrc(queues) => (&mut queues.send, true),
+        }
+    }
+
+    /// Returns its receive queue, if it has one.
+    #[inline(always)]
+    pub(crate) const fn recv(&mut self) -> Option<&mut RecvQueue<'static, &'static mut Driver>> {
+        match self {
+            Self::Connected(queues) => Some(&mut queues.recv),
+            Self::Xrc(_) => None,
+        }
+    }
+}
 
 /// A device, in the storage that bv_init was given.
 #[derive(Debug)]
@@ -47,6 +97,8 @@ pub(crate) struct State {
     pub(crate) verbs: Option<CVerbs>,
     pub(crate) cqs: [Option<CCompletionQueue>; BV_MAX_CQ],
     pub(crate) qps: [Option<CQueuePair>; BV_MAX_QP],
+    pub(crate) srqs: [Option<CSharedQueue>; BV_MAX_SRQ],
+    pub(crate) domains: Domains<CDomain>,
 }
 
 /// What the verbs borrow.
@@ -54,6 +106,18 @@ struct Lent {
     driver: MaybeUninit<Option<Driver>>,
     tables: MaybeUninit<Tables>,
     rings: MaybeUninit<[Rings; BV_MAX_QP]>,
+    places: MaybeUninit<[Places; BV_MAX_SRQ]>,
+}
+
+/// Writes `None` to each place of an array, so that the stack never has all of it.
+///
+/// # Safety
+/// The array may be written.
+unsafe fn empty<T, const N: usize>(array: *mut [Option<T>; N]) {
+    for index in 0..N {
+        // SAFETY: one of the array's places (promised).
+        unsafe { array.cast::<Option<T>>().add(index).write(None) };
+    }
 }
 
 impl core::fmt::Debug for Lent {
@@ -74,16 +138,18 @@ impl bv_device {
     /// The storage is aligned for a device and has room for one, and nobody else uses it.
     pub(crate) unsafe fn init(storage: NonNull<Self>) {
         let device = storage.as_ptr();
-        // SAFETY: each is a field of the storage, which has room for it. What is lent is initialized by `lend`.
+        // SAFETY: a field of the storage, which has room for it.
+        let state = unsafe { &raw mut (*device).state };
+        // SAFETY: each is a field of the state or of the storage. What is lent is initialized by `lend`.
         unsafe {
-            (&raw mut (*device).state).write(State {
-                failure: None,
-                needs_reset: false,
-                map: CMap::NONE,
-                verbs: None,
-                cqs: [const { None }; BV_MAX_CQ],
-                qps: [const { None }; BV_MAX_QP],
-            });
+            (&raw mut (*state).failure).write(None);
+            (&raw mut (*state).needs_reset).write(false);
+            (&raw mut (*state).map).write(CMap::NONE);
+            (&raw mut (*state).verbs).write(None);
+            empty(&raw mut (*state).cqs);
+            empty(&raw mut (*state).qps);
+            empty(&raw mut (*state).srqs);
+            (&raw mut (*state).domains).write(Domains::NONE);
             // Last: from here on calls come in.
             (&raw mut (*device).gate).write(Gate::new());
         }
@@ -97,17 +163,24 @@ impl bv_device {
         // SAFETY: a field of the device; no reference to the whole device is ever made.
         let lent = unsafe { &raw mut (*device.as_ptr()).lent };
         // SAFETY: as above; nobody else has a reference to it (promised).
-        let (driver, tables, rings) =
-            unsafe { (&mut (*lent).driver, &mut (*lent).tables, (&raw mut (*lent).rings).cast::<Rings>()) };
+        let (driver, tables) = unsafe { (&mut (*lent).driver, &mut (*lent).tables) };
+        // SAFETY: as above.
+        let (rings, places) = unsafe { ((&raw mut (*lent).rings).cast::<Rings>(), (&raw mut (*lent).places).cast::<Places>()) };
         for index in 0..BV_MAX_QP {
             // SAFETY: one of the rings of the array. One by one, so that the stack never has all of them.
             unsafe { rings.add(index).write(Rings::new()) };
         }
+        for index in 0..BV_MAX_SRQ {
+            // SAFETY: one of the arrays of places, as above.
+            unsafe { places.add(index).write(Places::new()) };
+        }
         // SAFETY: all of them were just written, and only shared references to them exist.
-        let rings: &'static [Rings; BV_MAX_QP] = unsafe { &*rings.cast() };
+        let (rings, places): (&'static [Rings; BV_MAX_QP], &'static [Places; BV_MAX_SRQ]) =
+            unsafe { (&*rings.cast(), &*places.cast()) };
         // A constant: neither the tables nor the driver are ever on the stack.
         let tables = tables.write(const { Tables::without_rings() });
         tables.set_rings(QpRings::views(rings));
+        tables.set_srqs(SrqEntries::views(places));
         (driver.write(None), tables)
     }
 }

@@ -1,6 +1,6 @@
 //! Events.
 
-use bareverbs::{AsyncEvent, CqHandle, Event, QpHandle};
+use bareverbs::{AsyncEvent, CqHandle, Event, QpHandle, SrqHandle};
 
 use crate::argument::Output;
 use crate::call::on_verbs;
@@ -8,14 +8,14 @@ use crate::device::bv_device;
 use crate::{
     BV_EVENT_COMM_EST, BV_EVENT_COMPLETION, BV_EVENT_CQ_ERR, BV_EVENT_DEVICE_FATAL, BV_EVENT_EVENTS_LOST, BV_EVENT_OTHER,
     BV_EVENT_PORT_ACTIVE, BV_EVENT_PORT_CHANGE, BV_EVENT_PORT_ERR, BV_EVENT_QP_ACCESS_ERR, BV_EVENT_QP_FATAL,
-    BV_EVENT_QP_LAST_WQE_REACHED, BV_EVENT_QP_REQ_ERR, BV_EVENT_SQ_DRAINED,
+    BV_EVENT_QP_LAST_WQE_REACHED, BV_EVENT_QP_REQ_ERR, BV_EVENT_SQ_DRAINED, BV_EVENT_SRQ_ERR, BV_EVENT_SRQ_LIMIT_REACHED,
 };
 
 /// An event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct bv_event {
-    /// The number of the queue pair or completion queue that it is of, as in bv_qp and bv_cq; 0 if of none.
+    /// The number of the queue pair, completion queue or shared receive queue that it is of, as in bv_qp, bv_cq and bv_srq; 0 if of none.
     pub object: u64,
     /// What: BV_EVENT_COMPLETION and the others.
     pub event_type: u32,
@@ -29,6 +29,7 @@ impl From<&Event> for bv_event {
     fn from(event: &Event) -> Self {
         let of_cq = |event_type, cq: CqHandle, code: u8| Self { event_type, object: cq.into_raw(), port: 0, code: code.into() };
         let of_qp = |event_type, qp: QpHandle| Self { event_type, object: qp.into_raw(), port: 0, code: 0 };
+        let of_srq = |event_type, srq: SrqHandle| Self { event_type, object: srq.into_raw(), port: 0, code: 0 };
         let of_port = |event_type, port: u8| Self { event_type, object: 0, port: port.into(), code: 0 };
         let of_none = |event_type, code| Self { event_type, object: 0, port: 0, code };
         match *event {
@@ -46,8 +47,9 @@ impl From<&Event> for bv_event {
             Event::DeviceFatal(syndrome, _) => of_none(BV_EVENT_DEVICE_FATAL, syndrome.into()),
             Event::EventsLost => of_none(BV_EVENT_EVENTS_LOST, 0),
             Event::Stray(AsyncEvent::Unknown(kind, _)) | Event::Unknown(kind, _) => of_none(BV_EVENT_OTHER, kind.into()),
-            // A program in C makes no shared receive queue.
-            Event::Stray(_) | Event::SrqLimitReached(_) | Event::SrqError(_) => of_none(BV_EVENT_OTHER, 0),
+            Event::SrqLimitReached(srq) => of_srq(BV_EVENT_SRQ_LIMIT_REACHED, srq),
+            Event::SrqError(srq) => of_srq(BV_EVENT_SRQ_ERR, srq),
+            Event::Stray(_) => of_none(BV_EVENT_OTHER, 0),
         }
     }
 }

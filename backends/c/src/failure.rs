@@ -3,9 +3,10 @@
 use core::fmt;
 
 use bareverbs::{
-    AllocPdError, BadWr, CreateCqError, CreateQpError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError,
-    DeviceError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError,
-    QueryQpError, RegMrError, StaleHandle, WaitActiveError,
+    AllocPdError, AllocXrcdError, ArmSrqError, BadWr, CreateCqError, CreateQpError, CreateSrqError, DeallocPdError,
+    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DeviceError, Errno, ModifyQpError,
+    NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError,
+    SetGidError, StaleHandle, WaitActiveError,
 };
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 
@@ -51,6 +52,7 @@ failures! {
     Device(Error): error => error.errno();
     Stale(StaleHandle): error => error.errno();
     Query(QueryError<Error>): error => error.errno();
+    SetGid(SetGidError<Error>): error => error.errno();
     WaitActive(WaitActiveError<Error>): error => error.errno();
     AllocPd(AllocPdError<Error>): error => error.errno();
     DeallocPd(DeallocPdError<Error>): error => error.errno();
@@ -63,6 +65,11 @@ failures! {
     ModifyQp(ModifyQpError<Error>): error => error.errno();
     QueryQp(QueryQpError<Error>): error => error.errno();
     DestroyQp(DestroyQpError<Error>): error => error.errno();
+    AllocXrcd(AllocXrcdError<Error>): error => error.errno();
+    DeallocXrcd(DeallocXrcdError<Error>): error => error.errno();
+    CreateSrq(CreateSrqError<Error>): error => error.errno();
+    ArmSrq(ArmSrqError<Error>): error => error.errno();
+    DestroySrq(DestroySrqError<Error>): error => error.errno();
     PostSend(BadWr<PostSendError>): bad => bad.error.errno();
     PostRecv(BadWr<PostRecvError>): bad => bad.error.errno();
     PollCq(PollCqError): error => error.errno();

@@ -28,6 +28,7 @@
 mod argument;
 mod call;
 mod device;
+mod domains;
 mod event;
 mod failure;
 mod gate;
@@ -41,13 +42,16 @@ mod queues;
 mod regions;
 mod text;
 mod types;
+mod xrc;
 
 pub use device::bv_device;
 pub use event::{bv_event, bv_poll_event};
 pub use lifecycle::{bv_bring_up, bv_init, bv_maintain, bv_needs_reset, bv_storage_align, bv_storage_size, bv_take_down};
 pub use platform::{bv_config, bv_platform};
 pub use poll::{bv_poll_cq, bv_req_notify_cq, bv_wc};
-pub use port::{bv_device_attr, bv_port_attr, bv_query_device, bv_query_gid, bv_query_port, bv_wait_active};
+pub use port::{
+    bv_delete_gid, bv_device_attr, bv_port_attr, bv_query_device, bv_query_gid, bv_query_port, bv_set_gid, bv_wait_active,
+};
 pub use post::{bv_post_recv, bv_post_send, bv_recv_wr, bv_send_wr, bv_sge};
 pub use queues::{
     bv_create_cq, bv_create_qp, bv_destroy_cq, bv_destroy_qp, bv_modify_qp, bv_modify_qp_to_rts, bv_qp_attr, bv_qp_info,
@@ -56,6 +60,10 @@ pub use queues::{
 pub use regions::{bv_alloc_pd, bv_dealloc_pd, bv_dereg_mr, bv_reg_mr};
 pub use text::bv_strerror_detail;
 pub use types::*;
+pub use xrc::{
+    bv_alloc_xrcd, bv_arm_srq, bv_create_xrc_recv_qp, bv_create_xrc_send_qp, bv_create_xrc_srq, bv_dealloc_xrcd,
+    bv_destroy_srq, bv_post_srq_recv, bv_srq_init,
+};
 
 #[cfg(feature = "panic-handler")]
 #[panic_handler]

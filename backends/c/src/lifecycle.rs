@@ -120,6 +120,8 @@ pub unsafe extern "C" fn bv_take_down(device: *mut bv_device) -> i32 {
 fn take_down(state: &mut State) -> Result<i32, Failure> {
     let verbs = state.verbs.take().ok_or(Argument::Down)?;
     state.qps.fill_with(|| None);
+    state.srqs.fill_with(|| None);
+    state.domains.clear();
     state.cqs.fill_with(|| None);
     let driver = match verbs.into_provider() {
         Ok(driver) => driver,

@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use bareverbs::{PortAttr, PortState};
+use bareverbs::{Gid, GidEntry, LinkLayer, Mac, PortAttr, PortState};
 
-use crate::argument::Output;
+use crate::argument::{Output, reference};
 use crate::call::on_verbs;
 use crate::device::bv_device;
-use crate::{BV_PORT_ACTIVE, BV_PORT_ARMED, BV_PORT_DOWN, BV_PORT_INIT};
+use crate::{BV_LINK_LAYER_ETHERNET, BV_LINK_LAYER_INFINIBAND, BV_PORT_ACTIVE, BV_PORT_ARMED, BV_PORT_DOWN, BV_PORT_INIT};
 
 /// What a device has.
 #[repr(C)]
@@ -71,6 +71,10 @@ pub struct bv_port_attr {
     pub active_width: u8,
     /// 1 if every path from the port needs a global route (bv_qp_attr.is_global).
     pub grh_required: u8,
+    /// BV_LINK_LAYER_INFINIBAND or BV_LINK_LAYER_ETHERNET.
+    pub link_layer: u8,
+    /// MAC address of an Ethernet port, first byte first on the wire; zeros of an InfiniBand port.
+    pub mac: [u8; 6],
 }
 
 impl From<&PortAttr> for bv_port_attr {
@@ -95,6 +99,11 @@ impl From<&PortAttr> for bv_port_attr {
             lmc: port.lmc,
             active_width: port.active_width,
             grh_required: port.grh_required.into(),
+            link_layer: match port.link_layer {
+                LinkLayer::InfiniBand => BV_LINK_LAYER_INFINIBAND,
+                LinkLayer::Ethernet => BV_LINK_LAYER_ETHERNET,
+            },
+            mac: port.mac.0,
         }
     }
 }
@@ -181,6 +190,54 @@ pub unsafe extern "C" fn bv_query_gid(device: *mut bv_device, port: u8, index: u
         on_verbs(device, |up| {
             let place = Output::new(gid.cast::<[u8; 16]>(), "gid")?;
             place.set(up.verbs.query_gid(port, index)?.0);
+            Ok(0)
+        })
+    }
+}
+
+/// Sets an entry of the GID table of an Ethernet port: the 16 bytes of an IP address in network byte order (one of IPv4 as
+/// ::ffff:a.b.c.d), the 6 bytes of a MAC address, which is that of the port (bv_port_attr.mac), and a VLAN from 1 to 4094, or 0 for
+/// none. Paths name the entry by bv_qp_attr.sgid_index, and queue pairs that use it send with its new values from then on.
+///
+/// The verbs answer no ARP and no neighbor solicitation: the peer's MAC address is given with the path (bv_qp_attr.dmac).
+///
+/// Errors: BV_EINVAL, there is no such port or entry, or an address or the VLAN is impossible. BV_EOPNOTSUPP, the port is an
+/// InfiniBand port. Others: the device did not do it, and the entry is as before.
+///
+/// # Safety
+/// `device` is of bv_init; `gid` is 16 and `mac` 6 readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_set_gid(
+    device: *mut bv_device,
+    port: u8,
+    index: u16,
+    gid: *const u8,
+    mac: *const u8,
+    vlan: u16,
+) -> i32 {
+    // SAFETY: as promised.
+    unsafe {
+        on_verbs(device, |up| {
+            let gid = Gid(*reference(gid.cast::<[u8; 16]>(), "gid")?);
+            let mac = Mac(*reference(mac.cast::<[u8; 6]>(), "mac")?);
+            up.verbs.set_gid(port, index, &GidEntry { gid, mac, vlan: (vlan != 0).then_some(vlan) })?;
+            Ok(0)
+        })
+    }
+}
+
+/// Empties an entry of the GID table of an Ethernet port. What queue pairs send through it is lost until it is set again.
+///
+/// Errors: as of bv_set_gid.
+///
+/// # Safety
+/// `device` is of bv_init.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_delete_gid(device: *mut bv_device, port: u8, index: u16) -> i32 {
+    // SAFETY: as promised.
+    unsafe {
+        on_verbs(device, |up| {
+            up.verbs.delete_gid(port, index)?;
             Ok(0)
         })
     }

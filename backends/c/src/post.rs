@@ -1,6 +1,6 @@
 //! Requests: posted as lists.
 
-use bareverbs::{BadWr, Lkey, Payload, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge};
+use bareverbs::{BadWr, Lkey, Payload, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 use crate::argument::{Argument, Output, slice};
 use crate::call::{on_verbs, qp_of};
@@ -51,6 +51,9 @@ pub struct bv_send_wr {
     pub send_flags: u32,
     /// Immediate data, in network byte order.
     pub imm_data: u32,
+    /// Of an initiator of XRC: number of the peer's shared receive queue, in whose protection domain rkey is (bv_srq.srq_num). Requests that
+    /// take no receive name one too.
+    pub remote_srqn: u32,
 }
 
 /// A receive request.
@@ -78,7 +81,7 @@ const _: () = {
 /// # Safety
 /// Unless `count` is 0 or the pointer NULL, as many pieces are there, which nobody writes as long as the slice is used.
 #[inline(always)]
-unsafe fn sges<'a>(first: *const bv_sge, count: u32) -> Result<&'a [Sge], Argument> {
+pub(crate) unsafe fn sges<'a>(first: *const bv_sge, count: u32) -> Result<&'a [Sge], Argument> {
     // SAFETY: as promised; both types have the same members at the same places, which is checked above.
     unsafe { slice(first.cast::<Sge>(), count as usize, "sg_list") }
 }
@@ -151,9 +154,12 @@ pub unsafe extern "C" fn bv_post_send(
             let mut done = 0;
             let mut post = || -> Result<(), Failure> {
                 let wrs = slice(wrs, count, "wrs")?;
-                let mut batch = qp_of(up.qps, qp)?.send.batch();
-                for (index, wr) in wrs.iter().enumerate() {
-                    batch.post(&send_wr(wr)?).map_err(|error| BadWr { index, error })?;
+                let (send, is_xrc) = qp_of(up.qps, qp)?.send();
+                let mut batch = send.batch();
+                for (index, c) in wrs.iter().enumerate() {
+                    let wr = send_wr(c)?;
+                    let to_srq = wr.to_srq(Srqn::new(c.remote_srqn));
+                    batch.post(if is_xrc { &to_srq } else { &wr }).map_err(|error| BadWr { index, error })?;
                     done = index.wrapping_add(1);
                 }
                 Ok(())
@@ -171,8 +177,8 @@ pub unsafe extern "C" fn bv_post_send(
 /// of the one that was refused.
 /// `posted` may be NULL.
 ///
-/// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_ENOTCONN, the queue pair takes no receives in its
-/// state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
+/// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives (XRC).
+/// BV_ENOTCONN, it takes none in its state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
 ///
 /// # Safety
 /// As of bv_post_send.
@@ -191,7 +197,7 @@ pub unsafe extern "C" fn bv_post_recv(
             let mut done = 0;
             let mut post = || -> Result<(), Failure> {
                 let wrs = slice(wrs, count, "wrs")?;
-                let queue = &mut qp_of(up.qps, qp)?.recv;
+                let queue = qp_of(up.qps, qp)?.recv().ok_or(Argument::NoReceives)?;
                 for (index, wr) in wrs.iter().enumerate() {
                     let sges = sges(wr.sg_list, wr.num_sge)?;
                     queue.post(&RecvWr { wr_id: wr.wr_id, sges }).map_err(|error| BadWr { index, error })?;

@@ -1,13 +1,14 @@
 //! Completion queues and queue pairs: made, connected, destroyed.
 
 use bareverbs::{
-    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mtu, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInfo,
-    QpInit, QpState, QpType, Qpn,
+    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mac, Mtu, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle,
+    QpInfo, QpInit, QpState, QpType, Qpn,
 };
 
 use crate::argument::{Argument, Output, reference};
-use crate::call::{cq_place, on_verbs, qp_of, qp_place};
-use crate::device::bv_device;
+use crate::call::{Up, cq_place, on_verbs, qp_of, qp_place};
+use crate::device::{CQueuePair, bv_device};
+use crate::failure::Failure;
 use crate::{
     BV_QP_ACCESS_FLAGS, BV_QP_AV, BV_QP_DEST_QPN, BV_QP_MAX_DEST_RD_ATOMIC, BV_QP_MAX_QP_RD_ATOMIC, BV_QP_MIN_RNR_TIMER,
     BV_QP_PATH_MTU, BV_QP_PKEY_INDEX, BV_QP_PORT, BV_QP_RETRY_CNT, BV_QP_RNR_RETRY, BV_QP_RQ_PSN, BV_QP_SQ_PSN, BV_QP_STATE,
@@ -25,7 +26,7 @@ pub struct bv_qp_init {
     pub send_cq: bv_cq,
     /// Queue for completions of receives; may be the same.
     pub recv_cq: bv_cq,
-    /// Transport: BV_QPT_RC or BV_QPT_UC.
+    /// Transport: BV_QPT_RC or BV_QPT_UC; bv_create_xrc_send_qp ignores it.
     pub qp_type: u32,
     /// 1 if every send gives a completion, 0 if only those with BV_SEND_SIGNALED.
     pub sq_sig_all: u32,
@@ -89,6 +90,8 @@ pub struct bv_qp_attr {
     pub traffic_class: u8,
     /// The peer's GID, in network byte order.
     pub dgid: [u8; 16],
+    /// Ethernet port: the MAC address of the peer, or of the router to it, first byte first on the wire. Zeros on an InfiniBand port.
+    pub dmac: [u8; 6],
 }
 
 /// What a queue pair is now.
@@ -182,8 +185,9 @@ impl bv_qp_attr {
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,
         });
-        let av =
-            AddressVector { dlid: Lid::new(self.dlid), sl: self.sl, port_num: self.port_num, grh, ..AddressVector::default() };
+        let dmac = (self.dmac != [0; 6]).then_some(Mac(self.dmac));
+        let (dlid, sl, port_num) = (Lid::new(self.dlid), self.sl, self.port_num);
+        let av = AddressVector { dlid, sl, port_num, grh, dmac, ..AddressVector::default() };
         Ok(QpAttr {
             state: state.unwrap_or_default(),
             access: Access::from_bits_retain(self.access),
@@ -203,6 +207,40 @@ impl bv_qp_attr {
             ..QpAttr::default()
         })
     }
+}
+
+impl bv_qp_init {
+    /// Returns the queue pair of the verbs. The caller sets its transport: one that the compiler sees there, so that the code of no
+    /// other is linked.
+    pub(crate) fn verbs_init(&self) -> Result<QpInit, Argument> {
+        if self.sq_sig_all > 1 {
+            return Err(Argument::Value("sq_sig_all", self.sq_sig_all.into()));
+        }
+        Ok(QpInit {
+            pd: PdHandle::from_raw(self.pd.number),
+            qp_type: QpType::Rc,
+            send_cq: CqHandle::from_raw(self.send_cq.number),
+            recv_cq: CqHandle::from_raw(self.recv_cq.number),
+            cap: QpCap {
+                max_send_wr: self.max_send_wr,
+                max_recv_wr: self.max_recv_wr,
+                max_send_sge: self.max_send_sge,
+                max_recv_sge: self.max_recv_sge,
+                max_inline_data: self.max_inline_data,
+            },
+            sq_sig_all: self.sq_sig_all != 0,
+        })
+    }
+}
+
+/// Keeps a queue pair that was made, and returns what C gets of it.
+pub(crate) fn keep_qp(up: Up<'_>, queues: CQueuePair) -> Result<bv_qp, Failure> {
+    let handle = queues.handle();
+    let qp_num = up.verbs.qp_info(handle)?.qpn.get();
+    if let Some(slot) = up.qps.get_mut(usize::from(handle.index())) {
+        *slot = Some(queues);
+    }
+    Ok(bv_qp { number: handle.into_raw(), qp_num })
 }
 
 impl From<&QpInfo> for bv_qp_info {
@@ -284,36 +322,15 @@ pub unsafe extern "C" fn bv_create_qp(device: *mut bv_device, init: *const bv_qp
     unsafe {
         on_verbs(device, |up| {
             let place = Output::new(qp, "qp")?;
-            let init = *reference(init, "init")?;
-            if init.sq_sig_all > 1 {
-                return Err(Argument::Value("sq_sig_all", init.sq_sig_all.into()).into());
-            }
-            let init = QpInit {
-                pd: PdHandle::from_raw(init.pd.number),
-                // Transports that are named here: the code of no other is linked.
-                qp_type: match init.qp_type {
-                    BV_QPT_RC => QpType::Rc,
-                    BV_QPT_UC => QpType::Uc,
-                    other => return Err(Argument::Value("qp_type", other.into()).into()),
-                },
-                send_cq: CqHandle::from_raw(init.send_cq.number),
-                recv_cq: CqHandle::from_raw(init.recv_cq.number),
-                cap: QpCap {
-                    max_send_wr: init.max_send_wr,
-                    max_recv_wr: init.max_recv_wr,
-                    max_send_sge: init.max_send_sge,
-                    max_recv_sge: init.max_recv_sge,
-                    max_inline_data: init.max_inline_data,
-                },
-                sq_sig_all: init.sq_sig_all != 0,
+            let init = reference(init, "init")?;
+            // Transports that are named here: the code of no other is linked.
+            let qp_type = match init.qp_type {
+                BV_QPT_RC => QpType::Rc,
+                BV_QPT_UC => QpType::Uc,
+                other => return Err(Argument::Value("qp_type", other.into()).into()),
             };
-            let queues = up.verbs.create_qp(&init)?;
-            let handle = queues.handle();
-            let qp_num = up.verbs.qp_info(handle)?.qpn.get();
-            if let Some(slot) = up.qps.get_mut(usize::from(handle.index())) {
-                *slot = Some(queues);
-            }
-            place.set(bv_qp { number: handle.into_raw(), qp_num });
+            let queues = up.verbs.create_qp(&QpInit { qp_type, ..init.verbs_init()? })?;
+            place.set(keep_qp(up, CQueuePair::Connected(queues))?);
             Ok(0)
         })
     }
@@ -358,13 +375,22 @@ pub unsafe extern "C" fn bv_modify_qp(device: *mut bv_device, qp: bv_qp, attr: *
                 if mask != BV_QP_STATE {
                     return Err(Argument::Value("mask", mask.into()).into());
                 }
-                up.verbs.reset_qp(qp_of(up.qps, qp)?)?;
+                reset(up, qp)?;
                 return Ok(0);
             }
             up.verbs.modify_qp(QpHandle::from_raw(qp.number), &attr, QpAttrMask::from_bits_retain(mask))?;
             Ok(0)
         })
     }
+}
+
+/// Takes a queue pair to RESET.
+fn reset(up: Up<'_>, qp: bv_qp) -> Result<(), Failure> {
+    match qp_of(up.qps, qp)? {
+        CQueuePair::Connected(queues) => up.verbs.reset_qp(queues)?,
+        CQueuePair::Xrc(queues) => up.verbs.reset_qp(queues)?,
+    }
+    Ok(())
 }
 
 /// Takes a queue pair to RESET. What was posted is dropped; its completions are when their queues are polled.
@@ -378,7 +404,7 @@ pub unsafe extern "C" fn bv_reset_qp(device: *mut bv_device, qp: bv_qp) -> i32 {
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            up.verbs.reset_qp(qp_of(up.qps, qp)?)?;
+            reset(up, qp)?;
             Ok(0)
         })
     }
@@ -415,11 +441,18 @@ pub unsafe extern "C" fn bv_destroy_qp(device: *mut bv_device, qp: bv_qp) -> i32
         on_verbs(device, |up| {
             let place = qp_place(up.qps, qp)?;
             let Some(queues) = place.take() else { return Err(Argument::Stale("queue pair").into()) };
-            if let Err(refused) = up.verbs.destroy_qp(queues) {
-                *place = refused.returned;
-                return Err(refused.error.into());
-            }
-            Ok(0)
+            let (returned, error) = match queues {
+                CQueuePair::Connected(queues) => match up.verbs.destroy_qp(queues) {
+                    Ok(()) => return Ok(0),
+                    Err(refused) => (refused.returned.map(CQueuePair::Connected), refused.error),
+                },
+                CQueuePair::Xrc(queues) => match up.verbs.destroy_qp(queues) {
+                    Ok(()) => return Ok(0),
+                    Err(refused) => (refused.returned.map(CQueuePair::Xrc), refused.error),
+                },
+            };
+            *place = returned;
+            Err(error.into())
         })
     }
 }

@@ -11,6 +11,12 @@ pub const BV_MAX_MR: usize = 32;
 pub const BV_MAX_CQ: usize = 8;
 /// Queue pairs that a device has room for.
 pub const BV_MAX_QP: usize = 8;
+/// XRC domains that a device has room for.
+pub const BV_MAX_XRCD: usize = 4;
+/// Shared receive queues of XRC that a device has room for.
+pub const BV_MAX_SRQ: usize = 4;
+/// Receives of a shared receive queue, at most.
+pub const BV_MAX_SRQ_RECV: usize = 127;
 /// Blocks of the send ring of a queue pair, at most: a request takes one for each 64 bytes of it.
 pub const BV_MAX_SEND_BLOCKS: usize = 128;
 /// Receives of a queue pair, at most.
@@ -96,7 +102,7 @@ pub const BV_QP_ACCESS_FLAGS: u32 = 8;
 pub const BV_QP_PKEY_INDEX: u32 = 16;
 /// Attribute of bv_modify_qp: port_num.
 pub const BV_QP_PORT: u32 = 32;
-/// Attribute of bv_modify_qp: the path (dlid, sl, is_global and what it says is used).
+/// Attribute of bv_modify_qp: the path (dlid, sl, dmac, is_global and what it says is used).
 pub const BV_QP_AV: u32 = 128;
 /// Attribute of bv_modify_qp: path_mtu.
 pub const BV_QP_PATH_MTU: u32 = 256;
@@ -118,6 +124,11 @@ pub const BV_QP_SQ_PSN: u32 = 65536;
 pub const BV_QP_MAX_DEST_RD_ATOMIC: u32 = 131072;
 /// Attribute of bv_modify_qp: dest_qp_num.
 pub const BV_QP_DEST_QPN: u32 = 1048576;
+
+/// Link layer of a port: InfiniBand. Paths name the peer by its LID.
+pub const BV_LINK_LAYER_INFINIBAND: u8 = 1;
+/// Link layer of a port: Ethernet (RoCEv2). Paths name the peer by its GID and its MAC address.
+pub const BV_LINK_LAYER_ETHERNET: u8 = 2;
 
 /// State of a port: no link.
 pub const BV_PORT_DOWN: u32 = 1;
@@ -247,6 +258,10 @@ pub const BV_EVENT_DEVICE_FATAL: u32 = 12;
 pub const BV_EVENT_EVENTS_LOST: u32 = 13;
 /// Event: one of an object that is not there any more, or of a type that this library does not know.
 pub const BV_EVENT_OTHER: u32 = 14;
+/// Event: fewer receives than its limit are left in a shared receive queue (bv_arm_srq).
+pub const BV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
+/// Event: a shared receive queue broke.
+pub const BV_EVENT_SRQ_ERR: u32 = 16;
 
 /// A protection domain.
 #[repr(C)]
@@ -286,6 +301,24 @@ pub struct bv_qp {
     pub number: u64,
     /// Its number on the wire, which the peer needs.
     pub qp_num: u32,
+}
+
+/// An XRC domain.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct bv_xrcd {
+    /// Names it; 0 names none.
+    pub number: u64,
+}
+
+/// A shared receive queue of an XRC domain.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct bv_srq {
+    /// Names it; 0 names none.
+    pub number: u64,
+    /// Its number on the wire, which the peer needs (bv_send_wr.remote_srqn).
+    pub srq_num: u32,
 }
 
 /// Each constant that the verbs have too is theirs.

@@ -28,7 +28,8 @@ impl MappedMemory {
     /// - `base` and `device_addr` are aligned to 4096.
     /// - Until the value and every ring made from it are dropped, the `len` bytes stay readable and writable, and no Rust
     ///   reference to any of them exists. A value that is forgotten is never dropped.
-    /// - The bytes are contiguous for the device and coherent with it.
+    /// - The bytes are contiguous for the device and coherent with it. While it may use them, only its driver has the value: queues and
+    ///   commands in them direct the device's accesses.
     /// - Afterwards the device cannot reach them, or they are never used for anything else.
     pub const unsafe fn new(base: NonNull<u8>, len: usize, device_addr: u64) -> Self {
         Self { base, len, device_addr }

@@ -99,11 +99,17 @@ static inline void bring_up(struct node *node)
     OK(node, bv_reg_mr(node->device, node->pd, node->bytes, 4096, EVERY_ACCESS, &node->mr));
 }
 
-static inline struct node *add_node(bv_sim_world *world, uint16_t lid)
+static inline struct node *new_node(void)
 {
     struct node *node = (struct node *)aligned_alloc(BV_STORAGE_ALIGN, sizeof *node);
     CHECK(node != NULL);
     memset(node, 0, sizeof *node);
+    return node;
+}
+
+static inline struct node *add_node(bv_sim_world *world, uint16_t lid)
+{
+    struct node *node = new_node();
     node->host = bv_sim_add(world, lid, &node->platform);
     CHECK(node->host != NULL);
     return node;

@@ -191,7 +191,31 @@ pub extern "C" fn bv_sim_world_new() -> *mut bv_sim_world {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bv_sim_add(world: *mut bv_sim_world, lid: u16, platform: *mut bv_platform) -> *mut bv_sim_host {
     // SAFETY: as promised.
-    let Ok(host) = (unsafe { &(*world).0 }).add(DeviceConfig::with_lid(lid)) else { return null_mut() };
+    unsafe { add(world, DeviceConfig::with_lid(lid), platform) }
+}
+
+/// Adds a host whose device has an Ethernet port, with a MAC address made of `number`, and fills in the platform of its machine.
+/// Returns NULL if there cannot be such a device.
+///
+/// # Safety
+/// `world` is of `bv_sim_world_new`; `platform` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_sim_add_ethernet(
+    world: *mut bv_sim_world,
+    number: u16,
+    platform: *mut bv_platform,
+) -> *mut bv_sim_host {
+    // SAFETY: as promised.
+    unsafe { add(world, DeviceConfig::with_lid(number).with_ethernet(), platform) }
+}
+
+/// Adds a host with a device.
+///
+/// # Safety
+/// As of [`bv_sim_add`].
+unsafe fn add(world: *mut bv_sim_world, config: DeviceConfig, platform: *mut bv_platform) -> *mut bv_sim_host {
+    // SAFETY: as promised.
+    let Ok(host) = (unsafe { &(*world).0 }).add(config) else { return null_mut() };
     let registers_size = host.registers().len();
     let pages = Mutex::new(host.pages(u32::MAX));
     let host = Box::into_raw(Box::new(bv_sim_host {

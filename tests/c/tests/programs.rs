@@ -47,21 +47,40 @@ fn include(command: &mut Command) -> &mut Command {
     command.arg("-I").arg(project().join("backends/c/include")).arg("-I").arg(package().join("include"))
 }
 
-/// Compiles a program and links it.
-fn build(source: &Path, standard: &str) -> PathBuf {
-    let name = source.file_stem().expect("a source has a name");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+/// Compiles a program and links it, with these options too.
+fn build(source: &Path, options: &[&str]) -> PathBuf {
+    let name = source.file_stem().expect("a source has a name").to_string_lossy();
+    let suffix = if options.is_empty() { "" } else { "-sanitized" };
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{suffix}"));
     let mut cc = Command::new("cc");
-    include(&mut cc).arg(format!("-std={standard}")).args(STRICT).arg("-o").arg(&program).arg(source).arg(library());
+    include(&mut cc).arg("-std=c11").args(STRICT).args(options).arg("-o").arg(&program).arg(source).arg(library());
     run(cc.args(["-pthread", "-ldl", "-lm"]));
     program
 }
 
-/// Builds and runs a program of `programs/`, also under valgrind where that is installed.
+/// What makes the compiler check each access of a program, and each operation that C does not define. The library itself is not
+/// compiled so, but its allocations are seen.
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Returns whether the compiler has what [`SANITIZERS`] need at run time.
+fn has_sanitizers() -> bool {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sanitizers");
+    let mut cc = Command::new("cc");
+    cc.args(SANITIZERS).args(["-x", "c", "/dev/null", "-shared", "-fPIC", "-o"]).arg(program);
+    cc.output().is_ok_and(|output| output.status.success())
+}
+
+/// Builds and runs a program of `programs/`, also with the compiler's sanitizers and under valgrind, where these are installed.
 fn passes(name: &str) {
-    let program = build(&package().join("programs").join(name).with_extension("c"), "c11");
+    let source = package().join("programs").join(name).with_extension("c");
+    let program = build(&source, &[]);
     let expected = format!("{name}: ok\n");
     assert_eq!(run(&mut Command::new(&program)).stdout, expected.as_bytes());
+    if has_sanitizers() {
+        // What is made stays until the process ends: that is no leak.
+        let output = run(Command::new(build(&source, &SANITIZERS)).env("ASAN_OPTIONS", "detect_leaks=0"));
+        assert_eq!(output.stdout, expected.as_bytes(), "with sanitizers");
+    }
     if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         let output = run(Command::new("valgrind").args(["--quiet", "--error-exitcode=9"]).arg(&program));
         assert_eq!(output.stdout, expected.as_bytes(), "under valgrind");
@@ -88,10 +107,20 @@ fn threads() {
     passes("threads");
 }
 
+#[test]
+fn ethernet() {
+    passes("ethernet");
+}
+
+#[test]
+fn xrc() {
+    passes("xrc");
+}
+
 /// The program of the book's page.
 #[test]
 fn the_example_of_the_book_runs() {
-    let program = build(&project().join("examples/c/write_to_peer.c"), "c11");
+    let program = build(&project().join("examples/c/write_to_peer.c"), &[]);
     assert_eq!(run(&mut Command::new(program)).stdout, b"LID 2 has: hello from C\n");
 }
 

@@ -97,6 +97,7 @@ fn write(node: &Node, peer: &Node) {
         opcode: BV_WR_RDMA_WRITE,
         send_flags: 0,
         imm_data: 0,
+        remote_srqn: 0,
     };
     let mut posted = MaybeUninit::uninit();
     is!(0, bv_post_send(node.device, node.qp, &raw const wr, 1, posted.as_mut_ptr()));
