@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::UAR_PAGE;
+use bareverbs_mlx5_spec::{QpcState, UAR_PAGE};
 
 use crate::audit::Audit;
 use crate::command::command_queue::CommandQueue;
@@ -23,6 +23,7 @@ use crate::registers::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
 use crate::registers::msix::{Gate, Msix};
 use crate::registers::uar::Doorbells;
 use crate::registry::ObjectKind;
+use crate::rejection::Rejections;
 use crate::stats::{DeviceCounts, DeviceStats};
 use crate::step::StepContext;
 use crate::step::{Meter, Metered};
@@ -41,13 +42,14 @@ impl HostMemory for NoBusMaster {
     }
 }
 
-/// Time, memory, tracer, faults and audit of the device.
+/// Time, memory, tracer, faults, audit and rejections of the device.
 struct DeviceContext<M, T> {
     now: Instant,
     memory: Metered<M>,
     tracer: Option<T>,
     faults: Faults,
     audit: Audit,
+    rejections: Rejections,
 }
 
 impl<M: HostMemory, T: Tracer + 'static> DeviceContext<M, T> {
@@ -59,6 +61,7 @@ impl<M: HostMemory, T: Tracer + 'static> DeviceContext<M, T> {
             tracer: self.tracer.as_mut().map(|tracer| tracer as &mut dyn Tracer),
             faults: &mut self.faults,
             audit: &mut self.audit,
+            rejections: &mut self.rejections,
         }
     }
 }
@@ -129,7 +132,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let now = Instant::default();
         let memory = Metered { memory, meter: Meter::default() };
         Self {
-            context: DeviceContext { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
+            context: DeviceContext {
+                now,
+                memory,
+                tracer: None,
+                faults: Faults::default(),
+                audit: Audit::default(),
+                rejections: Rejections::default(),
+            },
             pci: config_space(&config),
             msix: Msix::new(config.vectors),
             init: InitSegment::new(&config, now),
@@ -405,7 +415,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.msix.has_raised()
     }
 
-    /// Function-level reset: everything but time, faults, findings, the cable and what a subnet manager set is as at power-on,
+    /// Function-level reset: everything but time, faults, findings, rejections, the cable and what a subnet manager set is as at power-on,
     /// configuration space included. It takes [`DeviceConfig::reset_time`].
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
@@ -500,6 +510,12 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         &mut self.context.faults
     }
 
+    /// Lets the memory keys that the driver makes next have indices from this one on, now and after each reset, as far as there are so
+    /// many: a key of one device is then none of another, and whoever mixes them up learns of it.
+    pub fn start_keys_at(&mut self, index: u32) {
+        self.firmware.engine.registry_mut().start_mkeys_at(index);
+    }
+
     /// Returns the findings of the audit so far.
     pub fn audit(&self) -> &Audit {
         &self.context.audit
@@ -508,6 +524,21 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// Returns the findings of the audit, to be taken out.
     pub fn audit_mut(&mut self) -> &mut Audit {
         &mut self.context.audit
+    }
+
+    /// Returns what the device refused or dropped, and why: more than it tells its driver.
+    pub fn rejections(&self) -> &Rejections {
+        &self.context.rejections
+    }
+
+    /// Returns whether the device is out of its slot.
+    pub fn is_removed(&self) -> bool {
+        self.removed
+    }
+
+    /// Returns the queue pairs that complete into a completion queue, by number, each with its state.
+    pub fn queue_pairs_of(&self, cqn: u32) -> Vec<(u32, QpcState)> {
+        self.firmware.engine.queue_pairs_of(cqn)
     }
 
     /// Returns the number of live objects and pages.

@@ -148,6 +148,11 @@ impl PortIdentity {
         self.gid_prefix.store(prefix, Ordering::Relaxed);
     }
 
+    /// Returns the entries of the GID table.
+    pub(crate) fn gid_entries(&self) -> usize {
+        self.guids.len()
+    }
+
     /// Returns the GUID of an entry of the GID table, 0 if it is unused. `None` beyond the table.
     fn guid(&self, index: usize) -> Option<u64> {
         self.guids.get(index).map(|guid| guid.load(Ordering::Relaxed))

@@ -35,7 +35,8 @@
 //!
 //! - [`in_process`]: worlds, hosts, simulated time; [`wire`]: wires and their faults; [`fabric`]: ports and inboxes of several devices
 //! - [`capture`]: the frames on the wire as pcapng files
-//! - [`fault`]: faults of a device, armed one by one; [`audit`]: mistakes of the driver; [`trace`]: all that a device does
+//! - [`fault`]: faults of a device, armed one by one; [`audit`]: mistakes of the driver; [`rejection`]: what a
+//!   device refused and why; [`trace`]: all that it does
 //! - [`packet`] and [`wqe_decode`]: packets and work queue elements as values
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
@@ -64,12 +65,14 @@ mod port;
 mod profile;
 mod registers;
 mod registry;
+pub mod rejection;
 mod stats;
 mod step;
 pub mod trace;
 pub mod wire;
 pub mod wqe_decode;
 
+pub use bareverbs_mlx5_spec::QpcState;
 pub use config::{
     CommandTime, ConfigError, DeviceConfig, FRAME_OVERHEAD, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth,
     MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME, MIN_MEMORY_LIMIT, PageDemand, PortKind,

@@ -7,6 +7,7 @@ use bareverbs::Instant;
 use crate::audit::Audit;
 use crate::fault::Faults;
 use crate::host_memory::{DmaFault, HostMemory};
+use crate::rejection::{Rejection, Rejections};
 use crate::trace::{Record, Tracer};
 
 /// What the parts of the device share in one step of work.
@@ -23,6 +24,8 @@ pub(crate) struct StepContext<'a> {
     pub faults: &'a mut Faults,
     /// What the driver did wrong.
     pub audit: &'a mut Audit,
+    /// What was refused or dropped.
+    pub rejections: &'a mut Rejections,
 }
 
 impl StepContext<'_> {
@@ -31,6 +34,12 @@ impl StepContext<'_> {
         if let Some(tracer) = self.tracer.as_deref_mut() {
             tracer.record(self.now, record);
         }
+    }
+
+    /// Keeps a rejection, and passes it to the tracer as a line.
+    pub(crate) fn reject(&mut self, rejection: Rejection) {
+        self.note(|| rejection.to_string());
+        self.rejections.report(rejection);
     }
 
     /// Passes a line to the tracer; it is formatted only if there is one.

@@ -14,6 +14,7 @@ use crate::audit::Finding;
 use crate::fault::Fault;
 use crate::firmware::unsupported::{Unsupported, command_name};
 use crate::firmware::{Firmware, HcaState};
+use crate::rejection::Rejection;
 use crate::step::StepContext;
 
 /// Outputs up to this length must fit whole into what the driver has room for; of longer ones it gets the start.
@@ -126,7 +127,7 @@ pub(super) fn dispatch(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input
             let done = execute(firmware, ctx, opcode, input, &mut output, output_len);
             done.map_err(|refusal| {
                 let name = command_name(opcode).unwrap_or("unknown opcode");
-                ctx.note(|| format!("{name} ({opcode:#x}) refused, {}: {}", refusal.status.name(), refusal.why));
+                ctx.reject(Rejection::Command { name, status: refusal.status.name(), why: refusal.why });
                 (refusal.status.code(), opcode << 8 | refusal.status.code())
             })
         }

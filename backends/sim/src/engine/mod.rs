@@ -112,6 +112,12 @@ impl Engine {
         self.shared.config = config;
     }
 
+    /// Returns the queue pairs that complete into a completion queue, and their states.
+    pub(crate) fn queue_pairs_of(&self, cqn: u32) -> Vec<(u32, QpcState)> {
+        let pairs = self.qps.iter().filter(|(_, qp)| qp.context.cqs().contains(&cqn));
+        pairs.map(|(qpn, qp)| (*qpn, qp.context.state)).collect()
+    }
+
     /// Returns what went over the wire since the last reset.
     pub(crate) fn stats(&self) -> EngineStats {
         self.shared.stats

@@ -7,6 +7,7 @@ use super::qp::{Qp, modify};
 use super::resources::QpStep;
 use super::{Engine, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::rejection::Rejection;
 use crate::stats::EngineCounts;
 use crate::step::StepContext;
 
@@ -175,7 +176,12 @@ impl Engine {
             }
         }
         let (old_pd, old_cqs, old_set) = (qp.context.pd(), qp.context.cqs(), qp.context.counter_set());
-        modify::modify(qp, &self.shared.config, &self.shared.port, transition, opt_mask, qpc)?;
+        if let Err(status) = modify::modify(qp, &self.shared.config, &self.shared.port, transition, opt_mask, qpc) {
+            if let Some(index) = modify::missing_gid(qp, &self.shared.port, transition, opt_mask, qpc) {
+                ctx.reject(Rejection::NoGid { qpn, index, entries: self.shared.port.gid_entries() });
+            }
+            return Err(status);
+        }
         let id = Resource::qp(qpn);
         let new_pd = Resource::pd(qp.context.pd());
         // The one that changes keys had none before.

@@ -11,6 +11,7 @@ use crate::packet::{
     Addressing, CongestionNotification, GENERAL_QPN, MULTICAST_QPN, Packet, SUBNET_QPN, is_marked, same_partition,
 };
 use crate::registry::FIRST_QPN;
+use crate::rejection::Rejection;
 use crate::step::StepContext;
 use crate::trace::Record;
 
@@ -30,8 +31,8 @@ impl Engine {
         {
             return self.receive_notification(ctx, frame, addressing);
         }
-        if addressing.is_some_and(|addressing| self.has_no_taker(&addressing)) {
-            return self.drop_frame(ctx, "no queue pair accepts it");
+        if let Some(addressing) = addressing.filter(|addressing| self.has_no_taker(addressing)) {
+            return self.drop_packet(ctx, Rejection::NoTaker { qpn: addressing.dest_qpn });
         }
         let mut packet = match self.shared.port.decode(frame) {
             Ok(packet) => packet,
@@ -68,7 +69,7 @@ impl Engine {
         let qpn = self.local_qpn(packet.transport.bth.dest_qpn);
         let addressing = packet.addressing();
         let Some(taker) = self.qps.get(&qpn).filter(|qp| qp.accepts(&addressing, &self.shared)) else {
-            return self.drop_frame(ctx, "no queue pair accepts it");
+            return self.drop_packet(ctx, Rejection::NoTaker { qpn });
         };
         if !taker.accepts_global_route(&packet, &self.shared) {
             return self.drop_frame(ctx, "its route begins elsewhere than at the peer");
@@ -99,8 +100,12 @@ impl Engine {
         ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
     }
 
-    pub(super) fn drop_frame(&mut self, ctx: &mut StepContext<'_>, why: &str) {
-        ctx.note(|| format!("frame dropped: {why}"));
+    pub(super) fn drop_frame(&mut self, ctx: &mut StepContext<'_>, why: &'static str) {
+        self.drop_packet(ctx, Rejection::Packet { why });
+    }
+
+    fn drop_packet(&mut self, ctx: &mut StepContext<'_>, rejection: Rejection) {
+        ctx.reject(rejection);
         self.shared.stats.dropped += 1;
     }
 
@@ -138,8 +143,7 @@ impl Engine {
         if taken {
             self.shared.stats.received_multicast.count(octets);
         } else {
-            ctx.note(|| "multicast packet dropped: no member takes it".to_owned());
-            self.shared.stats.dropped += 1;
+            self.drop_frame(ctx, "no member of its multicast group takes it");
         }
     }
 

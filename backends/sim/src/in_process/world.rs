@@ -23,6 +23,7 @@ use crate::device::Device;
 use crate::fabric::{Arrival, Fabric, StationAddress, Tap, Uplink};
 use crate::host_memory::HostMemory;
 use crate::identity::PortIdentity;
+use crate::stats::DeviceStats;
 use crate::wire::{FaultyWire, PerfectWire, PortId, WireFaults, WireStats};
 
 /// Device address of the first memory of the first host, unless the caller chooses one.
@@ -177,6 +178,11 @@ impl World {
     /// Returns what the wire did to frames so far.
     pub fn wire_stats(&self) -> WireStats {
         self.state.with(|subnet| subnet.fabric.wire_mut().stats())
+    }
+
+    /// Returns what happened at each device, in the order in which their hosts were added.
+    pub fn device_stats(&self) -> Vec<DeviceStats> {
+        self.state.with(|subnet| subnet.devices.iter().map(|(_, device)| device.stats()).collect())
     }
 
     /// Changes what the wire does to frames.

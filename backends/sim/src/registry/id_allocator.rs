@@ -32,6 +32,11 @@ impl IdAllocator {
         at_or_before.or_else(|| self.free.range(number..).next()).map(|(&start, &end)| (start, end))
     }
 
+    /// Lets the numbers that are given next begin at `number`, or at the first free one behind it.
+    pub(crate) fn start_at(&mut self, number: u32) {
+        self.next = number.clamp(self.first, self.end.max(self.first));
+    }
+
     /// Returns a free number. A number that was just freed is not the next one, so that a stale one is detected.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         let (start, end, number) = match self.run_from(self.next) {

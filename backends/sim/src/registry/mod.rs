@@ -71,6 +71,8 @@ pub(crate) struct Registry {
     budget: MemoryBudget,
     /// Reads and atomics that a queue pair takes at a time.
     reads: usize,
+    /// Least index of a key after a reset.
+    first_mkey: u32,
 }
 
 /// Returns the numbers of a kind, by what QUERY_HCA_CAP says.
@@ -142,6 +144,7 @@ impl Registry {
             named: BTreeMap::new(),
             budget: MemoryBudget::new(memory_limit),
             reads: 1 << limits.log_max_reads.min(7),
+            first_mkey: FIRST_MKEY,
         }
     }
 
@@ -153,7 +156,17 @@ impl Registry {
     pub(crate) fn clear(&mut self, limits: &Limits) {
         let mut budget = self.budget.clone();
         budget.forget_objects();
+        let first_mkey = self.first_mkey;
         *self = Self { budget, ..Self::new(limits, 0) };
+        self.start_mkeys_at(first_mkey);
+    }
+
+    /// Lets the keys that are made next have indices from this one on, now and after each reset.
+    pub(crate) fn start_mkeys_at(&mut self, index: u32) {
+        self.first_mkey = index;
+        if let Some(numbers) = self.numbers.get_mut(ObjectKind::Mkey as usize) {
+            numbers.start_at(index);
+        }
     }
 
     /// Bytes of this process that the device may take.

@@ -17,6 +17,7 @@ use crate::engine::ring::{Pages, Ring};
 use crate::fault::Fault;
 use crate::host_memory::{DmaFault, read_array};
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::rejection::Rejection;
 use crate::step::StepContext;
 use crate::trace::Record;
 
@@ -304,6 +305,7 @@ impl Cq {
             ctx.audit.report(Finding::ConsumerPastProducer { number: cqn, consumer, producer: self.producer });
         }
         if !self.overrun_ignored && unread >= 1 << self.log_size {
+            ctx.reject(Rejection::CqOverrun { cqn, entries: 1 << self.log_size });
             return Err(self.fail(cqn, OVERRUN, events));
         }
         let entry = self.entry(ctx, cqn, completion);

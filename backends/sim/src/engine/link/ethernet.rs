@@ -141,7 +141,11 @@ impl EthernetPort {
     }
 
     pub(super) fn accepts_path(&self, path: View<'_, Ads>, is_connected: bool) -> bool {
-        !is_connected || self.address(path.get(Ads::SRC_ADDR_INDEX)).is_some()
+        !is_connected || self.has_source(path)
+    }
+
+    pub(super) fn has_source(&self, path: View<'_, Ads>) -> bool {
+        self.address(path.get(Ads::SRC_ADDR_INDEX)).is_some()
     }
 
     pub(super) const fn pkey(index: u32) -> u16 {

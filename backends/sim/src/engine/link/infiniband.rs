@@ -113,8 +113,15 @@ impl InfiniBandPort {
     pub(super) fn accepts_path(&self, path: View<'_, Ads>, is_connected: bool) -> bool {
         let lid = path.get(Ads::RLID);
         let is_unicast = lid != u32::from(NO_LID) && lid < u32::from(FIRST_MULTICAST_LID);
-        let has_source = || self.identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).is_some();
-        (is_unicast || !is_connected) && (!path.is_set(Ads::GRH) || has_source())
+        (is_unicast || !is_connected) && self.has_source(path)
+    }
+
+    pub(super) fn gid_entries(&self) -> u32 {
+        self.identity.gid_entries() as u32
+    }
+
+    pub(super) fn has_source(&self, path: View<'_, Ads>) -> bool {
+        !path.is_set(Ads::GRH) || self.identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).is_some()
     }
 }
 

@@ -213,6 +213,22 @@ impl PortLink {
         }
     }
 
+    /// Returns whether the table of GIDs has the source that a path names, or the path needs none.
+    pub(in crate::engine) fn has_source(&self, path: View<'_, Ads>) -> bool {
+        match self {
+            Self::InfiniBand(port) => port.has_source(path),
+            Self::Ethernet(port) => port.has_source(path),
+        }
+    }
+
+    /// Returns the entries of the table of GIDs.
+    pub(in crate::engine) fn gid_entries(&self) -> u32 {
+        match self {
+            Self::InfiniBand(port) => port.gid_entries(),
+            Self::Ethernet(_) => ROCE_ADDRESSES as u32,
+        }
+    }
+
     /// Returns whether packets with a link part that was made here can be sent.
     #[inline]
     pub(in crate::engine) fn may_send(&self, link: &Link) -> bool {

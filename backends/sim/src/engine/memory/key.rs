@@ -12,6 +12,7 @@ use crate::engine::memory::page_source::PageSource;
 use crate::engine::memory::page_table::PageTable;
 use crate::host_memory::DmaFault;
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::rejection::{KeyFault, KeyUse, Rejection};
 
 /// Smallest page of a page list.
 pub(in crate::engine) const MIN_LOG_PAGE: u32 = 12;
@@ -24,6 +25,18 @@ pub(in crate::engine) enum Right {
     RemoteRead,
     RemoteWrite,
     RemoteAtomic,
+}
+
+impl From<Right> for KeyUse {
+    fn from(right: Right) -> Self {
+        match right {
+            Right::LocalRead => Self::LocalRead,
+            Right::LocalWrite => Self::LocalWrite,
+            Right::RemoteRead => Self::RemoteRead,
+            Right::RemoteWrite => Self::RemoteWrite,
+            Right::RemoteAtomic => Self::RemoteAtomic,
+        }
+    }
 }
 
 /// Who reaches for memory, and why.
@@ -378,6 +391,26 @@ impl KeyTable {
             return Err(KeyError::Right);
         }
         mkey.offset(addr, len).map(|_| ())
+    }
+
+    /// Returns what is to be recorded of an access to `len` bytes at a place of a key, which failed.
+    pub(in crate::engine) fn rejection(&self, (key, addr): (u32, u64), len: u64, access: Access, error: KeyError) -> Rejection {
+        let mkey = self.keys.get(&index_of(key));
+        let fault = match (error, mkey) {
+            (KeyError::Unknown, _) | (_, None) => KeyFault::Unknown,
+            (KeyError::Tag, Some(mkey)) => KeyFault::Tag { tag: mkey.tag().0 },
+            (KeyError::Free, _) => KeyFault::Free,
+            (KeyError::Domain, _) => KeyFault::Domain,
+            (KeyError::QueuePair, _) => KeyFault::QueuePair,
+            (KeyError::Right, _) => KeyFault::Right,
+            (KeyError::Range, Some(mkey)) => {
+                let start = if mkey.mode() == Some(AccessMode::Memic) { 0 } else { mkey.context().get64(Mkc::START_ADDR) };
+                KeyFault::Range { start, len: mkey.context().get64(Mkc::LEN) }
+            }
+            (KeyError::Translation, _) => KeyFault::Translation,
+            (KeyError::Memory, _) => KeyFault::Memory,
+        };
+        Rejection::Access { qpn: access.qpn, usage: access.right.into(), key, addr, len, fault }
     }
 
     /// Gives a key another context, and changes its list from `first` (counted in entries) on, or replaces it. Returns how many

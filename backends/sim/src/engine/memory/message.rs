@@ -14,11 +14,12 @@ pub(in crate::engine) enum ScatterError {
     Key(KeyError),
 }
 
-fn note(step: &mut QpStep<'_, '_>, key: u32, error: KeyError) -> KeyError {
+fn reject(step: &mut QpStep<'_, '_>, access: Access, (key, addr): (u32, u64), len: usize, error: KeyError) -> KeyError {
     if error == KeyError::Unknown && step.shared.keys.was_destroyed(key) {
         step.ctx.audit.report(Finding::KeyAfterDestroy { key });
     }
-    step.ctx.note(|| format!("key {key:#010x} refused: {error:?}"));
+    let rejection = step.shared.keys.rejection((key, addr), len as u64, access, error);
+    step.ctx.reject(rejection);
     error
 }
 
@@ -52,7 +53,7 @@ pub(in crate::engine) fn gather(
             DataSegment::Pointer(pointer) => {
                 let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
                 let read = step.shared.keys.read(step.ctx, (pointer.lkey, addr), access, part);
-                read.map_err(|error| note(step, pointer.lkey, error))?;
+                read.map_err(|error| reject(step, access, (pointer.lkey, addr), part_len, error))?;
             }
         }
         rest = tail;
@@ -83,7 +84,7 @@ pub(in crate::engine) fn scatter(
         let (part, tail) = rest.split_at(part_len);
         let addr = pointer.addr.checked_add(skip).ok_or(ScatterError::Key(KeyError::Range))?;
         let written = step.shared.keys.write(step.ctx, (pointer.lkey, addr), access, part);
-        written.map_err(|error| ScatterError::Key(note(step, pointer.lkey, error)))?;
+        written.map_err(|error| ScatterError::Key(reject(step, access, (pointer.lkey, addr), part_len, error)))?;
         rest = tail;
         skip = 0;
     }

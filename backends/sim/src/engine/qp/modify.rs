@@ -152,6 +152,21 @@ fn check(
     if refused { Err(CmdStatus::BadParam) } else { Ok(()) }
 }
 
+/// Returns the index of the source GID that the path of a transition names, if the table has none there.
+pub(in crate::engine) fn missing_gid(
+    qp: &Qp,
+    port: &PortLink,
+    opcode: CmdOpcode,
+    opt_mask: u32,
+    new: View<'_, Qpc>,
+) -> Option<u32> {
+    let step = transition(opcode, qp.context.service)?;
+    let path = new.sub(Qpc::PRIMARY_ADDRESS_PATH);
+    let takes_path = step.path || opt_mask & opt_param::PRIMARY_ADDR_PATH != 0;
+    let index = path.get(Ads::SRC_ADDR_INDEX);
+    (takes_path && qp.context.service.is_connected() && !port.has_source(path)).then_some(index)
+}
+
 /// Takes `qp` through the transition that `opcode` names.
 pub(in crate::engine) fn modify(
     qp: &mut Qp,

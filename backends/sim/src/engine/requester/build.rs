@@ -9,6 +9,7 @@ use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
 use crate::engine::resources::QpStep;
 use crate::packet::{AtomicEth, Deth, Operation, Packet, Place, Reth};
+use crate::rejection::Rejection;
 use crate::wqe_decode::{AtomicOperation, SendBody, SendWqe};
 
 /// Returns the operation of a packet of `wqe`, with what travels at the end of the message.
@@ -44,7 +45,11 @@ impl Requester {
         let link = match &wqe.body {
             SendBody::Send { address: Some(address), .. } => match qp.link_to_address(step.shared, address) {
                 Some(link) => link,
-                None => return Some(Err(CqeSyndrome::LocalQpOp)),
+                None => {
+                    let (index, entries) = (address.route.sgid_index.into(), step.shared.port.gid_entries());
+                    step.ctx.reject(Rejection::NoGid { qpn: qp.qpn, index, entries });
+                    return Some(Err(CqeSyndrome::LocalQpOp));
+                }
             },
             _ => qp.link_to_peer(step.shared),
         };

@@ -8,6 +8,7 @@ use bareverbs_mlx5_spec::{CqeSyndrome, Qpc};
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
 use crate::engine::resources::QpStep;
+use crate::rejection::Rejection;
 
 /// A timer that is checked later than this part of its value was not watched.
 const LATE: u32 = 4;
@@ -48,12 +49,14 @@ impl Requester {
         const FOREVER: u32 = 7;
         if qp.get(Qpc::RNR_RETRY) != FOREVER {
             let Some(left) = self.rnr_left.checked_sub(1) else {
+                step.ctx.reject(Rejection::RnrNak { qpn: qp.qpn });
                 self.fail_head(qp, step, CqeSyndrome::RnrRetryExc);
                 return;
             };
             self.rnr_left = left;
         }
         step.shared.stats.receiver_not_ready += 1;
+        step.ctx.reject(Rejection::RnrNak { qpn: qp.qpn });
         qp.counts(step).receiver_not_ready += 1;
         self.rewind();
         self.ack_due = None;

@@ -1,17 +1,33 @@
 //! Execution of the requests of a connected peer: bytes placed, keys checked, atomics.
 
-use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Field, Qpc};
 
-use crate::engine::memory::key::Right;
+use crate::engine::memory::key::{Access, KeyError, Right};
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome, TransportPart};
+use crate::rejection::Rejection;
 
 /// Maximum message length of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Refuses an operation whose right the attributes of the queue pair lack.
+fn check_right(qp: &QpContext, step: &mut QpStep<'_, '_>, field: Field<Qpc>, right: Right) -> Result<(), Refusal> {
+    if qp.get(field) != 0 {
+        return Ok(());
+    }
+    step.ctx.reject(Rejection::QpRight { qpn: qp.qpn, usage: right.into() });
+    Err(Refusal::INVALID)
+}
+
+/// Records that a key did not open its bytes.
+fn reject(step: &mut QpStep<'_, '_>, access: Access, place: (u32, u64), len: u64, error: KeyError) {
+    let rejection = step.shared.keys.rejection(place, len, access, error);
+    step.ctx.reject(rejection);
+}
 
 impl Responder {
     pub(in crate::engine) fn handle_send(
@@ -34,6 +50,8 @@ impl Responder {
         match scatter(step, access, list, *written, &packet.transport.payload) {
             Ok(()) => *written += packet.transport.payload.len() as u64,
             Err(ScatterError::TooLong) => {
+                let needed = *written + packet.transport.payload.len() as u64;
+                step.ctx.reject(Rejection::ReceiveTooShort { qpn, room: receive.len(), needed });
                 return Err(Refusal::of_receive(Syndrome::InvalidRequest, CqeSyndrome::LocalLength).into());
             }
             Err(ScatterError::Key(_)) => {
@@ -72,7 +90,8 @@ impl Responder {
     ) -> Result<(), Stop> {
         if place.is_start() {
             let reth = packet.transport.reth.ok_or(Refusal::INVALID)?;
-            if qp.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
+            check_right(qp, step, Qpc::RWE, Right::RemoteWrite)?;
+            if reth.len > MAX_MESSAGE {
                 return Err(Refusal::INVALID.into());
             }
             if let Err(refusal) = self.check_key(qp, step, &reth, Right::RemoteWrite) {
@@ -106,7 +125,7 @@ impl Responder {
         if len > 0
             && let Err(error) = step.shared.keys.write(step.ctx, (key, at), access, &packet.transport.payload)
         {
-            step.ctx.note(|| format!("rkey {key:#010x} refused: {error:?}"));
+            reject(step, access, (key, at), len, error);
             let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
             self.message = Some(Inbound::Send { receive, written: 0 });
             return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
@@ -159,13 +178,14 @@ impl Responder {
         let access = self.access(qp, step, right)?;
         let checked = step.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), access);
         checked.map_err(|error| {
-            step.ctx.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
+            reject(step, access, (reth.rkey, reth.addr), u64::from(reth.len), error);
             Refusal::ACCESS
         })
     }
 
     pub(in crate::engine) fn check_read(&self, qp: &QpContext, step: &mut QpStep<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
-        if qp.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
+        check_right(qp, step, Qpc::RRE, Right::RemoteRead)?;
+        if reth.len > MAX_MESSAGE {
             return Err(Refusal::INVALID);
         }
         self.check_key(qp, step, reth, Right::RemoteRead)
@@ -178,7 +198,9 @@ impl Responder {
         packet: &TransportPart<'_>,
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
-        if qp.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
+        check_right(qp, step, Qpc::RAE, Right::RemoteAtomic)?;
+        if !atomic.addr.is_multiple_of(8) {
+            step.ctx.reject(Rejection::AtomicAlignment { qpn: qp.qpn, addr: atomic.addr });
             return Err(Refusal::INVALID);
         }
         self.room_for_response(qp)?;
@@ -206,7 +228,7 @@ impl Responder {
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];
         step.shared.keys.read(step.ctx, place, access, &mut bytes).map_err(|error| {
-            step.ctx.note(|| format!("rkey {:#010x} refused: {error:?}", atomic.rkey));
+            reject(step, access, place, 8, error);
             Refusal::ACCESS
         })?;
         let original = step.shared.config.atomic_value(bytes);

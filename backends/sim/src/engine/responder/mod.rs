@@ -57,6 +57,7 @@ impl Responder {
             Ok(()) => {}
             Err(Stop::NotReady) => {
                 qp.counts(step).out_of_buffer += 1;
+                self.report_no_receive(qp, step, true);
                 self.nak_sent = true;
                 let timer = qp.get(Qpc::MIN_RNR_NAK) as u8;
                 self.acknowledge(&step.shared.registry, psn, Syndrome::RnrNak(timer));

@@ -9,6 +9,7 @@ use crate::engine::qp::context::{QpContext, user_index, vendor};
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Receive, ReceiveDone, Refusal, Reply, Responder, Stop};
 use crate::packet::{LinkCompletion, Packet, Syndrome};
+use crate::rejection::Rejection;
 use crate::trace::Record;
 use crate::wqe_decode::decode_receive;
 
@@ -76,6 +77,12 @@ impl Responder {
             self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
             NoReceive::BadWqe
         }))
+    }
+
+    /// Records that a message found no receive.
+    pub(in crate::engine) fn report_no_receive(&self, qp: &QpContext, step: &mut QpStep<'_, '_>, answered: bool) {
+        let srqn = self.xrc_srq.map(|srq| srq.srqn).or(qp.srq);
+        step.ctx.reject(Rejection::NoReceive { qpn: qp.qpn, srqn, answered });
     }
 
     pub(in crate::engine) fn require_receive(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>) -> Result<Receive, Stop> {

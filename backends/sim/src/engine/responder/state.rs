@@ -198,6 +198,11 @@ pub(in crate::engine) struct Receive {
 }
 
 impl Receive {
+    /// Returns the bytes that it has room for.
+    pub(in crate::engine) fn len(&self) -> u64 {
+        self.list.iter().map(|pointer| pointer.len).sum()
+    }
+
     /// Returns the right of a queue pair to place bytes in it.
     pub(in crate::engine) fn access(&self, qpn: u32) -> Access {
         Access { right: Right::LocalWrite, pd: self.pd, qpn }

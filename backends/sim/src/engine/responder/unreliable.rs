@@ -9,6 +9,7 @@ use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Refusal, Responder, Stop};
 use crate::management::Violation;
 use crate::packet::Packet;
+use crate::rejection::Rejection;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
 const ROUTE_AREA: usize = 40;
@@ -42,8 +43,8 @@ impl Responder {
                 Err(stop) => {
                     if let Stop::NotReady = stop {
                         qp.counts(step).out_of_buffer += 1;
+                        self.report_no_receive(qp, step, false);
                     }
-                    step.ctx.note(|| format!("QP {:#x}: message dropped", qp.qpn));
                     self.drop_message();
                 }
             }
@@ -55,7 +56,6 @@ impl Responder {
     /// completes instead. The queue pair stays usable either way: classes D and E of InfiniBand Architecture 9.9.6.3, as
     /// Linux's software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
     fn too_long(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
-        step.ctx.note(|| format!("QP {:#x}: message dropped, longer than its receive", qp.qpn));
         match self.held_receive() {
             Some(index) if qp.srq.is_some() => {
                 self.abandon();
@@ -80,7 +80,7 @@ impl Responder {
         if deth.qkey != qp.get(Qpc::Q_KEY) && !qp.is_subnet_management() {
             step.shared.stats.qkey_violations += 1;
             step.shared.report(Violation::of_queue_key(packet));
-            step.ctx.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", qp.qpn, deth.qkey));
+            step.ctx.reject(Rejection::QueueKey { qpn: qp.qpn, qkey: deth.qkey, expected: qp.get(Qpc::Q_KEY) });
             return;
         }
         let receive = match self.next_receive(qp, step) {
@@ -88,13 +88,14 @@ impl Responder {
             Some(Err(NoReceive::BadWqe)) => return self.fail_held(qp, step, CqeSyndrome::LocalQpOp),
             Some(Err(NoReceive::Queue)) => return qp.fail(step, Some(EventType::WqCatasError)),
             None => {
-                step.ctx.note(|| format!("QP {:#x}: datagram dropped, no receive", qp.qpn));
+                self.report_no_receive(qp, step, false);
                 qp.counts(step).out_of_buffer += 1;
                 return;
             }
         };
         let len = ROUTE_AREA + packet.transport.payload.len();
-        if receive.list.iter().map(|pointer| pointer.len).sum::<u64>() < len as u64 {
+        if receive.len() < len as u64 {
+            step.ctx.reject(Rejection::ReceiveTooShort { qpn: qp.qpn, room: receive.len(), needed: len as u64 });
             self.message = Some(Inbound::Send { receive, written: 0 });
             return self.too_long(qp, step);
         }

@@ -17,6 +17,7 @@ use crate::fault::Faults;
 use crate::host_memory::{DmaFault, HostMemory};
 use crate::identity::PortIdentity;
 use crate::registry::Resource;
+use crate::rejection::Rejections;
 use crate::step::StepContext;
 use crate::step::{Meter, Metered};
 use crate::wire::{Delivery, PerfectWire, PortId, Wire};
@@ -182,6 +183,7 @@ pub(super) struct Host {
     pub(super) memory: Metered<TestMemory>,
     pub(super) faults: Faults,
     pub(super) audit: Audit,
+    pub(super) rejections: Rejections,
     pub(super) now: Instant,
     top: u64,
 }
@@ -200,8 +202,15 @@ impl Host {
     pub(super) fn on_port(engine: EngineConfig, config: &DeviceConfig) -> Self {
         let engine = Engine::new(engine, Arc::new(PortIdentity::new(config)));
         let memory = Metered { memory: TestMemory::new(BASE, 16 << 20), meter: Meter::default() };
-        let mut host =
-            Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE };
+        let mut host = Self {
+            engine,
+            memory,
+            faults: Faults::default(),
+            audit: Audit::default(),
+            rejections: Rejections::default(),
+            now: Instant::default(),
+            top: BASE,
+        };
         host.insert_named();
         host
     }
@@ -222,6 +231,7 @@ impl Host {
             tracer: None,
             faults: &mut self.faults,
             audit: &mut self.audit,
+            rejections: &mut self.rejections,
         };
         act(&mut self.engine, &mut ctx)
     }
