@@ -1,5 +1,6 @@
 //! Addresses of datagrams: where one goes, and where one came from.
 
+use core::fmt;
 use core::net::Ipv4Addr;
 
 use crate::{AddressVector, Gid, GlobalRoute, Lid, PdHandle, Qkey, Qpn};
@@ -139,6 +140,18 @@ pub enum AddressPart {
     SrcPathBits,
     /// [`GlobalRoute::flow_label`].
     FlowLabel,
+}
+
+impl fmt::Display for AddressPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PortNum => "port_num",
+            Self::Dlid => "dlid",
+            Self::Sl => "sl",
+            Self::SrcPathBits => "src_path_bits",
+            Self::FlowLabel => "flow_label",
+        })
+    }
 }
 
 #[cfg(test)]

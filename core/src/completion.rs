@@ -78,6 +78,11 @@ impl<P: Provider> CompletionQueue<'_, P> {
         self.handle
     }
 
+    /// Returns the number of the queue on its device.
+    pub const fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
     /// Takes completions into `out`, as many as there are and fit. An invalid completion is an error at its place in the order:
     /// completions before it are returned first. The call that returns the error takes it from the queue, this one or
     /// [`Self::completions`]. Later completions stay for the next call.
@@ -752,8 +757,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates a completion queue of at least `entries`.
     ///
     /// A queue that is full when a completion comes is broken for ever, and so is the queue pair of that completion. So it
-    /// needs an entry for each completion that can wait. Its queue pairs admit as many as their rings, which is more than was
-    /// requested ([`Self::ring_sizes`]), unless the program keeps fewer signaled requests in flight. Stale completions of a queue
+    /// needs an entry for each completion that can wait. The rings of a queue pair may be longer than was requested, and then as
+    /// many requests as the rings hold can be posted ([`Self::ring_sizes`]), unless the program keeps fewer signaled ones in flight. Stale completions of a queue
     /// pair that was reset or destroyed take entries until they are polled.
     ///
     /// ```

@@ -18,7 +18,7 @@ pub struct OutOfRange {
 
 impl core::fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "no access of {} bytes at offset {:#x}", self.len, self.offset)
+        write!(f, "no access of {} bytes at offset {} ({:#x}): it ends outside", self.len, self.offset, self.offset)
     }
 }
 

@@ -214,7 +214,8 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// Creates a request of this operation, with `wr_id` 0 and without flags.
+    /// Creates a request of this operation, with `wr_id` 0 and without flags. Without [`SendFlags::SIGNALED`] it has a completion only if it
+    /// fails, or if its queue pair completes each ([`QpInit::sq_sig_all`](crate::QpInit::sq_sig_all)): see [`Self::signaled`].
     #[inline(always)]
     pub const fn new(op: SendOp<'a>) -> Self {
         Self { wr_id: 0, flags: SendFlags::empty(), op }

@@ -7,7 +7,7 @@ operation_error! {
     /// Why a protection domain was not made.
     pub enum AllocPdError<E> {
         /// The table is full.
-        Full => Enomem, "the table of protection domains is full";
+        Full => Enomem, "the table of protection domains is full: the Storage has no more places";
     }
     device {
         /// The device refuses.
@@ -64,7 +64,7 @@ operation_error! {
             bits: u32
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
-        Full => Enomem, "the table of memory regions is full";
+        Full => Enomem, "the table of memory regions is full: the Storage has no more places";
         /// What the device answered cannot be. Nothing that was there is touched. The buffer stays the device's, unless the answer is
         /// no key at all.
         Answer {
@@ -144,7 +144,7 @@ operation_error! {
         /// The protection domain's handle is stale.
         StalePd => Einval, "the protection domain's handle is stale";
         /// The table is full.
-        Full => Enomem, "the table of memory windows is full";
+        Full => Enomem, "the table of memory windows is full: the Storage has no more places";
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -255,7 +255,7 @@ operation_error! {
             needed: u32,
             /// Blocks that are free.
             free: u32
-        } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
+        } => Enospc, "the send queue is full: the request needs {needed} of its blocks of 64 bytes, {free} are free; poll completions first";
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
         TooManyPendingBinds => Enomem, "no room to remember the bind";
     }

@@ -144,7 +144,7 @@ impl StaleHandle {
 
 impl fmt::Display for StaleHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the handle is stale")
+        f.write_str("the handle is stale: its object is destroyed, or is another device's")
     }
 }
 

@@ -158,7 +158,7 @@ operation_error! {
             max: u32
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The table is full.
-        Full => Enomem, "the table of completion queues is full";
+        Full => Enomem, "the table of completion queues is full: the Storage has no more places";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -263,7 +263,7 @@ operation_error! {
             /// Entries of the receive ring that they need.
             recv: u32
         } => Enomem, "{max_send_wr} send requests need a ring of {send} blocks, {max_recv_wr} receives one of {recv} entries: no QpRings \
-                      of the storage are as long as both";
+                      of the Storage are as long as both: give it longer ones, or ask for less (a bind of a window takes three blocks)";
         /// More than the device has.
         Capacity {
             /// The requested capacities.
@@ -272,10 +272,10 @@ operation_error! {
             max: QpCap
         } => Einval, "the device has no such capacities: {excess}", excess = Excess { wanted, max };
         /// The table is full, or all rings that are long enough are in use.
-        Full => Enomem, "the table of queue pairs is full";
+        Full => Enomem, "the table of queue pairs is full, or the rings that are long enough are in use: the Storage has no more";
         /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
         /// Poll that queue until it is empty.
-        Draining => Eagain, "completions of a queue pair that is gone are not polled yet";
+        Draining => Eagain, "completions of a queue pair that is gone are not polled yet: poll the completion queues until they are empty";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -306,7 +306,7 @@ operation_error! {
             from: QpState,
             /// Requested state.
             to: QpState
-        } => Einval, "no transition leads from {from:?} to {to:?}";
+        } => Einval, "no transition leads from {from:?} to {to:?}; reset_qp leads back to Reset";
         /// Required attributes are missing, or some have no place in this transition.
         Attributes {
             /// State before.
@@ -340,7 +340,8 @@ operation_error! {
         Owned => Ebusy, "only whoever has its queues resets a queue pair";
         /// Stale completions may wait in a completion queue: from before the last RESET, or of an earlier
         /// queue pair with the number. Poll that queue until it is empty.
-        Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, are not polled yet";
+        Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, may not be polled yet: poll the completion \
+            queues until they are empty";
     }
     device {
         /// The device refuses; the queue pair is as before.
@@ -429,14 +430,14 @@ operation_error! {
             places: u32
         } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the storage are as many";
         /// The table is full, or all entries that are enough are in use.
-        Full => Enomem, "the table of shared receive queues is full";
+        Full => Enomem, "the table of shared receive queues is full, or the entries that are enough are in use: the Storage has no more";
         /// The XRC domain is of other verbs.
         StaleXrcDomain => Einval, "no such XRC domain here";
         /// The completion queue is of other verbs.
         StaleCq => Einval, "no such completion queue here";
         /// All free entries that are enough belonged to an XRC shared receive queue with completions that may wait in a completion
         /// queue. Poll that queue until it is empty.
-        Draining => Eagain, "completions of a shared receive queue that is gone are not polled yet";
+        Draining => Eagain, "completions of a shared receive queue that is gone are not polled yet: poll the completion queues until they are empty";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -514,7 +515,7 @@ operation_error! {
             min: u32,
             /// Maximum.
             max: u32
-        } => Einval, "{part:?} of the address is {value}, which is not between {min} and {max}";
+        } => Einval, "{part} of the address is {value}, which is not between {min} and {max}";
         /// The address does not fit the link layer of the port.
         Path {
             /// What does not fit.

@@ -155,7 +155,9 @@ impl PostSendError {
 impl fmt::Display for PostSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotReady { state } => write!(f, "a queue pair in {state:?} does not send"),
+            Self::NotReady { state } => {
+                write!(f, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)")
+            }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
             Self::NoAtomics => f.write_str("the device does no atomics"),
@@ -179,7 +181,10 @@ impl fmt::Display for PostSendError {
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::Bind(refused) => refused.fmt(f),
             Self::QueueFull { needed, free } => {
-                write!(f, "the request needs {needed} blocks of the send queue, {free} are free")
+                write!(
+                    f,
+                    "the send queue is full: the request needs {needed} of its blocks of 64 bytes, {free} are free; poll completions first"
+                )
             }
             Self::TooManyPendingBinds => f.write_str("no room to remember the bind"),
         }
@@ -238,11 +243,15 @@ impl PostRecvError {
 impl fmt::Display for PostRecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotReady { state } => write!(f, "a queue pair in {state:?} takes no receives"),
+            Self::NotReady { state } => {
+                write!(f, "a queue pair in {state:?} takes no receives: it must have left Reset (modify_qp_to_rts)")
+            }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
-            Self::QueueFull => f.write_str("the receive queue is full"),
+            Self::QueueFull => f.write_str(
+                "the receive queue, or the shared one, is full: poll completions of receives first, or create it with more",
+            ),
         }
     }
 }
@@ -299,7 +308,7 @@ operation_error! {
             cqn: Cqn,
             /// The device's syndrome.
             syndrome: u8
-        } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x}";
+        } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x} (0x1: it overran; ring_sizes says how many entries suffice)";
         /// The device is lost, and every request that completes into the queue was given, flushed if it was not done.
         DeviceLost {
             /// Why.
