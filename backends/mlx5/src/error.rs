@@ -213,7 +213,7 @@ errors! {
     LimitExceeded {
         /// The maximum.
         limit: u32 = Wide
-    } => Errno::Einval, "more than the limit of {limit}; ask for less";
+    } => Errno::Einval, "more than the limit of {limit}; ask for less, or name a lower index";
     /// The device does not offer the feature, or the driver does not support it.
     Unsupported {
         /// The feature.

@@ -178,6 +178,6 @@ pub(super) fn check_port(port: u8) -> Result<(), PackedError> {
 }
 
 /// Checks that a table of `count` entries has entry `index`.
-pub(super) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
+pub(crate) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
     if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
 }

@@ -6,6 +6,7 @@ use bareverbs_mlx5_spec::{AttachToMcgIn, Buffer, DetachFromMcgIn, Layout, ViewMu
 use super::Qp;
 use super::modify::stat_rate;
 use super::roce;
+use crate::bring_up::port::check_entry;
 use crate::driver::Driver;
 use crate::error::PackedError;
 
@@ -43,6 +44,9 @@ impl<P: Platform> Driver<P> {
     /// Returns what each datagram to an address carries.
     pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, PackedError> {
         self.check_route(av)?;
+        if let Some(route) = av.grh {
+            check_entry(route.sgid_index.into(), self.caps.gids)?;
+        }
         encode(av, self.caps.stat_rates, self.caps.is_ethernet())
     }
 
