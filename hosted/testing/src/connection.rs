@@ -1,8 +1,8 @@
 //! Queue pairs of two hosts, connected.
 
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Provider, Psn, QpAttr, QpCap,
-    QpHandle, QpInit, QpType, QueuePair, RecvQueue, SharedReceives, SrqHandle, Verbs,
+    Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Provider, Psn, Qkey, QpAttr,
+    QpCap, QpHandle, QpInit, QpType, QueuePair, RecvQueue, SharedReceives, SrqHandle, Verbs,
 };
 
 use crate::error::failed;
@@ -14,7 +14,7 @@ const HOP_LIMIT: u8 = 64;
 /// How two queue pairs are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Transport: RC or UC.
+    /// Transport: RC, UC, or UD. A UD queue pair has no peer: the two ends are only brought to RTS, and each send names its destination.
     pub qp_type: QpType,
     /// Room for requests on each side.
     pub cap: QpCap,
@@ -26,14 +26,21 @@ pub struct Connection {
     pub timeout: u8,
     /// Retries without answer.
     pub retry_cnt: u8,
-    /// Retries without receive, 7 for ever.
+    /// Retries while the peer has no receive posted, 7 for ever.
     pub rnr_retry: u8,
+    /// How long the peer has to wait before each of them, as the code of an RNR NAK: 1 is 10 µs, 12 is 640 µs, 20 is 10.24 ms (IBTA
+    /// table 45).
+    pub min_rnr_timer: u8,
+    /// Q_Key of both ends, if they are UD.
+    pub qkey: u32,
     /// Remote rights of both ends.
     pub access: Access,
 }
 
 impl Default for Connection {
-    /// RC, 64 requests of 4 SGEs or 128 bytes inline each way, all rights. A peer that does not answer is given up after some 10 ms.
+    /// RC, 64 requests of 4 SGEs or 128 bytes inline each way, all rights. A peer that does not answer is given up after some 10 ms, one
+    /// that has no receive posted after some 60 ms. A program of several threads, in which a receive may be posted later than that,
+    /// sets `rnr_retry` to 7.
     fn default() -> Self {
         Self {
             qp_type: QpType::Rc,
@@ -42,7 +49,9 @@ impl Default for Connection {
             psn: (0x10_0000, 0x20_0000),
             timeout: 8,
             retry_cnt: 7,
-            rnr_retry: 7,
+            rnr_retry: 6,
+            min_rnr_timer: 20,
+            qkey: 0x1111_1111,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
         }
     }
@@ -201,7 +210,8 @@ fn attributes<P: Provider<Error: Send + Sync + 'static>>(
         rnr_retry: connection.rnr_retry,
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
-        min_rnr_timer: 1,
+        min_rnr_timer: connection.min_rnr_timer,
+        qkey: Qkey::new(connection.qkey),
         ..QpAttr::default()
     })
 }

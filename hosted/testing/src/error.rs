@@ -2,9 +2,10 @@
 
 use std::error;
 use std::fmt;
+use std::panic::Location;
 
 /// Why something could not be set up: an error of the verbs, the driver or the simulated device, with its text.
-#[derive(Debug)]
+/// Its `Debug` is the text too: a test that returns it prints that.
 pub struct Error(Box<dyn error::Error + Send + Sync>);
 
 /// Makes an [`Error`] of any other.
@@ -19,6 +20,12 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -28,5 +35,51 @@ impl fmt::Display for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         self.0.source()
+    }
+}
+
+/// How a test ends that returns the first error that it meets, of whatever type. Its `Debug`, which the harness prints, is the place
+/// of the `?` and the text of the error, where a `Box<dyn Error>` prints the names of its fields.
+///
+/// ```
+/// use bareverbs::SendWr;
+/// use bareverbs_testing::{Faults, TestResult, connect, pair};
+///
+/// fn send_more_than_fits() -> TestResult {
+///     let [mut a, mut b] = pair(Faults::none())?;
+///     let [mut qa, _qb] = connect(&mut a, &mut b)?;
+///     for _ in 0..1000 {
+///         qa.qp.send.post(&SendWr::send(b"x"))?;
+///     }
+///     Ok(())
+/// }
+/// let printed = format!("{:?}", send_more_than_fits().unwrap_err());
+/// assert!(printed.contains(".rs:") && printed.contains("the send queue is full"), "{printed}");
+/// ```
+pub struct Failure {
+    error: Box<dyn error::Error + Send + Sync>,
+    at: &'static Location<'static>,
+}
+
+/// What a test returns: see [`Failure`].
+pub type TestResult<T = ()> = Result<T, Failure>;
+
+impl<E: error::Error + Send + Sync + 'static> From<E> for Failure {
+    #[track_caller]
+    fn from(error: E) -> Self {
+        Self { error: error.into(), at: Location::caller() }
+    }
+}
+
+impl Failure {
+    /// Returns the error itself, to be downcast.
+    pub fn get_ref(&self) -> &(dyn error::Error + Send + Sync + 'static) {
+        &*self.error
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.error)
     }
 }

@@ -24,7 +24,7 @@
 //! # Time
 //!
 //! By default simulated time moves only while the program waits or polls ([`bareverbs_sim::in_process`]). A program of one thread
-//! then does the same each time, to the nanosecond; another seed of [`Faults`] is another run. A program of several threads, or one
+//! then does the same each time, to the nanosecond; another seed of [`Faults`] is another run. To compare two runs see [`comparable`]. A program of several threads, or one
 //! that sleeps, wants time that passes by itself: [`Network::run_in_background`].
 //!
 //! # Faults
@@ -38,6 +38,16 @@
 //! | a device that lies, or does not answer | [`Node::arm`] with a [`Fault`] |
 //! | Ethernet ports, RoCEv2 | [`Faults::ethernet`] |
 //! | a device of another kind | [`Network::add`] with a [`DeviceConfig`], as [`DeviceConfig::profile`] makes it |
+//!
+//! # A test that fails
+//!
+//! A test that returns [`TestResult`] prints the text of its error, and the line. A device says less to its driver than it knows: one
+//! status for every refused access, nothing of a datagram that it drops. [`Node::rejections`] says what, why, and with which numbers.
+//!
+//! # Threads
+//!
+//! The feature `multicore`, which is on by default, lets queues move to threads of their own. Without it `bareverbs` has no locks, and a
+//! queue stays on its thread: `default-features = false` tests that.
 //!
 //! # What it is not
 //!
@@ -56,17 +66,21 @@ mod error;
 mod faults;
 mod network;
 mod node;
+mod repeat;
 mod wait;
 
+pub use bareverbs_sim::audit::Finding;
 pub use bareverbs_sim::fault::Fault;
-pub use bareverbs_sim::in_process::World;
-pub use bareverbs_sim::wire::{Probability, WireFaults};
-pub use bareverbs_sim::{DeviceConfig, Profile};
+pub use bareverbs_sim::in_process::{Host, SimBuffer, World, WorldConfig};
+pub use bareverbs_sim::rejection::{KeyFault, KeyUse, Rejection};
+pub use bareverbs_sim::wire::{Probability, ProbabilityError, WireFaults, WireStats};
+pub use bareverbs_sim::{DeviceConfig, HcaState, Profile, QpcState};
 
 pub use bring_up::{await_port, bring_up, driver_config};
 pub use connection::{Connection, End, connect, connect_with, connect_with_srq, join, path_to};
-pub use error::Error;
+pub use error::{Error, Failure, TestResult};
 pub use faults::Faults;
 pub use network::{Network, Running};
 pub use node::{Driver, Node, PAGES, nodes, pair};
-pub use wait::{Overdue, PATIENCE, WaitError, Waiter};
+pub use repeat::comparable;
+pub use wait::{MAX_RNR_NAKS, Overdue, PATIENCE, WaitError, Waiter};

@@ -6,6 +6,7 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform};
+use bareverbs_sim::rejection::Rejection;
 
 use crate::error::failed;
 use crate::{Error, Faults, Network, Waiter, bring_up, driver_config};
@@ -13,20 +14,27 @@ use crate::{Error, Faults, Network, Waiter, bring_up, driver_config};
 /// Pages of 4096 bytes for the queues of a [`Node`]. The device's firmware has pages of its own.
 pub const PAGES: usize = 1024;
 
+/// Index of the first memory key of the first host, and from there to that of the next. Regions that come and go get new keys, so that
+/// there are more than a node has room for.
+const FIRST_KEY: u32 = 2;
+const KEYS: u32 = 4096;
+
 /// The driver of a [`Node`].
 pub type Driver = Mlx5<SimPlatform, PAGES>;
 
 /// 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs and 4 shared receive queues.
 type Tables = storage!['static, Driver; pds: 4, mrs: 64, mws: 16, cqs: 32, qps: 16, srqs: 4];
-/// 512 blocks of sends and 256 receives of a queue pair.
+/// 512 blocks of 64 bytes for sends, and 256 receives, of a queue pair.
 type Rings = QpRings<512, 256>;
 /// 255 receives of a shared receive queue.
 type Shared = SrqEntries<256>;
 
 /// A host whose device is up, with a protection domain.
 ///
-/// It has room for 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs of 512 blocks of sends and 256
-/// receives, and 4 shared receive queues of 255 receives. The tables, about 200 KiB, are leaked: queues and regions live as long as the test wants. For thousands of hosts in one
+/// It has room for 4 protection domains, 64 regions, 16 windows, 32 completion queues, 16 queue pairs and 4 shared receive queues of
+/// 255 receives. A queue pair has up to 256 receives and 512 blocks of 64 bytes for sends: these are 170 requests
+/// ([`QpCap::max_send_wr`](bareverbs::QpCap::max_send_wr)), since each may be the bind of a window, which takes three. A program that needs
+/// more has tables of its own: [`bring_up`]. The tables, about 200 KiB, are leaked: queues and regions live as long as the test wants. For thousands of hosts in one
 /// process see [`bring_up`].
 #[derive(Debug)]
 pub struct Node {
@@ -118,9 +126,32 @@ impl Node {
         self.host.with_device(|device| device.set_link(plugged));
     }
 
-    /// Returns the mistakes of the driver that the device has found. A test that ends with none is a better one.
+    /// Returns the mistakes of the driver that the device has found: of `bareverbs-mlx5`, so that there should be none whatever a
+    /// program does. What a program did wrong is in [`Self::rejections`].
     pub fn findings(&self) -> Vec<Finding> {
         self.host.with_device(|device| device.audit().findings().to_vec())
+    }
+
+    /// Returns what the device of this host refused or dropped, with the facts: more than a card tells anybody. Each is there once, the
+    /// newest last; the last 64 that differ are kept. What a peer was refused is at the host that refused it.
+    ///
+    /// ```
+    /// use bareverbs::{Access, SendWr, WcStatus};
+    /// use bareverbs_testing::{Faults, KeyFault, Rejection, connect, pair};
+    ///
+    /// let [mut a, mut b] = pair(Faults::none())?;
+    /// let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(60), b"too long"))?;
+    /// // All that a card says: one of a handful of causes.
+    /// assert_eq!(qa.wait()?.status, WcStatus::RemAccessErr);
+    /// // What the simulated one knows.
+    /// let [rejection] = b.rejections()[..] else { panic!("one access was refused") };
+    /// assert!(matches!(rejection, Rejection::Access { len: 8, fault: KeyFault::Range { len: 64, .. }, .. }), "{rejection}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rejections(&self) -> Vec<Rejection> {
+        self.host.with_device(|device| device.rejections().iter().map(|(rejection, _)| rejection).collect())
     }
 }
 
@@ -176,7 +207,11 @@ impl Network {
     /// There can be no such device here (two have one LID, say), the driver cannot bring it up, or its port is not active after a
     /// minute.
     pub fn add(&self, device: DeviceConfig) -> Result<Node, Error> {
-        Node::new(self, self.world().add(device).map_err(failed)?)
+        let host = self.world().add(device).map_err(failed)?;
+        // The key of a region of one host is unknown at another, and not that of another region.
+        let index = u32::try_from(host.port().0).unwrap_or(0).saturating_mul(KEYS).saturating_add(FIRST_KEY);
+        host.with_device(|device| device.start_keys_at(index));
+        Node::new(self, host)
     }
 
     /// Loses each frame between two hosts from now on, in both directions. [`World::set_cut`](crate::World::set_cut) cuts one direction.

@@ -5,16 +5,22 @@ use std::thread;
 use std::time::Duration;
 
 use bareverbs::{Clock, Completion, CompletionQueue, CqHandle, PollCqError, Provider};
-use bareverbs_sim::HcaState;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::Host;
+use bareverbs_sim::rejection::Rejection;
 use bareverbs_sim::wire::WireStats;
+use bareverbs_sim::{HcaState, QpcState};
 
 use crate::Network;
 
-/// How long a wait may last: many times what the retries of a connection take. Of simulated time, which takes a moment to pass; of the
-/// machine's time while the network runs in the background.
+/// How long a wait may last: many times what the retries of a connection take. Of simulated time, which takes a moment to pass unless
+/// frames fly all the time; of the machine's time while the network runs in the background.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How many RNR NAKs may come in one wait while the network does not run in the background. A queue pair that repeats a request for ever
+/// ([`Connection::rnr_retry`](crate::Connection::rnr_retry) 7) keeps simulated time from passing; this many take a fraction of a second.
+pub const MAX_RNR_NAKS: u64 = 2048;
+/// Rejections that the text of an [`Overdue`] has.
+const SHOWN: usize = 4;
 
 /// Waits for completions on one host. It is a value of its own, so that a thread that has a queue can have it too.
 ///
@@ -39,32 +45,41 @@ pub struct Waiter {
     patience: Duration,
 }
 
-/// Why there is no completion.
-#[derive(Clone, Debug)]
+/// Why there is no completion. Its `Debug` is its text.
+#[derive(Clone)]
 pub enum WaitError {
-    /// The queue returned an error: a lie of the device, an overrun, or a lost device.
+    /// The queue returned an error: a completion that cannot be, or, once a call of [`Verbs`](bareverbs::Verbs) has found it, an overrun
+    /// ([`poll_event`](bareverbs::Verbs::poll_event)) or a lost device ([`maintain`](bareverbs::Verbs::maintain)).
     Poll(PollCqError),
-    /// None came in time.
-    Overdue(Overdue),
+    /// None came in time, or after [`MAX_RNR_NAKS`].
+    Overdue(Box<Overdue>),
 }
 
-/// The facts about a completion that did not come.
-#[derive(Clone, Debug)]
+/// The facts about a completion that did not come. Its `Debug` is its text.
+#[derive(Clone)]
 pub struct Overdue {
     /// The queue.
     pub cq: CqHandle,
     /// How long it was waited for.
     pub waited: Duration,
+    /// RNR NAKs that queue pairs of the network had meanwhile: each says that a peer has no receive posted.
+    pub rnr_naks: u64,
+    /// Queue pairs that complete into the queue, and their states as the device has them.
+    pub queue_pairs: Vec<(u32, QpcState)>,
     /// Frames on the wire since the start.
     pub wire: WireStats,
     /// State of the waiting host's device.
     pub device: HcaState,
+    /// Whether that device is out of its slot.
+    pub removed: bool,
     /// Whether its link is up.
     pub link_is_up: bool,
     /// Whether a fault is armed that has not happened.
     pub fault_is_armed: bool,
     /// What the device found wrong with the driver.
     pub findings: Vec<Finding>,
+    /// What the device has refused or dropped since the start, and how often, the newest last: as [`Node::rejections`](crate::Node::rejections).
+    pub rejections: Vec<(Rejection, u64)>,
 }
 
 impl Waiter {
@@ -83,58 +98,102 @@ impl Waiter {
     /// # Errors
     /// The queue returns an error, or nothing for as long as the patience lasts.
     pub fn wait<P: Provider>(&self, cq: &mut CompletionQueue<'_, P>) -> Result<Completion, WaitError> {
+        /// Polls between two counts of RNR NAKs, which need the lock of the world.
+        const POLLS: u32 = 64;
         let (clock, started) = (self.host.clock(), std::time::Instant::now());
-        let start = clock.now();
+        let (start, naks_before) = (clock.now(), self.rnr_naks());
         let mut done = [Completion::EMPTY];
+        let mut polls = 0_u32;
         loop {
             if cq.poll(&mut done).map_err(WaitError::Poll)? != 0 {
                 let [done] = done;
                 return Ok(done);
             }
-            let waited = if self.network.runs() {
+            polls = polls.wrapping_add(1);
+            let runs = self.network.runs();
+            let waited = if runs {
                 thread::yield_now();
                 started.elapsed()
             } else {
                 clock.relax(start.after(self.patience));
                 clock.now().since(start)
             };
-            if waited >= self.patience {
-                return Err(WaitError::Overdue(self.facts(cq.handle(), waited)));
+            let is_spent = || !runs && polls.is_multiple_of(POLLS) && self.rnr_naks() - naks_before >= MAX_RNR_NAKS;
+            if waited >= self.patience || is_spent() {
+                return Err(WaitError::Overdue(Box::new(self.facts(cq, waited, self.rnr_naks() - naks_before))));
             }
         }
     }
 
-    fn facts(&self, cq: CqHandle, waited: Duration) -> Overdue {
+    /// Returns the RNR NAKs that queue pairs of the network have had since the start.
+    fn rnr_naks(&self) -> u64 {
+        self.network.world().device_stats().iter().map(|stats| stats.engine.receiver_not_ready).sum()
+    }
+
+    fn facts<P: Provider>(&self, cq: &CompletionQueue<'_, P>, waited: Duration, rnr_naks: u64) -> Overdue {
         let wire = self.network.world().wire_stats();
         self.host.with_device(|device| Overdue {
-            cq,
+            cq: cq.handle(),
             waited,
+            rnr_naks,
+            queue_pairs: device.queue_pairs_of(cq.cqn().get()),
             wire,
             device: device.state(),
+            removed: device.is_removed(),
             link_is_up: device.link_is_up(),
             fault_is_armed: !device.faults_mut().is_empty(),
             findings: device.audit().findings().to_vec(),
+            rejections: device.rejections().iter().collect(),
         })
     }
 }
 
 impl fmt::Display for Overdue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cq, waited, wire, device, link_is_up, fault_is_armed, findings } = self;
+        let Self { cq, waited, rnr_naks, queue_pairs, wire, device, removed, link_is_up, fault_is_armed, findings, rejections } =
+            self;
+        write!(f, "no completion in {cq:?} after {waited:?}")?;
+        if *rnr_naks != 0 {
+            write!(f, " and {rnr_naks} RNR NAKs")?;
+        }
         let WireStats { sent, delivered, lost, .. } = wire;
-        write!(
-            f,
-            "no completion in {cq:?} after {waited:?}: the wire has had {sent} frames, delivered {delivered} and lost {lost}; the device is \
-             {device:?}, its link {}",
-            if *link_is_up { "up" } else { "down" }
-        )?;
+        write!(f, ": the wire has had {sent} frames, delivered {delivered} and lost {lost}; the device is ")?;
+        if *removed {
+            f.write_str("out of its slot: Verbs::maintain finds that, and what was posted is flushed")?;
+        } else {
+            write!(f, "{device:?}, its link {}", if *link_is_up { "up" } else { "down" })?;
+        }
+        for (qpn, state) in queue_pairs.iter().filter(|(_, state)| *state != QpcState::Rts) {
+            write!(f, "; QP {qpn:#x} is in state {state:?}")?;
+            if matches!(state, QpcState::Err | QpcState::SqEr) {
+                f.write_str(": look at its earlier completions, and at Verbs::poll_event")?;
+            }
+        }
         if *fault_is_armed {
             f.write_str("; a fault is armed that has not happened")?;
+        }
+        for (rejection, times) in rejections.iter().rev().take(SHOWN) {
+            write!(f, "; {rejection}")?;
+            if *times > 1 {
+                write!(f, " ({times} times)")?;
+            }
         }
         if !findings.is_empty() {
             write!(f, "; mistakes of the driver: {findings:?}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Overdue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
