@@ -59,6 +59,7 @@ const INNER: &[LayoutInfo] = &[
     Sqc::INFO,
     FlowTableContext::INFO,
     FlowContext::INFO,
+    FlowCounterList::INFO,
     FteMatchSetLyr24::INFO,
     DestFormatStruct::INFO,
     Srqc::INFO,

@@ -230,6 +230,57 @@ crate::layout! {
     DeleteFteOut "delete_fte_out", output;
 }
 
+crate::layout! {
+    /// Counter of a flow table entry, behind its destinations (`mlx5_ifc.h`, `flow_counter_list`).
+    FlowCounterList "flow_counter_list", 8 bytes {
+        FLOW_COUNTER_ID "flow_counter_id" (0:31..0);
+    }
+}
+
+crate::layout! {
+    /// Input of ALLOC_FLOW_COUNTER (`mlx5_ifc.h`, `alloc_flow_counter_in`).
+    AllocFlowCounterIn "alloc_flow_counter_in", 16 bytes, input {
+        FLOW_COUNTER_BULK_LOG_SIZE "flow_counter_bulk_log_size" (12:12..8);
+        FLOW_COUNTER_BULK "flow_counter_bulk" (12:7..0);
+    }
+}
+
+crate::layout! {
+    /// Output of ALLOC_FLOW_COUNTER (`mlx5_ifc.h`, `alloc_flow_counter_out`).
+    AllocFlowCounterOut "alloc_flow_counter_out", 16 bytes, output {
+        FLOW_COUNTER_ID "flow_counter_id" (8:31..0);
+    }
+}
+
+crate::layout! {
+    /// Input of DEALLOC_FLOW_COUNTER (`mlx5_ifc.h`, `dealloc_flow_counter_in`).
+    DeallocFlowCounterIn "dealloc_flow_counter_in", 16 bytes, input {
+        FLOW_COUNTER_ID "flow_counter_id" (8:31..0);
+    }
+}
+
+crate::layout! {
+    /// Output of DEALLOC_FLOW_COUNTER (`mlx5_ifc.h`, `dealloc_flow_counter_out`).
+    DeallocFlowCounterOut "dealloc_flow_counter_out", output;
+}
+
+crate::layout! {
+    /// Input of QUERY_FLOW_COUNTER (`mlx5_ifc.h`, `query_flow_counter_in`).
+    QueryFlowCounterIn "query_flow_counter_in", 32 bytes, input {
+        CLEAR "clear" (24:31..31);
+        NUM_OF_COUNTERS "num_of_counters" (24:15..0);
+        FLOW_COUNTER_ID "flow_counter_id" (28:31..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_FLOW_COUNTER (`mlx5_ifc.h`, `query_flow_counter_out`), with one [`TrafficCounter`](crate::TrafficCounter) for
+    /// each counter behind it.
+    QueryFlowCounterOut "query_flow_counter_out", 16 bytes, output {
+        FLOW_STATISTICS "flow_statistics" (@16 [16]..);
+    }
+}
+
 /// [`CreateFlowTableIn::TABLE_TYPE`] of what the port receives (`FS_FT_NIC_RX`).
 pub const FLOW_TABLE_NIC_RECEIVE: u32 = 0;
 

@@ -83,11 +83,13 @@ pub enum ObjectKind {
     Sq,
     /// Flow table.
     FlowTable,
+    /// Counter of flow table entries.
+    FlowCounter,
 }
 
 impl ObjectKind {
     /// Kinds there are.
-    pub const COUNT: usize = Self::FlowTable as usize + 1;
+    pub const COUNT: usize = Self::FlowCounter as usize + 1;
 }
 
 /// What a command does to an object that it names.
@@ -363,6 +365,12 @@ commands! {
         DestroyFlowGroup = 0x934 "DESTROY_FLOW_GROUP": DestroyFlowGroupIn => DestroyFlowGroupOut, uses FlowTable(TABLE_ID);
         SetFlowTableEntry = 0x936 "SET_FLOW_TABLE_ENTRY": SetFteIn => SetFteOut, uses FlowTable(TABLE_ID);
         DeleteFlowTableEntry = 0x938 "DELETE_FLOW_TABLE_ENTRY": DeleteFteIn => DeleteFteOut, uses FlowTable(TABLE_ID);
+        AllocFlowCounter = 0x939 "ALLOC_FLOW_COUNTER": AllocFlowCounterIn => AllocFlowCounterOut,
+            creates FlowCounter(FLOW_COUNTER_ID);
+        DeallocFlowCounter = 0x93a "DEALLOC_FLOW_COUNTER": DeallocFlowCounterIn => DeallocFlowCounterOut,
+            destroys FlowCounter(FLOW_COUNTER_ID);
+        QueryFlowCounter = 0x93b "QUERY_FLOW_COUNTER": QueryFlowCounterIn => QueryFlowCounterOut,
+            uses FlowCounter(FLOW_COUNTER_ID);
         ModifyFlowTable = 0x93c "MODIFY_FLOW_TABLE": ModifyFlowTableIn => ModifyFlowTableOut, uses FlowTable(TABLE_ID);
         CreateGeneralObject = 0xa00 "CREATE_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
         ModifyGeneralObject = 0xa01 "MODIFY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;

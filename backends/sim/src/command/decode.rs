@@ -280,6 +280,10 @@ fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         DestroyFlowGroup in Running => flow_table::destroy_group;
         SetFlowTableEntry in Running => flow_table::set_entry;
         DeleteFlowTableEntry in Running => flow_table::delete_entry;
+        AllocFlowCounter in Running => flow_table::alloc_counter;
+        DeallocFlowCounter in Running => flow_table::dealloc_counter;
+        QueryFlowCounter in Running =>
+            |firmware, _, input, output| flow_table::query_counter(firmware, input, output, room);
         MadIfc in Booted => vport::mad;
         QueryHcaVportContext in Booted => vport::query_context;
         ModifyHcaVportContext in Booted => vport::modify_context;

@@ -1,18 +1,23 @@
 //! Flow tables of an Ethernet port: tables, groups, entries, and where frames begin.
 
 use bareverbs_mlx5_spec::{
-    CmdStatus, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut, DeleteFteIn, DeleteFteOut,
-    DestFormatStruct, DestroyFlowGroupIn, DestroyFlowGroupOut, DestroyFlowTableIn, DestroyFlowTableOut, FLOW_MISS_FORWARD,
-    FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination, FlowTableContext, Layout, ModifyFlowTableIn, ModifyFlowTableOut,
-    SetFlowTableRootIn, SetFlowTableRootOut, SetFteIn, SetFteOut, View, ViewMut, flow_action, set_fte,
+    AllocFlowCounterIn, AllocFlowCounterOut, CmdStatus, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn,
+    CreateFlowTableOut, DeallocFlowCounterIn, DeallocFlowCounterOut, DeleteFteIn, DeleteFteOut, DestFormatStruct,
+    DestroyFlowGroupIn, DestroyFlowGroupOut, DestroyFlowTableIn, DestroyFlowTableOut, FLOW_MISS_FORWARD,
+    FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowCounterList, FlowDestination, FlowTableContext, Layout, ModifyFlowTableIn,
+    ModifyFlowTableOut, QueryFlowCounterIn, QueryFlowCounterOut, SetFlowTableRootIn, SetFlowTableRootOut, SetFteIn, SetFteOut,
+    TrafficCounter, View, ViewMut, flow_action, set_fte,
 };
 
 use super::nic_queue::check_ethernet;
 use super::refusal::{Outcome, Refusal};
 use super::user_context::owner_of;
-use crate::engine::{Destination, FlowTableSpec, LOG_MAX_DESTINATIONS, MatchCriteria, Rule};
+use crate::engine::{
+    Destination, FlowTableSpec, LOG_MAX_COUNTER_QUERY, LOG_MAX_DESTINATIONS, LOG_MAX_RULE_COUNTERS, MatchCriteria, Rule,
+};
 use crate::firmware::Firmware;
 use crate::registry::{ObjectKind, Owner, Resource};
+use crate::stats::Traffic;
 use crate::step::StepContext;
 
 /// Bits of [`CreateFlowGroupIn::MATCH_CRITERIA_ENABLE`] that can be matched: outer headers, and the first block of others.
@@ -155,18 +160,20 @@ pub(super) fn destroy_group(
     Ok(firmware.engine.destroy_flow_group(table, group)?)
 }
 
-/// Returns the destinations of an entry, each of which the command may name.
-fn destinations(
+/// Returns the destinations of an entry, each of which the command may name, and its counters, which follow them.
+fn destinations_and_counters(
     firmware: &Firmware,
     input: View<'_, SetFteIn>,
     context: View<'_, FlowContext>,
-) -> Result<Vec<Destination>, Refusal> {
+) -> Result<(Vec<Destination>, Vec<u32>), Refusal> {
     let len = context.get(FlowContext::DESTINATION_LIST_SIZE) as usize;
-    if len > 1 << LOG_MAX_DESTINATIONS {
-        return Err(Refusal::new(CmdStatus::BadParam, "too many destinations"));
+    let counters = context.get(FlowContext::FLOW_COUNTER_LIST_SIZE) as usize;
+    if len > 1 << LOG_MAX_DESTINATIONS || counters > 1 << LOG_MAX_RULE_COUNTERS {
+        return Err(Refusal::new(CmdStatus::BadParam, "too many destinations, or counters"));
     }
-    let list = input.as_bytes().get(SetFteIn::SIZE..).unwrap_or_default();
-    let list = list.get(..len * DestFormatStruct::SIZE).ok_or(CmdStatus::BadInputLen)?;
+    let lists = input.as_bytes().get(SetFteIn::SIZE..).unwrap_or_default();
+    let (list, rest) = lists.split_at_checked(len * DestFormatStruct::SIZE).ok_or(CmdStatus::BadInputLen)?;
+    let rest = rest.get(..counters * FlowCounterList::SIZE).ok_or(CmdStatus::BadInputLen)?;
     let mut destinations = Vec::with_capacity(len);
     for entry in list.chunks_exact(DestFormatStruct::SIZE) {
         let entry = View::<DestFormatStruct>::new(entry).ok_or(CmdStatus::BadInputLen)?;
@@ -179,7 +186,14 @@ fn destinations(
         check_name(firmware, owner_of(input.as_bytes()), Resource::new(kind, number))?;
         destinations.push(to);
     }
-    Ok(destinations)
+    let mut counters = Vec::with_capacity(counters);
+    for entry in rest.chunks_exact(FlowCounterList::SIZE) {
+        let entry = View::<FlowCounterList>::new(entry).ok_or(CmdStatus::BadInputLen)?;
+        let number = entry.get(FlowCounterList::FLOW_COUNTER_ID);
+        check_name(firmware, owner_of(input.as_bytes()), Resource::new(ObjectKind::FlowCounter, number))?;
+        counters.push(number);
+    }
+    Ok((destinations, counters))
 }
 
 /// SET_FLOW_TABLE_ENTRY: a new entry, or chosen fields of one.
@@ -192,13 +206,13 @@ pub(super) fn set_entry(
     /// [`SetFteIn::OP_MOD`].
     const NEW: u32 = 0;
     const MODIFY: u32 = 1;
-    const ACTIONS: u32 = flow_action::ALLOW | flow_action::DROP | flow_action::FORWARD;
+    const ACTIONS: u32 = flow_action::ALLOW | flow_action::DROP | flow_action::FORWARD | flow_action::COUNT;
     check(firmware, input.get(SetFteIn::TABLE_TYPE), input.is_set(SetFteIn::OTHER_VPORT))?;
     let (table, index) = (input.get(SetFteIn::TABLE_ID), input.get(SetFteIn::FLOW_INDEX));
     let context = input.sub(SetFteIn::FLOW_CONTEXT);
-    let destinations = destinations(firmware, input, context)?;
+    let (destinations, counters) = destinations_and_counters(firmware, input, context)?;
     let action = context.get(FlowContext::ACTION);
-    if action & !ACTIONS != 0 || context.is_set(FlowContext::FLOW_COUNTER_LIST_SIZE) {
+    if action & !ACTIONS != 0 {
         return Err(Refusal::new(CmdStatus::BadParam, "an action that is not offered"));
     }
     let new = Rule {
@@ -207,6 +221,7 @@ pub(super) fn set_entry(
         action,
         value: context.bytes(FlowContext::MATCH_VALUE).first_chunk().copied().ok_or(CmdStatus::BadInputLen)?,
         destinations,
+        counters,
     };
     let rule = match (input.get(SetFteIn::OP_MOD), firmware.engine.flow_rule(table, index)) {
         (NEW, None) => new,
@@ -217,6 +232,7 @@ pub(super) fn set_entry(
                 action: if takes(set_fte::ACTION) { new.action } else { old.action },
                 tag: if takes(set_fte::FLOW_TAG) { new.tag } else { old.tag },
                 destinations: if takes(set_fte::DESTINATION_LIST) { new.destinations } else { old.destinations.clone() },
+                counters: if takes(set_fte::FLOW_COUNTERS) { new.counters } else { old.counters.clone() },
                 group: old.group,
                 value: old.value,
             }
@@ -237,4 +253,69 @@ pub(super) fn delete_entry(
     check(firmware, input.get(DeleteFteIn::TABLE_TYPE), input.is_set(DeleteFteIn::OTHER_VPORT))?;
     let (table, index) = (input.get(DeleteFteIn::TABLE_ID), input.get(DeleteFteIn::FLOW_INDEX));
     Ok(firmware.engine.delete_flow_rule(table, index)?)
+}
+
+/// ALLOC_FLOW_COUNTER: one, which begins at zero.
+pub(super) fn alloc_counter(
+    firmware: &mut Firmware,
+    _: &mut StepContext<'_>,
+    input: View<'_, AllocFlowCounterIn>,
+    output: &mut ViewMut<'_, AllocFlowCounterOut>,
+) -> Outcome {
+    check_ethernet(firmware)?;
+    if input.is_set(AllocFlowCounterIn::FLOW_COUNTER_BULK) || input.is_set(AllocFlowCounterIn::FLOW_COUNTER_BULK_LOG_SIZE) {
+        return Err(Refusal::new(CmdStatus::BadParam, "several counters at once are not offered"));
+    }
+    output.set(AllocFlowCounterOut::FLOW_COUNTER_ID, firmware.engine.create_flow_counter()?);
+    Ok(())
+}
+
+/// DEALLOC_FLOW_COUNTER; busy while a rule has it.
+pub(super) fn dealloc_counter(
+    firmware: &mut Firmware,
+    _: &mut StepContext<'_>,
+    input: View<'_, DeallocFlowCounterIn>,
+    _: &mut ViewMut<'_, DeallocFlowCounterOut>,
+) -> Outcome {
+    check_ethernet(firmware)?;
+    let destroyed = firmware.engine.destroy_flow_counter(input.get(DeallocFlowCounterIn::FLOW_COUNTER_ID));
+    destroyed.map_err(|status| Refusal::new(status, "there is none, or a rule has it"))
+}
+
+/// QUERY_FLOW_COUNTER: what one has counted, or several with numbers one after the other. Of those that do not exist, and of those of
+/// other user contexts, it is nothing: Linux asks for four at a time (`mlx5_fc_stats_query_counter_range`).
+pub(super) fn query_counter(
+    firmware: &mut Firmware,
+    input: View<'_, QueryFlowCounterIn>,
+    output: &mut ViewMut<'_, QueryFlowCounterOut>,
+    room: usize,
+) -> Outcome {
+    check_ethernet(firmware)?;
+    let first = input.get(QueryFlowCounterIn::FLOW_COUNTER_ID);
+    let len = match input.get(QueryFlowCounterIn::NUM_OF_COUNTERS) {
+        0 if firmware.engine.flow_counter(first).is_none() => {
+            return Err(Refusal::new(CmdStatus::BadRes, "no such counter"));
+        }
+        0 => 1,
+        len if len <= 1 << LOG_MAX_COUNTER_QUERY => len,
+        _ => return Err(Refusal::new(CmdStatus::BadParam, "too many counters at once")),
+    };
+    if QueryFlowCounterOut::SIZE + len as usize * TrafficCounter::SIZE > room {
+        return Err(CmdStatus::BadOutputLen.into());
+    }
+    let owner = owner_of(input.as_bytes());
+    let list = output.as_bytes_mut().get_mut(QueryFlowCounterOut::SIZE..).unwrap_or_default();
+    for (number, place) in (first..).zip(list.chunks_exact_mut(TrafficCounter::SIZE)).take(len as usize) {
+        if !firmware.engine.registry().may_name(owner, Resource::new(ObjectKind::FlowCounter, number)) {
+            continue;
+        }
+        let Some(traffic) = firmware.engine.flow_counter(number) else { continue };
+        if let Some(mut place) = ViewMut::<TrafficCounter>::new(place) {
+            place.set64(TrafficCounter::PACKETS, traffic.packets).set64(TrafficCounter::OCTETS, traffic.octets);
+        }
+        if input.is_set(QueryFlowCounterIn::CLEAR) {
+            *traffic = Traffic::default();
+        }
+    }
+    Ok(())
 }

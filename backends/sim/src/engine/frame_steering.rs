@@ -8,6 +8,7 @@ use super::Engine;
 use super::nic::flow_table::{FlowTable, Group, RULE_MEMORY};
 use super::nic::{Destination, FlowTableSpec, LOG_MAX_TABLE_SIZE, MAX_LEVEL, MatchCriteria, Rule};
 use crate::registry::{ObjectKind, Resource};
+use crate::stats::Traffic;
 
 impl Engine {
     /// Returns the table with this number, if there is room for one rule or group more.
@@ -114,16 +115,16 @@ impl Engine {
             return Err(CmdStatus::BadParam);
         }
         let id = Resource::new(ObjectKind::FlowTable, table);
-        if rule.destinations.iter().any(|to| !self.shared.registry.contains(to.resource())) {
+        if rule.resources().any(|named| !self.shared.registry.contains(named)) {
             return Err(CmdStatus::BadRes);
         }
         // The new ones first: what stays is never without a reference.
-        for to in &rule.destinations {
-            self.shared.registry.change_use(id, None, Some(to.resource()))?;
+        for named in rule.resources() {
+            self.shared.registry.change_use(id, None, Some(named))?;
         }
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
         if let Some(old) = place.rules.insert(index, rule) {
-            self.forget_destinations(table, &old)?;
+            self.forget_rule(table, &old)?;
         }
         self.count_flow_table(table);
         Ok(())
@@ -133,13 +134,32 @@ impl Engine {
     pub(crate) fn delete_flow_rule(&mut self, table: u32, index: u32) -> Result<(), CmdStatus> {
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
         let old = place.rules.remove(&index).ok_or(CmdStatus::BadParam)?;
-        self.forget_destinations(table, &old)?;
+        self.forget_rule(table, &old)?;
         self.count_flow_table(table);
         Ok(())
     }
 
-    fn forget_destinations(&mut self, table: u32, rule: &Rule) -> Result<(), CmdStatus> {
+    fn forget_rule(&mut self, table: u32, rule: &Rule) -> Result<(), CmdStatus> {
         let id = Resource::new(ObjectKind::FlowTable, table);
-        rule.destinations.iter().try_for_each(|to| self.shared.registry.change_use(id, Some(to.resource()), None))
+        rule.resources().try_for_each(|named| self.shared.registry.change_use(id, Some(named), None))
+    }
+
+    /// Creates a counter that begins at 0; its number.
+    pub(crate) fn create_flow_counter(&mut self) -> Result<u32, CmdStatus> {
+        let number = self.shared.registry.create(ObjectKind::FlowCounter, 0, Vec::new())?;
+        self.nic.flow_tables.counters.insert(number, Traffic::default());
+        Ok(number)
+    }
+
+    /// Returns a counter.
+    pub(crate) fn flow_counter(&mut self, counter: u32) -> Option<&mut Traffic> {
+        self.nic.flow_tables.counters.get_mut(&counter)
+    }
+
+    /// Ends a counter that no rule has.
+    pub(crate) fn destroy_flow_counter(&mut self, counter: u32) -> Result<(), CmdStatus> {
+        self.shared.registry.destroy(Resource::new(ObjectKind::FlowCounter, counter))?;
+        self.nic.flow_tables.counters.remove(&counter);
+        Ok(())
     }
 }

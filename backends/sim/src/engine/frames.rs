@@ -66,9 +66,9 @@ impl Engine {
         let Some(headers) = Headers::of(frame) else { return };
         let allowed = if is_group_address(headers.destination) { OWN_MULTICAST } else { OWN_UNICAST };
         let mut is_taken = false;
-        let (tirs, steps) = self.nic.flow_tables.steer(&headers.match_param());
-        ctx.meter.count(steps);
-        for (tirn, flow_tag) in tirs {
+        let steered = self.nic.flow_tables.steer(&headers.match_param(), frame.len());
+        ctx.meter.count(steered.steps);
+        for (tirn, flow_tag) in steered.tirs {
             ctx.meter.count(1);
             let Some(tir) = self.nic.tirs.get(&tirn) else { continue };
             if sender == Some(tir.domain) && tir.self_loopback & allowed == 0 {

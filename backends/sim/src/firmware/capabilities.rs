@@ -9,14 +9,16 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::config::DeviceConfig;
 use crate::engine::{
-    FIRST_SOURCE_PORT, LOG_MAX_ALIGNMENT, LOG_MAX_DESTINATIONS, LOG_MAX_GROUPS, LOG_MAX_KLMS, LOG_MAX_QUEUE_TABLE,
-    LOG_MAX_TABLE_SIZE, LOG_MAX_WQ_SIZE, MAX_LEVEL, MAX_MEMBERS, ROCE_ADDRESSES,
+    FIRST_SOURCE_PORT, LOG_MAX_ALIGNMENT, LOG_MAX_COUNTER_QUERY, LOG_MAX_DESTINATIONS, LOG_MAX_GROUPS, LOG_MAX_KLMS,
+    LOG_MAX_QUEUE_TABLE, LOG_MAX_RULE_COUNTERS, LOG_MAX_TABLE_SIZE, LOG_MAX_WQ_SIZE, MAX_LEVEL, MAX_MEMBERS, ROCE_ADDRESSES,
 };
 use crate::firmware::nic_vport::LOG_MAX_LIST;
 use crate::limits::LOG_MIN_ALLOCATION;
 use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::registers::init_segment::TIMER_KHZ;
-use crate::registry::{LOG_MAX_CONTEXTS, LOG_MAX_NIC_QUEUES, LOG_MAX_NIC_TABLES, LOG_MAX_UMEMS, LOG_MAX_XRCDS};
+use crate::registry::{
+    LOG_MAX_CONTEXTS, LOG_MAX_FLOW_COUNTERS, LOG_MAX_NIC_QUEUES, LOG_MAX_NIC_TABLES, LOG_MAX_UMEMS, LOG_MAX_XRCDS,
+};
 use crate::step::StepContext;
 
 /// Bytes of the pages that exist here.
@@ -173,7 +175,9 @@ impl Capabilities {
                     .set(CmdHcaCap::LOG_MAX_TRANSPORT_DOMAIN, LOG_MAX_XRCDS)
                     .set(CmdHcaCap::LOG_MAX_CURRENT_UC_LIST, LOG_MAX_LIST)
                     .set(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, LOG_MAX_LIST)
-                    .set(CmdHcaCap::LOG_MAX_VLAN_LIST, LOG_MAX_LIST);
+                    .set(CmdHcaCap::LOG_MAX_VLAN_LIST, LOG_MAX_LIST)
+                    .set(CmdHcaCap::MAX_FLOW_COUNTER_15_0, 1 << LOG_MAX_FLOW_COUNTERS)
+                    .set(CmdHcaCap::LOG_MAX_FLOW_COUNTER_BULK, LOG_MAX_COUNTER_QUERY);
             }
         });
         if let Some(log) = config.initial_log_max_qp
@@ -233,7 +237,9 @@ impl Capabilities {
                     .set(FlowTablePropLayout::MAX_FT_LEVEL, MAX_LEVEL)
                     .set(FlowTablePropLayout::LOG_MAX_FT_NUM, LOG_MAX_NIC_TABLES)
                     .set(FlowTablePropLayout::LOG_MAX_DESTINATION, LOG_MAX_DESTINATIONS)
-                    .set(FlowTablePropLayout::LOG_MAX_FLOW, 20);
+                    .set(FlowTablePropLayout::LOG_MAX_FLOW, 20)
+                    .set(FlowTablePropLayout::FLOW_COUNTER, 1)
+                    .set(FlowTablePropLayout::LOG_MAX_FLOW_COUNTER, LOG_MAX_RULE_COUNTERS);
             })
         });
         Self { general, atomic, atomics: config.atomics, device_memory, roce, offloads, flow_tables }

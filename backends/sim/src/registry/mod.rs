@@ -38,6 +38,8 @@ pub(crate) const LOG_MAX_XRCDS: u32 = 8;
 pub(crate) const LOG_MAX_NIC_QUEUES: u32 = 16;
 /// Tables of receive queues, and flow tables, likewise.
 pub(crate) const LOG_MAX_NIC_TABLES: u32 = 12;
+/// Counters of flow table entries, as a power of two (`max_flow_counter`).
+pub(crate) const LOG_MAX_FLOW_COUNTERS: u32 = 12;
 /// Least number of a send queue for frames. Numbers of queue pairs are lower.
 pub(crate) const FIRST_SQN: u32 = 1 << 23;
 /// Least number of a queue pair: those below belong to the management queue pairs on the wire.
@@ -93,6 +95,7 @@ fn numbers(kind: ObjectKind, limits: &Limits) -> IdAllocator {
         ObjectKind::UserContext => below(LOG_MAX_CONTEXTS as u8, 1),
         ObjectKind::Tis | ObjectKind::Tir | ObjectKind::Rq => below(LOG_MAX_NIC_QUEUES as u8, 1),
         ObjectKind::Rqt | ObjectKind::FlowTable => below(LOG_MAX_NIC_TABLES as u8, 1),
+        ObjectKind::FlowCounter => below(LOG_MAX_FLOW_COUNTERS as u8, 1),
         // A doorbell does not tell a send queue from a queue pair.
         ObjectKind::Sq => IdAllocator::new(FIRST_SQN, 1 << LOG_MAX_NIC_QUEUES),
         // Its numbers are places.
@@ -137,6 +140,7 @@ impl Registry {
             Kind::Rq,
             Kind::Sq,
             Kind::FlowTable,
+            Kind::FlowCounter,
         ];
         Self {
             objects: BTreeMap::new(),

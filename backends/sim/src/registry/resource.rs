@@ -18,7 +18,12 @@ pub(crate) const fn response_places(reads: usize) -> usize {
 /// idle queue, where a queue pair takes as many reads at a time. Generous.
 pub(super) const fn memory_of(kind: ObjectKind, reads: usize) -> u64 {
     match kind {
-        ObjectKind::Uar | ObjectKind::Pd | ObjectKind::Xrcd | ObjectKind::TransportDomain | ObjectKind::CounterSet => 256,
+        ObjectKind::Uar
+        | ObjectKind::Pd
+        | ObjectKind::Xrcd
+        | ObjectKind::TransportDomain
+        | ObjectKind::CounterSet
+        | ObjectKind::FlowCounter => 256,
         ObjectKind::Eq | ObjectKind::Cq | ObjectKind::Srq => 1024,
         // A request of the greatest size, 15 small ones, and responses.
         ObjectKind::Qp => 8192 + (response_places(reads) * RESPONSE_MEMORY) as u64,

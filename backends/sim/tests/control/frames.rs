@@ -610,3 +610,47 @@ fn the_lowest_rule_wins_and_the_next_table_gets_what_is_left() {
     station.nic.host.device.receive(&plain_frame(GROUP, [2; 6], 60));
     assert_eq!(got(&mut station), [vec![], vec![], vec![]]);
 }
+
+/// What Linux shows by `tc -s filter` and `ibv_read_counters`.
+#[test]
+fn a_rule_counts_the_frames_that_match_it() {
+    let mut station = Station::new(1);
+    let mut receiver = station.receiver(8, true);
+    let tirn = station.direct(&receiver);
+    let [first, second, idle] = [(); 3].map(|()| station.nic.counter().1);
+    // One counts and forwards; one has two counters, one of them that of the first, and drops; the third does not say that it counts.
+    for (index, (destination, action, counters)) in
+        [(station.mac, 8 | 4, &[first][..]), (GROUP, 8 | 2, &[first, second]), (BROADCAST, 4, &[idle])].into_iter().enumerate()
+    {
+        let to = action >> 2 & 1;
+        let dwords = [
+            (20, station.table),
+            (32, index as u32),
+            (64 + 4, station.group),
+            (64 + 12, action),
+            (64 + 16, to),
+            (64 + 20, counters.len() as u32),
+        ];
+        let mut bytes = input(0x936, 832, &dwords);
+        bytes[128 + 8..128 + 14].copy_from_slice(&destination);
+        if to == 1 {
+            bytes.extend((2 << 24 | tirn).to_be_bytes());
+            bytes.extend([0; 4]);
+        }
+        for counter in counters {
+            bytes.extend(counter.to_be_bytes());
+            bytes.extend([0; 4]);
+        }
+        station.nic.host.ok(&bytes, 16);
+    }
+    for (destination, len) in [(station.mac, 60), (station.mac, 1000), (GROUP, 70), (BROADCAST, 80)] {
+        station.nic.host.device.receive(&plain_frame(destination, [2; 6], len));
+    }
+    let frames: Vec<usize> = std::iter::from_fn(|| station.next(&mut receiver)).map(|got| got.frame.len()).collect();
+    assert_eq!(frames, [60, 1000, 80], "what is counted is received as before");
+    assert_eq!(station.nic.counted(first, 3, false), (0, vec![(3, 1130), (1, 70), (0, 0)]));
+    // Reading with `clear` begins anew with these alone.
+    assert_eq!(station.nic.counted(first, 1, true), (0, vec![(3, 1130)]));
+    station.nic.host.device.receive(&plain_frame(GROUP, [2; 6], 70));
+    assert_eq!(station.nic.counted(first, 2, false), (0, vec![(1, 70), (2, 140)]));
+}

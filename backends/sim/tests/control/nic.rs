@@ -12,6 +12,7 @@ const BAD_RES: u8 = 5;
 const RES_BUSY: u8 = 6;
 const BAD_RES_STATE: u8 = 9;
 const BAD_INPUT_LEN: u8 = 0x50;
+const BAD_OUTPUT_LEN: u8 = 0x51;
 
 /// Where the tests put their queues, and how far apart.
 const MEMORY: usize = 0x20_0000;
@@ -175,6 +176,20 @@ impl Nic {
         self.host.command(&bytes, 16).0
     }
 
+    /// ALLOC_FLOW_COUNTER; status and number.
+    pub(crate) fn counter(&mut self) -> (u8, u32) {
+        let (status, output) = self.host.command(&input(0x939, 16, &[]), 16);
+        (status, be32(&output, 8))
+    }
+
+    /// QUERY_FLOW_COUNTER from a number on: status, and packets and octets of each.
+    pub(crate) fn counted(&mut self, first: u32, len: u32, clear: bool) -> (u8, Vec<(u64, u64)>) {
+        let query = input(0x93b, 32, &[(24, u32::from(clear) << 31 | len), (28, first)]);
+        let (status, output) = self.host.command(&query, 16 + 16 * len.max(1) as usize);
+        let number = |at: &[u8]| u64::from(be32(at, 0)) << 32 | u64::from(be32(at, 4));
+        (status, output[16..].chunks_exact(16).map(|entry| (number(entry), number(&entry[8..]))).collect())
+    }
+
     pub(crate) fn delete(&mut self, table: u32, index: u32) -> u8 {
         self.host.command(&input(0x938, 64, &[(20, table), (32, index)]), 16).0
     }
@@ -188,9 +203,17 @@ impl Nic {
 #[test]
 fn an_infiniband_port_has_none_of_them() {
     let mut host = Host::running(plain());
-    for (opcode, len) in
-        [(0x912, 192), (0x900, 272), (0x916, 276), (0x908, 280), (0x904, 280), (0x930, 64), (0x933, 1024), (0x936, 832)]
-    {
+    for (opcode, len) in [
+        (0x912, 192),
+        (0x900, 272),
+        (0x916, 276),
+        (0x908, 280),
+        (0x904, 280),
+        (0x930, 64),
+        (0x933, 1024),
+        (0x936, 832),
+        (0x939, 16),
+    ] {
         assert_eq!(host.command(&input(opcode, len, &[]), 16).0, BAD_OP, "{opcode:#x}");
     }
     let general = host.ok(&input(0x100, 16, &[]), 4112)[16..].to_vec();
@@ -211,7 +234,11 @@ fn the_capabilities_are_enough_for_a_network_interface() {
     assert_eq!((offloads >> 16 & 0x1f, offloads >> 12 & 3, offloads >> 8 & 0xf), (16, 2, 8));
     assert_eq!((offloads >> 29 & 1, offloads >> 7 & 1), (0, 0));
     let tables = page(&mut host, 7);
-    assert_eq!(be32(&tables, 64) >> 25 & 0x7f, 0b100_1111, "ft_support and the four by which the driver names the root");
+    assert_eq!(
+        be32(&tables, 64) >> 25 & 0x7f,
+        0b101_1111,
+        "ft_support, flow_counter, and the four by which the driver names the root"
+    );
     assert_eq!((be32(&tables, 68) >> 24 & 0x3f, be32(&tables, 68) & 0xff), (16, 96), "log_max_ft_size, max_ft_level");
     assert!(tables[128..].iter().all(|byte| *byte == 0), "of what is sent, and of RDMA, there are none");
 }
@@ -445,7 +472,7 @@ fn what_cannot_be_matched_or_done_is_refused() {
     assert_eq!(nic.host.command(&input(0x933, 1024, &[(20, table), (60, 4)]), 16).0, BAD_PARAM);
     assert_eq!(nic.host.command(&input(0x933, 1024, &[(20, table), (60, 1), (64 + 128, 1)]), 16).0, BAD_PARAM);
     let (_, group) = nic.group(table, 0, 3);
-    // An action that is not offered, counters, more destinations than the command has, more than a rule may have.
+    // An action that is not offered; more counters and destinations than the command has, and more than a rule may have.
     let set = |nic: &mut Nic, dwords: &[(usize, u32)]| {
         let mut bytes = input(0x936, 832, &[(20, table), (32, 1), (64 + 4, group)]);
         for (at, value) in dwords {
@@ -453,9 +480,46 @@ fn what_cannot_be_matched_or_done_is_refused() {
         }
         nic.host.command(&bytes, 16).0
     };
-    assert_eq!((set(&mut nic, &[(76, 1 << 6)]), set(&mut nic, &[(76, 8), (84, 1)])), (BAD_PARAM, BAD_PARAM));
+    assert_eq!(set(&mut nic, &[(76, 1 << 6)]), BAD_PARAM);
+    assert_eq!((set(&mut nic, &[(76, 8), (84, 1)]), set(&mut nic, &[(76, 8), (84, 5)])), (BAD_INPUT_LEN, BAD_PARAM));
     assert_eq!((set(&mut nic, &[(76, 4), (80, 1)]), set(&mut nic, &[(76, 4), (80, 257)])), (BAD_INPUT_LEN, BAD_PARAM));
     assert_eq!(set(&mut nic, &[(76, 2)]), 0, "a rule that drops");
+}
+
+#[test]
+fn a_counter_is_busy_while_a_rule_has_it() {
+    let mut nic = Nic::new();
+    let (_, table) = nic.table(1, 4, None);
+    let (_, group) = nic.group(table, 0, 3);
+    let [(status, a), (_, b), (_, c)] = [(); 3].map(|()| nic.counter());
+    assert_eq!((status, b, c), (0, a + 1, a + 2), "one after the other, as Linux asks for four at a time");
+    // Op_mod 0 with the action to count, 1 with other counters alone.
+    let set = |nic: &mut Nic, op_mod: u32, counters: &[u32]| {
+        let enable = if op_mod == 1 { 1 << 3 } else { 0 };
+        let dwords =
+            [(4, op_mod), (20, table), (24, enable), (64 + 4, group), (64 + 12, 8 | 2), (64 + 20, counters.len() as u32)];
+        let mut bytes = input(0x936, 832, &dwords);
+        for number in counters {
+            bytes.extend(number.to_be_bytes());
+            bytes.extend([0; 4]);
+        }
+        nic.host.command(&bytes, 16).0
+    };
+    assert_eq!(set(&mut nic, 0, &[a, 0x999]), BAD_RES);
+    assert_eq!(set(&mut nic, 0, &[a, b]), 0);
+    assert_eq!([a, b, c].map(|counter| nic.end(0x93a, counter)), [RES_BUSY, RES_BUSY, 0]);
+    assert_eq!(set(&mut nic, 1, &[b]), 0);
+    assert_eq!([a, b].map(|counter| nic.end(0x93a, counter)), [0, RES_BUSY]);
+    assert_eq!((nic.delete(table, 0), nic.end(0x93a, b), nic.end(0x93a, b)), (0, 0, BAD_RES));
+    assert_eq!(nic.counted(b, 0, false).0, BAD_RES);
+    // Several at once come by number, those that are not there as nothing; more than 256 do not.
+    let (_, d) = nic.counter();
+    assert_eq!((nic.counted(d, 0, false), nic.counted(d, 2, false)), ((0, vec![(0, 0)]), (0, vec![(0, 0); 2])));
+    assert_eq!(nic.counted(d, 257, false).0, BAD_PARAM);
+    let no_room = nic.host.command(&input(0x93b, 32, &[(24, 2), (28, d)]), 16 + 16).0;
+    assert_eq!(no_room, BAD_OUTPUT_LEN);
+    // Several by one number, as newer devices offer them.
+    assert_eq!(nic.host.command(&input(0x939, 16, &[(12, 1)]), 16).0, BAD_PARAM);
 }
 
 /// A program of DEVX may not lead frames to the queues of another, nor change the kernel's tables.
@@ -486,6 +550,14 @@ fn a_user_context_leads_to_its_own_alone() {
     assert_eq!(nic.host.command(&of_user(&rule), 16).0, BAD_RES);
     assert_eq!(nic.host.command(&of_user(&input(0x933, 1024, &[(20, table)])), 16).0, BAD_RES);
     assert_eq!(nic.host.command(&of_user(&input(0x92f, 64, &[(20, own)])), 16).0, BAD_OP);
+    // Nor may it count, read or clear what the kernel counts.
+    let (_, counter) = nic.counter();
+    let mut rule = input(0x936, 832, &[(20, own), (64 + 4, group), (64 + 12, 8 | 2), (64 + 20, 1)]);
+    rule.extend(counter.to_be_bytes());
+    rule.extend([0; 4]);
+    assert_eq!(nic.host.command(&of_user(&rule), 16).0, BAD_RES);
+    assert_eq!(nic.host.command(&of_user(&input(0x93b, 32, &[(24, 1 << 31), (28, counter)])), 32).0, BAD_RES);
+    assert_eq!(nic.host.command(&of_user(&input(0x93a, 16, &[(8, counter)])), 16).0, BAD_RES);
 }
 
 #[test]

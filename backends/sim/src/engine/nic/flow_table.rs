@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use bareverbs_mlx5_spec::flow_action;
+
 use crate::registry::{ObjectKind, Resource};
+use crate::stats::Traffic;
 
 /// Rules of a table at most, as a power of two.
 pub(crate) const LOG_MAX_TABLE_SIZE: u32 = 16;
 /// Destinations of a rule at most, as a power of two (`log_max_destination`).
 pub(crate) const LOG_MAX_DESTINATIONS: u32 = 8;
+/// Counters of a rule at most, as a power of two (`log_max_flow_counter`).
+pub(crate) const LOG_MAX_RULE_COUNTERS: u32 = 2;
+/// Counters that one command shows at most, as a power of two (`log_max_flow_counter_bulk`).
+pub(crate) const LOG_MAX_COUNTER_QUERY: u32 = 8;
 /// Level of a table at most (`max_ft_level`). Levels only order the tables.
 pub(crate) const MAX_LEVEL: u32 = 96;
 /// Bytes of this process that a rule or a group takes.
@@ -47,10 +54,20 @@ impl Destination {
 pub(crate) struct Rule {
     pub(crate) group: u32,
     pub(crate) tag: u32,
-    /// Bits of [`flow_action`](bareverbs_mlx5_spec::flow_action).
+    /// Bits of [`flow_action`].
     pub(crate) action: u32,
     pub(crate) value: MatchParam,
     pub(crate) destinations: Vec<Destination>,
+    /// Counters that count the frames that match, by number.
+    pub(crate) counters: Vec<u32>,
+}
+
+impl Rule {
+    /// Returns what the rule names.
+    pub(in crate::engine) fn resources(&self) -> impl Iterator<Item = Resource> {
+        let counters = self.counters.iter().map(|counter| Resource::new(ObjectKind::FlowCounter, *counter));
+        self.destinations.iter().map(|to| to.resource()).chain(counters)
+    }
 }
 
 /// What a table is.
@@ -93,6 +110,19 @@ pub(in crate::engine) struct FlowTables {
     pub(in crate::engine) tables: BTreeMap<u32, FlowTable>,
     /// Where frames begin.
     pub(in crate::engine) root: Option<u32>,
+    /// Counters, by number.
+    pub(in crate::engine) counters: BTreeMap<u32, Traffic>,
+}
+
+/// What the rules say of a frame.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Steered {
+    /// The TIRs to which it goes, each with the tag of the rule that leads there.
+    pub(in crate::engine) tirs: Vec<(u32, u32)>,
+    /// The counters of the rules that it matched.
+    pub(in crate::engine) counters: Vec<u32>,
+    /// The steps of work that it took to find them.
+    pub(in crate::engine) steps: u64,
 }
 
 /// Tables that a frame passes at most, and queues that get it, on all its ways together.
@@ -120,11 +150,10 @@ impl FlowTable {
 }
 
 impl FlowTables {
-    /// Returns the TIRs to which a frame goes, each with the tag of the rule that leads there, and the steps of work that it took
-    /// to find them.
-    pub(in crate::engine) fn steer(&self, frame: &MatchParam) -> (Vec<(u32, u32)>, u64) {
+    /// Returns what the rules say of a frame.
+    fn look_up(&self, frame: &MatchParam) -> Steered {
         let mut tables: Vec<u32> = self.root.into_iter().collect();
-        let mut tirs = Vec::new();
+        let (mut tirs, mut counters) = (Vec::new(), Vec::new());
         let mut looked_at = 0;
         for _ in 0..MAX_COPIES {
             let Some(table) = tables.pop().and_then(|table| self.tables.get(&table)) else { break };
@@ -136,7 +165,10 @@ impl FlowTables {
                 tables.extend(table.spec.miss);
                 continue;
             };
-            if rule.action & bareverbs_mlx5_spec::flow_action::FORWARD == 0 {
+            if rule.action & flow_action::COUNT != 0 {
+                counters.extend(&rule.counters);
+            }
+            if rule.action & flow_action::FORWARD == 0 {
                 continue;
             }
             for to in &rule.destinations {
@@ -147,6 +179,17 @@ impl FlowTables {
                 }
             }
         }
-        (tirs, (looked_at / RULES_PER_STEP) as u64)
+        Steered { tirs, counters, steps: (looked_at / RULES_PER_STEP) as u64 }
+    }
+
+    /// Same as [`Self::look_up`], and counts a frame of `len` bytes.
+    pub(in crate::engine) fn steer(&mut self, frame: &MatchParam, len: usize) -> Steered {
+        let steered = self.look_up(frame);
+        for counter in &steered.counters {
+            if let Some(traffic) = self.counters.get_mut(counter) {
+                traffic.count(len);
+            }
+        }
+        steered
     }
 }

@@ -13,7 +13,8 @@ use queue::{ReceiveQueue, SendQueue};
 
 pub(crate) use filter::FrameFilter;
 pub(crate) use flow_table::{
-    Destination, FlowTableSpec, LOG_MAX_DESTINATIONS, LOG_MAX_TABLE_SIZE, MAX_LEVEL, MatchCriteria, Rule,
+    Destination, FlowTableSpec, LOG_MAX_COUNTER_QUERY, LOG_MAX_DESTINATIONS, LOG_MAX_RULE_COUNTERS, LOG_MAX_TABLE_SIZE,
+    MAX_LEVEL, MatchCriteria, Rule,
 };
 pub(crate) use objects::{LOG_MAX_QUEUE_TABLE, RssSpec, TirSpec, TirTarget};
 pub(crate) use queue::{LOG_MAX_WQ_SIZE, QueueMemory};
