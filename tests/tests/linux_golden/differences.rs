@@ -179,6 +179,10 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "Linux names the port on devices with two only; a device with one takes either",
     ),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.fixed_buffer_size", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.max_qp_cnt", "0xff", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.modify_rq_counter_set_id", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.out_of_seq_cnt", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.retransmission_q_counters", "0x1", "0x0", NEW),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.uctx_cap", "0x1", "0x0", NEW),
     both(
         "SET_HCA_CAP 0x0",

@@ -18,6 +18,7 @@ use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::registers::init_segment::TIMER_KHZ;
 use crate::registry::{
     LOG_MAX_CONTEXTS, LOG_MAX_FLOW_COUNTERS, LOG_MAX_NIC_QUEUES, LOG_MAX_NIC_TABLES, LOG_MAX_UMEMS, LOG_MAX_XRCDS,
+    MAX_COUNTER_SETS,
 };
 use crate::step::StepContext;
 
@@ -148,6 +149,11 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_MCG, LOG_MAX_GROUPS)
                 .set(CmdHcaCap::BLOCK_LB_MC, 1)
                 .set(CmdHcaCap::LOG_MAX_PD, limits.log_max_pd.into())
+                // Without sets of counters Linux shows none of what queue pairs met (`hw_counters`, `rdma statistic`).
+                .set(CmdHcaCap::MAX_QP_CNT, MAX_COUNTER_SETS)
+                .set(CmdHcaCap::OUT_OF_SEQ_CNT, 1)
+                .set(CmdHcaCap::RETRANSMISSION_Q_COUNTERS, 1)
+                .set(CmdHcaCap::MODIFY_RQ_COUNTER_SET_ID, 1)
                 .set(CmdHcaCap::LOG_MAX_XRCD, LOG_MAX_XRCDS)
                 .set(CmdHcaCap::LOG_MAX_UCTX, if config.devx { LOG_MAX_CONTEXTS } else { 0 })
                 .set(CmdHcaCap::LOG_MAX_UMEM, if config.devx { LOG_MAX_UMEMS } else { 0 })

@@ -38,6 +38,8 @@ pub(crate) const LOG_MAX_XRCDS: u32 = 8;
 pub(crate) const LOG_MAX_NIC_QUEUES: u32 = 16;
 /// Tables of receive queues, and flow tables, likewise.
 pub(crate) const LOG_MAX_NIC_TABLES: u32 = 12;
+/// Sets of counters (`max_qp_cnt`): their numbers have eight bits, and 0 is for queue pairs without one.
+pub(crate) const MAX_COUNTER_SETS: u32 = (1 << LOG_MAX_XRCDS) - 1;
 /// Counters of flow table entries, as a power of two (`max_flow_counter`).
 pub(crate) const LOG_MAX_FLOW_COUNTERS: u32 = 12;
 /// Least number of a send queue for frames. Numbers of queue pairs are lower.

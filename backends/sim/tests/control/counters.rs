@@ -64,3 +64,19 @@ fn counts_begin_anew_with_the_driver() {
     host.ok(&input(0x102, 32, &[]), 16);
     assert_eq!(ppcnt(&mut host, 0x20, false)[3], 0, "after DISABLE_HCA, with the cable out as before");
 }
+
+/// What makes Linux show the counters of queue pairs (`mlx5_ib_counters_init`, `mlx5_ib_alloc_counters`), and as many sets as it says.
+#[test]
+fn sets_of_counters_are_offered() {
+    for config in [plain(), plain().with_ethernet()] {
+        let mut host = Host::running(config);
+        let general = host.ok(&input(0x100, 16, &[(4, 1)]), 4112)[16..].to_vec();
+        // out_of_seq_cnt, retransmission_q_counters, modify_rq_counter_set_id; max_qp_cnt.
+        let dword = be32(&general, 48);
+        assert_eq!((dword >> 31, dword >> 29 & 1, dword >> 27 & 1, dword >> 16 & 0x3ff), (1, 1, 1, 255));
+        for _ in 0..255 {
+            host.ok(&input(0x771, 16, &[]), 16);
+        }
+        assert_eq!(host.command(&input(0x771, 16, &[]), 16).0, 8, "no more of them");
+    }
+}
