@@ -9,6 +9,7 @@ from guests.packages import Tree
 from .build import PROJECT
 
 APPLICATIONS = ["ucx-utils", "open-iscsi", "ibutils"]
+TOOLS = ["ethtool", "iperf3", "iproute2", "nfs-kernel-server", "tcpdump"]
 
 
 def cache_folder():
@@ -34,9 +35,10 @@ def trees():
         # rdma-core's own tests, which only some cases need, and the Python that they run in.
         "trixie-python": Tree(cache, "trixie-python", ["trixie"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
         "bookworm-python": Tree(cache, "bookworm-python", ["bookworm"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
-        # The tool that makes devices of rdma_rxe, RoCE in software.
-        "trixie-soft-roce": Tree(cache, "trixie-soft-roce", ["trixie"], ["iproute2"]),
-        "bookworm-soft-roce": Tree(cache, "bookworm-soft-roce", ["bookworm"], ["iproute2"]),
+        # Tools for network interfaces, which only cases with Ethernet need. The libfabric of bookworm needs links that only an
+        # installation makes.
+        "trixie-tools": Tree(cache, "trixie-tools", ["trixie"], [*TOOLS, "libfabric-bin"]),
+        "bookworm-tools": Tree(cache, "bookworm-tools", ["bookworm"], TOOLS),
         # What other people wrote for RDMA, which only some cases need.
         "trixie-applications": Tree(cache, "trixie-applications", ["trixie"], APPLICATIONS),
         "bookworm-applications": Tree(cache, "bookworm-applications", ["bookworm"], APPLICATIONS),

@@ -17,6 +17,9 @@ PORT_COMES_UP = (
     r" eqe .* PORT_CHANGE ACTIVE ",
 )
 
+#: What kernel 6.1 says of each Ethernet port.
+IGNORE_FLOW_LEVEL = (r"firmware level support is missing", "kernel 6.1 would forward to tables of any level (ignore_flow_level)")
+
 #: For a case whose drivers give back what they made on every device.
 ALL_DEVICES = ".*"
 
@@ -76,6 +79,12 @@ class Case(case.Case):
     wire: str = ""
     #: UCX, iSCSI's initiator, ibdiagnet and the kernel's protocols of storage are in the guest.
     applications: bool = False
+    #: Tools for network interfaces, rdma_rxe and NFS are in the guest; they are in those with a wire too.
+    tools: bool = False
+
+    def has_tools(self):
+        """Returns whether its guests have the tools for network interfaces."""
+        return self.tools or bool(self.wire)
 
 
 def complaints(expected, lines):
@@ -287,7 +296,7 @@ CASES = [
         script="ethernet",
         suites=("trixie", "bookworm"),
         serve=("--ethernet",),
-        expected=((r"firmware level support is missing", "kernel 6.1 would forward to tables of any level (ignore_flow_level)"),),
+        expected=(IGNORE_FLOW_LEVEL,),
         gives_back=ALL_DEVICES,
     ),
     soft_roce(

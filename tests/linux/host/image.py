@@ -7,7 +7,7 @@ from guests.errors import SetUpError
 from guests.image import Part
 from harness.build import PROJECT
 
-from . import applications, python, soft_roce
+from . import applications, python, tools
 
 # Not among the packages: other working copies use those too, and have scripts and programs of their own.
 IMAGES = PROJECT / "target/linux/images"
@@ -56,9 +56,9 @@ def program_part(tree, programs):
     return Part("program", [], [*programs, additions.__file__, elf.__file__], add)
 
 
-def build(tree, python_tree=None, programs=(), applications_tree=None, soft_roce_tree=None):
+def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tree=None):
     """Returns the path of the image for a tree and the scripts of the cases; made once. `python_tree` has rdma-core's Python tests,
-    `applications_tree` those of applications.py, `soft_roce_tree` that of soft_roce.py; `programs` were built on this machine."""
+    `applications_tree` those of applications.py, `tools_tree` those of tools.py; `programs` were built on this machine."""
     parts = [cases_part()]
     if python_tree:
         parts.append(Part("python", [python_tree.fingerprint()], [python.__file__], lambda archive: python.add(archive, python_tree)))
@@ -67,9 +67,9 @@ def build(tree, python_tree=None, programs=(), applications_tree=None, soft_roce
     if applications_tree:
         add = lambda archive: applications.add(archive, applications_tree)
         parts.append(Part("applications", [applications_tree.fingerprint()], [applications.__file__], add, applications.MODULES))
-    if soft_roce_tree:
-        add_tool = lambda archive: soft_roce.add(archive, soft_roce_tree)
-        parts.append(Part("soft-roce", [soft_roce_tree.fingerprint()], [soft_roce.__file__], add_tool, soft_roce.MODULES))
+    if tools_tree:
+        add_tools = lambda archive: tools.add(archive, tools_tree)
+        parts.append(Part("tools", [tools_tree.fingerprint()], [tools.__file__], add_tools, tools.MODULES))
     return image.build(IMAGES, tree, parts)
 
 
