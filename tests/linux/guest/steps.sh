@@ -261,6 +261,56 @@ interface_of() {
 	nic=$(ls "/sys/bus/pci/devices/$1/net")
 }
 
+# roce DEVICE ADDRESS: the network interface of a device is up and has this address; its name is $nic. RoCEv2 is on it: $roce_port has the
+# state of the port, $index is the index of the address among its GIDs. DEVICE rxe0 is made on the card that a wire leads to.
+roce() {
+	case $1 in
+	rxe*)
+		wait_for 20 grep -q "^$wire_mac" /sys/class/net/*/address || fail "no card on the wire"
+		nic=$(basename "$(dirname "$(grep -l "^$wire_mac" /sys/class/net/*/address)")")
+		;;
+	*) interface_of "$(basename "$(readlink -f "/sys/class/infiniband/$1/device")")" || return 1 ;;
+	esac
+	step "$nic up" ip link set "$nic" up
+	ip addr add "$2/24" dev "$nic"
+	case $1 in rxe*) step "the software" rdma link add "$1" type rxe netdev "$nic" ;; esac
+	roce_port=/sys/class/infiniband/$1/ports/1
+	roce_active
+	roce_index "$2"
+}
+# The card of virtio-net at the other end of a wire.
+wire_mac=52:54:00:00:01
+roce_active() {
+	if wait_for $limit grep -q ACTIVE "$roce_port/state"; then pass "the port is active"; else fail "the port: $(cat "$roce_port/state")"; fi
+}
+
+# roce_index ADDRESS: $index is the index of its GID of RoCEv2.
+roce_index() {
+	roce_gid=$(echo "$1" | awk -F. '{ printf "ffff:%02x%02x:%02x%02x", $1, $2, $3, $4 }')
+	if ! wait_for 60 has_gid; then
+		fail "no GID of $1"
+		return 1
+	fi
+	index=$(gid_index)
+}
+has_gid() { [ "$(gid_index)" ]; }
+gid_index() {
+	for gid in "$roce_port"/gids/*; do
+		grep -q "$roce_gid" "$gid" && grep -qs "RoCE v2" "$roce_port/gid_attrs/types/$(basename "$gid")" || continue
+		basename "$gid"
+		return
+	done
+}
+
+# roce_between DEVICE: the same on the wire between two guests, with 10.4.0.1 in guest 0 and 10.4.0.2 in guest 1; $peer is the other one.
+roce_between() {
+	roce "$1" "10.4.0.$((me + 1))" || return 1
+	peer=10.4.0.$((2 - me))
+	meet
+	wait_for 60 answers $peer || fail "no answer"
+}
+answers() { ping -c 1 -W 2 "$@" >/tmp/step 2>&1; }
+
 # Hands every card to vfio-pci; their addresses are $card0, $card1 and so on.
 vfio_cards() {
 	load vfio_pci && load vfio_iommu_type1 || return 1

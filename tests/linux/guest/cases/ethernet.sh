@@ -4,39 +4,11 @@ cable || return
 echo pfifo_fast >/proc/sys/net/core/default_qdisc
 load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
 
-interface() { basename "$(ls -d /sys/bus/pci/drivers/mlx5_core/*/net/* 2>/dev/null | head -n 1)"; }
-has_interface() { [ "$(interface)" ]; }
-wait_for 20 has_interface || {
-	fail "no network interface"
-	return
-}
-nic=$(interface)
+roce_between mlx5_0 || return
 step "the interface" ip link show "$nic"
 expect "its MAC address" "link/ether 00:02:c9:00:0$((me + 1)):00"
-step "up" ip link set "$nic" up
-ip addr add "10.4.0.$((me + 1))/24" dev "$nic"
-roce_port=/sys/class/infiniband/mlx5_0/ports/1
-if wait_for 20 grep -q ACTIVE $roce_port/state; then pass "the port is active"; else fail "the port: $(cat $roce_port/state)"; fi
 grep -q Ethernet $roce_port/link_layer || fail "link layer $(cat $roce_port/link_layer)"
 step "the device" ibv_devinfo -v -d mlx5_0
-
-# The index of the GID of RoCEv2 with the address 10.4.0.x, and of one with the link-local address.
-gid_index() {
-	for gid in $roce_port/gids/*; do
-		grep -q "$1" "$gid" || continue
-		basename "$gid"
-		return
-	done
-}
-has_gid() { [ "$(gid_index "$1")" ]; }
-wait_for 20 has_gid "ffff:0a04:000$((me + 1))" || {
-	fail "no GID of the address"
-	return
-}
-meet
-peer=10.4.0.$((2 - me))
-answers() { ping -c 1 -W 2 -I "$nic" "$@" >/tmp/step 2>&1; }
-wait_for 20 answers $peer || fail "no answer"
 # The last one in fragments.
 for size in 0 56 1400 20000; do
 	step "ping with $size bytes" ping -c 5 -W 5 -I "$nic" -s $size $peer
@@ -66,7 +38,6 @@ done
 step "what was counted" grep -v "^0$" /sys/class/net/"$nic"/statistics/*
 if grep -q "^0$" /sys/class/net/"$nic"/statistics/rx_errors; then pass "no errors"; else fail "errors"; fi
 
-index=$(gid_index "ffff:0a04:000$((me + 1))")
 for tool in rc uc ud srq xsrq; do
 	pingpong_options $tool
 	options=$(echo "$options" | sed 's/-m 4096/-m 1024/')
@@ -79,7 +50,7 @@ meet
 step "down" ip link set "$nic" down
 step "another MTU" ip link set "$nic" mtu 9000
 step "up again" ip link set "$nic" up
-if wait_for $limit grep -q ACTIVE $roce_port/state; then pass "active again"; else fail "the port: $(cat $roce_port/state)"; fi
+roce_active
 
 # A frame of more than 1500 bytes goes to where the MTU is as large. Where it is not, the port drops it and counts it.
 meet

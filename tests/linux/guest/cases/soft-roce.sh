@@ -3,14 +3,6 @@ cable || return
 echo pfifo_fast >/proc/sys/net/core/default_qdisc
 load ib_uverbs && load rdma_ucm || return 1
 
-interface() {
-	for address in /sys/class/net/*/address; do
-		grep -qE "^(00:02:c9|52:54:00:00:01)" "$address" || continue
-		basename "$(dirname "$address")"
-		return
-	done
-}
-has_interface() { [ "$(interface)" ]; }
 if [ "$me" = 0 ]; then
 	load mlx5_core && load mlx5_ib || return 1
 	device=mlx5_0
@@ -18,37 +10,8 @@ else
 	load crc32_generic && load rdma_rxe || return 1
 	device=rxe0
 fi
-wait_for 20 has_interface || {
-	fail "no network interface"
-	return
-}
-nic=$(interface)
-ip link set "$nic" up
-ip addr add "10.4.0.$((me + 1))/24" dev "$nic"
-[ "$me" = 0 ] || step "the software" rdma link add $device type rxe netdev "$nic"
-roce_port=/sys/class/infiniband/$device/ports/1
-if wait_for 20 grep -q ACTIVE $roce_port/state; then pass "the port is active"; else fail "the port: $(cat $roce_port/state)"; fi
+roce_between $device || return
 step "the device" ibv_devinfo -v -d $device
-
-# The index of the GID of RoCEv2 with an address.
-gid_index() {
-	for gid in $roce_port/gids/*; do
-		grep -q "$1" "$gid" && grep -qs "RoCE v2" $roce_port/gid_attrs/types/"$(basename "$gid")" || continue
-		basename "$gid"
-		return
-	done
-}
-has_gid() { [ "$(gid_index "$1")" ]; }
-here=ffff:0a04:000$((me + 1))
-wait_for 20 has_gid $here || {
-	fail "no GID of the address"
-	return
-}
-index=$(gid_index $here)
-meet
-peer=10.4.0.$((2 - me))
-answers() { ping -c 1 -W 2 -I "$nic" "$@" >/tmp/step 2>&1; }
-wait_for 60 answers $peer || fail "no answer"
 
 # rping_between: a connection of rdma_cm between addresses of the wire, checked by the tool.
 rping_between() {

@@ -4,26 +4,9 @@ load mlx5_core && load mlx5_ib && load ib_uverbs && load vfio_pci && load vfio_i
 card=0000:01:00.0
 theirs_at=0000:02:00.0
 to_vfio $card
-interface_of $theirs_at || return
 theirs=$(ls /sys/bus/pci/devices/$theirs_at/infiniband)
+roce "$theirs" 192.0.2.2 || return
 their_mac=$(cat "/sys/class/net/$nic/address")
-step "up" ip link set "$nic" up
-ip addr add 192.0.2.2/24 dev "$nic"
-roce_port=/sys/class/infiniband/$theirs/ports/1
-if wait_for 20 grep -q ACTIVE "$roce_port/state"; then pass "the port is active"; else fail "the port: $(cat "$roce_port/state")"; fi
-# The index of their GID of RoCE v2 with an address.
-gid_index() {
-	for gid in "$roce_port"/gids/*; do
-		index=$(basename "$gid")
-		grep -q "$1" "$gid" && grep -q v2 "$roce_port/gid_attrs/types/$index" && echo "$index" && return
-	done
-}
-has_gid() { [ "$(gid_index ffff:c000:0202)" ]; }
-wait_for 20 has_gid || {
-	fail "no GID of the address"
-	return
-}
-index=$(gid_index ffff:c000:0202)
 
 step "info" bareverbs info --device $card
 expect "an Ethernet port" "link_layer: +Ethernet$"
