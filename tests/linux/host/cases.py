@@ -292,11 +292,14 @@ CASES = [
     ),
     between(
         "ethernet",
-        "Ethernet ports: ping, TCP and RoCEv2 between kernel 6.12 and kernel 6.1",
+        "Ethernet ports: ping, TCP and RoCEv2 between kernel 6.12 and kernel 6.1, and what is counted of it",
         script="ethernet",
         suites=("trixie", "bookworm"),
         serve=("--ethernet",),
+        tools=True,
         expected=(IGNORE_FLOW_LEVEL,),
+        typical_seconds=90,
+        timeout=1800,
         gives_back=ALL_DEVICES,
     ),
     soft_roce(

@@ -35,7 +35,6 @@ for taker in 0 1; do
 		give /tmp/sum
 	fi
 done
-step "what was counted" grep -v "^0$" /sys/class/net/"$nic"/statistics/*
 if grep -q "^0$" /sys/class/net/"$nic"/statistics/rx_errors; then pass "no errors"; else fail "errors"; fi
 
 for tool in rc uc ud srq xsrq; do
@@ -45,6 +44,65 @@ for tool in rc uc ud srq xsrq; do
 		between "$tool $size bytes" $program $options -d mlx5_0 -g "$index" -n 100 -s $size
 	done
 done
+
+# counters FILE: everything that the interface and RoCEv2 count, a line each.
+counters() {
+	{
+		ethtool -S "$nic" | sed -n 's/^ *\([a-z0-9_]*\): /\1 /p'
+		grep -r . "/sys/class/net/$nic/statistics" | sed 's/.*\//link:/; s/:\([0-9]*\)$/ \1/'
+		grep -r . $roce_port/counters | sed 's/.*\//port:/; s/:\([0-9]*\)$/ \1/'
+		rdma statistic show link mlx5_0/1 | tr ' ' '\n' | awk '/^[a-z]/ { name = $1 } /^[0-9]/ { print "rdma:" name " " $1 }'
+	} >"$1"
+}
+count() { awk -v name="$2" '$1 == name { print $2 }' "$1"; }
+# counted NUMBER NAME...: so much was added to each of these counters between two looks.
+counted() {
+	counted_number=$1
+	shift
+	for name in "$@"; do
+		[ "$(count /tmp/after "$name")" ] || {
+			fail "$name: no such counter"
+			continue
+		}
+		more=$(($(count /tmp/after "$name") - $(count /tmp/before "$name")))
+		if [ $more -eq "$counted_number" ]; then pass "$name: $more more"; else fail "$name: $more more, not $counted_number"; fi
+	done
+}
+# watched COMMAND...: it runs between two looks at the counters of both guests.
+watched() {
+	meet
+	counters /tmp/before
+	meet
+	"$@"
+	meet
+	counters /tmp/after
+	diff /tmp/before /tmp/after | sed -n 's/^>/#| counted: /p'
+}
+# Nothing else is on the wire: no IPv6, and the neighbours are known.
+echo 1 >"/proc/sys/net/ipv6/conf/$nic/disable_ipv6"
+# The shell would take its own `ip`.
+/bin/ip neigh replace $peer lladdr "00:02:c9:00:0$((2 - me)):00" dev "$nic" nud permanent
+# Groups of IPv6 are left with a message.
+sleep 2
+ping_peer() { [ "$me" = 1 ] || step "ping" ping -c 20 -i 0.1 -W 5 -s 1000 $peer; }
+watched ping_peer
+# Twenty there and twenty back, by whoever counts: Linux, the port as the driver sees it, the wire (with check sequences).
+counted 20 tx_packets rx_packets link:tx_packets link:rx_packets tx_vport_unicast_packets rx_vport_unicast_packets tx_packets_phy rx_packets_phy
+counted $((20 * 1042)) tx_bytes rx_bytes link:tx_bytes link:rx_bytes tx_vport_unicast_bytes rx_vport_unicast_bytes
+counted $((20 * 1046)) tx_bytes_phy rx_bytes_phy
+counted 0 tx_vport_rdma_unicast_packets rx_vport_rdma_unicast_packets port:port_xmit_packets port:port_rcv_packets link:rx_errors link:tx_errors link:rx_dropped
+perf() { between "$*" "$@" -F -d mlx5_0 -x "$index" -m 1024 -u 20 -n 100; }
+for verb in write read atomic; do
+	watched perf ib_${verb}_bw $([ $verb = atomic ] || echo -s 4096)
+	# Guest 0 is asked.
+	if [ "$me" = 0 ]; then asked=100; else asked=0; fi
+	counted $asked rdma:rx_${verb}_requests
+	# None of it is of the interface.
+	counted 0 link:tx_packets link:rx_packets tx_vport_unicast_packets rdma:out_of_sequence rdma:local_ack_timeout_err
+	if [ $verb = write ] && [ "$me" = 0 ]; then counted 400 rx_vport_rdma_unicast_packets port:port_rcv_packets; fi
+	if [ $verb = write ] && [ "$me" = 1 ]; then counted 400 tx_vport_rdma_unicast_packets port:port_xmit_packets; fi
+done
+echo 0 >"/proc/sys/net/ipv6/conf/$nic/disable_ipv6"
 
 meet
 step "down" ip link set "$nic" down
@@ -69,8 +127,8 @@ if [ "$me" = 1 ]; then
 fi
 meet
 if [ "$me" = 0 ]; then
-	counted() { [ "$(cat "/sys/class/net/$nic/statistics/rx_length_errors")" = 3 ]; }
-	if wait_for 20 counted; then pass "three frames were too long"; else
+	three_too_long() { [ "$(cat "/sys/class/net/$nic/statistics/rx_length_errors")" = 3 ]; }
+	if wait_for 20 three_too_long; then pass "three frames were too long"; else
 		fail "frames that were too long: $(cat "/sys/class/net/$nic/statistics/rx_length_errors")"
 	fi
 fi
