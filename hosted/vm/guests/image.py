@@ -30,7 +30,7 @@ PROGRAMS = [
     "ibv_srq_pingpong",
     "ibv_xsrq_pingpong",
     *(f"ib_{verb}_{what}" for verb in ("send", "write", "read", "atomic") for what in ("bw", "lat")),
-    "rping",
+    *("rping", "ucmatose", "udaddy"),
     "ibstat",
     "ibaddr",
     "ibping",

@@ -302,6 +302,18 @@ CASES = [
         timeout=1800,
         gives_back=ALL_DEVICES,
     ),
+    between(
+        "roce",
+        "programs that meet by rdma_cm on RoCEv2: rping, ucmatose, udaddy, perftest -R, fi_pingpong",
+        script="roce",
+        # Without a stock of thousands of keys that the driver must give back when it is unloaded.
+        serve=("--ethernet", "--no-umr"),
+        tools=True,
+        memory=2048,
+        typical_seconds=60,
+        timeout=1800,
+        gives_back=ALL_DEVICES,
+    ),
     soft_roce(
         "soft-roce",
         "RoCEv2 between a device and Linux's software (rdma_rxe) on a virtio-net card, by a stream socket",
