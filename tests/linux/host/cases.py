@@ -303,6 +303,22 @@ CASES = [
         gives_back=ALL_DEVICES,
     ),
     between(
+        "netdev",
+        "Ethernet ports under traffic, kernel 6.12 and 6.1: MTU, VLAN, tcpdump, queues, offloads, link down and up, drivers reloaded",
+        suites=("trixie", "bookworm"),
+        script="netdev",
+        # Without a stock of thousands of keys that the driver must give back when it is unloaded.
+        serve=("--ethernet", "--no-umr"),
+        tools=True,
+        expected=(
+            IGNORE_FLOW_LEVEL,
+            (r"S-tagged traffic will be dropped", "kernel 6.1 says so of each interface that is in promiscuous mode"),
+        ),
+        typical_seconds=90,
+        timeout=1800,
+        gives_back=ALL_DEVICES,
+    ),
+    between(
         "roce",
         "programs that meet by rdma_cm on RoCEv2: rping, ucmatose, udaddy, perftest -R, fi_pingpong",
         script="roce",
