@@ -37,6 +37,10 @@ class Case(case.Case):
     memory: int = 1024
     #: Devices, dealt out to the guests in equal parts.
     devices: int = 1
+    #: Devices of another server, with Ethernet ports, in the slots behind those of the (only) guest.
+    ethernet_devices: int = 0
+    #: Two cards of virtio-net in the (only) guest, which QEMU joins by a stream socket.
+    joined_cards: bool = False
     #: Empty slots of each guest, for devices that are put in while it runs.
     empty_slots: int = 0
     guests: int = 1
@@ -649,5 +653,17 @@ CASES = [
         memory=2048,
         only_named=True,
     ),
-    Case("speed", "messages a second, latency, processor time", devices=2, traced=False, only_named=True),
+    Case(
+        "speed",
+        "messages a second, latency, processor time; RoCEv2 beside InfiniBand; TCP over mlx5e beside virtio-net",
+        devices=2,
+        ethernet_devices=2,
+        joined_cards=True,
+        tools=True,
+        memory=2048,
+        traced=False,
+        typical_seconds=150,
+        timeout=1800,
+        only_named=True,
+    ),
 ]

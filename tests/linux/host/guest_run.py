@@ -53,7 +53,7 @@ class GuestRun(CaseRun):
     def body(self):
         """Boots the guests and waits for their end."""
         case = self.case
-        self.sockets = [self.runtime / f"{number}.socket" for number in range(case.devices)]
+        self.sockets = [self.runtime / f"{number}.socket" for number in range(case.devices + case.ethernet_devices)]
         self._start_servers()
         self.guests = [self._guest(number) for number in range(case.guests)]
         for guest in self.guests:
@@ -115,7 +115,11 @@ class GuestRun(CaseRun):
         case = self.case
         if not case.linked:
             if case.devices:
-                self._serve("device", self.sockets, (*case.serve, *self._join()))
+                self._serve("device", self.sockets[: case.devices], (*case.serve, *self._join()))
+            if case.ethernet_devices:
+                # With names that the control line does not mistake for those of the others.
+                first = str(case.devices + 1)
+                self._serve("ethernet", self.sockets[case.devices :], (*case.serve, "--ethernet", "--lid", first))
             return
         link = ["--link", str(self.runtime / "link")]
         for number, path in enumerate(self.sockets):
@@ -138,6 +142,13 @@ class GuestRun(CaseRun):
             f"remote.type=unix,remote.path={self.runtime / 'lan'}",
         }
         return ("-netdev", far[self.case.wire], "-device", f"virtio-net-pci,netdev=lan,mac={LAN_MAC}")
+
+    def _joined_cards(self):
+        """Returns QEMU's options for two cards and the socket between them."""
+        socket = f"addr.type=unix,addr.path={self.runtime / 'joined'}"
+        ends = (f"stream,id=left,server=on,{socket}", f"stream,id=right,server=off,{socket},reconnect-ms=200")
+        cards = (f"virtio-net-pci,netdev={name},mac=52:54:00:00:02:0{at}" for at, name in enumerate(("left", "right"), 1))
+        return (*(word for end in ends for word in ("-netdev", end)), *(word for card in cards for word in ("-device", card)))
 
     def _serve(self, name, sockets, options):
         self.serve(self.program, name, sockets, options, traced=self.case.traced, uncached=self.case.uncached)
@@ -164,10 +175,14 @@ class GuestRun(CaseRun):
             options = ("-netdev", cable, "-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:0{number + 1}")
         if has_wire:
             options += self._wire()
+        if case.joined_cards:
+            options += self._joined_cards()
         name = "guest" if case.guests == 1 else f"guest{number}"
         if boot > 1:
             name += f"-boot{boot}"
         mine = self.sockets[number * share : (number + 1) * share]
+        if case.ethernet_devices:
+            mine = self.sockets
         suite = case.suites[number] if case.suites else case.suite
         initrd = self.images[suite]
         loader = None
