@@ -435,6 +435,13 @@ CASES = [
         expected=((r"Unable to request_module for ib_isert", "the module is loaded already, and the kernel finds no modprobe"),),
     ),
     storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one"),
+    between(
+        "nfs",
+        "NFS over RDMA on RoCEv2: a folder of one guest used by the other one",
+        script="nfs",
+        serve=("--ethernet",),
+        tools=True,
+    ),
     storage(
         "reorder",
         "the same over a wire on which 5 % of the packets are passed by later ones",
