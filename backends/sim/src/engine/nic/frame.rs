@@ -21,8 +21,10 @@ pub(in crate::engine) struct Ip {
     /// Where the header begins, and where what follows it does.
     at: usize,
     payload: usize,
-    /// Where the packet ends by its length; the frame may have padding behind it.
+    /// Where the packet ends by its length, or the frame if that is shorter; it may have padding behind the packet.
     end: usize,
+    /// The frame is as long as the packet says. If it is not, the headers count all the same, but no checksum is right.
+    is_whole: bool,
     protocol: u8,
     is_fragment: bool,
     tos: u8,
@@ -55,8 +57,8 @@ impl Ip {
         let header = View::<Ipv4Header>::new(frame.get(at..)?)?;
         let len = header.get(Ipv4Header::HEADER_LENGTH) as usize * 4;
         let end = at + header.get(Ipv4Header::TOTAL_LENGTH) as usize;
-        if header.get(Ipv4Header::VERSION) != Ipv4Header::IPV4 || len < Ipv4Header::SIZE || end < at + len || end > frame.len()
-        {
+        let payload = at + len;
+        if header.get(Ipv4Header::VERSION) != Ipv4Header::IPV4 || len < Ipv4Header::SIZE || payload > end.min(frame.len()) {
             return None;
         }
         let address = |address: u32| {
@@ -66,8 +68,9 @@ impl Ip {
         Some(Self {
             is_ipv4: true,
             at,
-            payload: at + len,
-            end,
+            payload,
+            end: end.min(frame.len()),
+            is_whole: end <= frame.len(),
             protocol: header.get(Ipv4Header::PROTOCOL) as u8,
             is_fragment: header.is_set(Ipv4Header::FRAGMENT),
             tos: header.get(Ipv4Header::TYPE_OF_SERVICE) as u8,
@@ -82,7 +85,7 @@ impl Ip {
         let header = View::<GlobalRouteHeader>::new(frame.get(at..)?)?;
         let payload = at + GlobalRouteHeader::SIZE;
         let end = payload + header.get(GlobalRouteHeader::PAYLOAD_LENGTH) as usize;
-        if header.get(GlobalRouteHeader::IP_VERSION) != GlobalRouteHeader::IPV6 || end > frame.len() {
+        if header.get(GlobalRouteHeader::IP_VERSION) != GlobalRouteHeader::IPV6 {
             return None;
         }
         let address = |field| header.bytes(field).first_chunk().copied().unwrap_or_default();
@@ -90,7 +93,8 @@ impl Ip {
             is_ipv4: false,
             at,
             payload,
-            end,
+            end: end.min(frame.len()),
+            is_whole: end <= frame.len(),
             protocol: header.get(GlobalRouteHeader::NEXT_HEADER) as u8,
             is_fragment: false,
             tos: header.get(GlobalRouteHeader::TRAFFIC_CLASS) as u8,
@@ -100,7 +104,7 @@ impl Ip {
         })
     }
 
-    /// Where the checksum of TCP or UDP stands, in a whole packet that is long enough for the header.
+    /// Where the checksum of TCP or UDP stands, in a packet that is no fragment and long enough for the header.
     fn checksum_at(&self) -> Option<usize> {
         let (offset, least) = match self.protocol {
             TCP => (16, 20),
@@ -239,7 +243,7 @@ pub(in crate::engine) fn packet_sum(frame: &[u8], ip: &Ip) -> u16 {
 /// and right.
 pub(in crate::engine) fn checksums_are_right(frame: &[u8], ip: &Ip) -> [bool; 2] {
     let header = !ip.is_ipv4 || fold(sum(frame.get(ip.at..ip.payload).unwrap_or_default())) == u16::MAX;
-    let transport = ip.checksum_at().is_some_and(|at| {
+    let transport = ip.checksum_at().filter(|_| ip.is_whole).is_some_and(|at| {
         let is_absent = ip.is_udp() && ip.is_ipv4 && word(frame, at) == Some(0);
         let whole = ip.pseudo_sum() + sum(frame.get(ip.payload..ip.end).unwrap_or_default());
         is_absent || fold(whole) == u16::MAX
@@ -253,7 +257,7 @@ fn put_word(frame: &mut [u8], at: usize, word: u16) {
 
 /// Computes the checksums that a WQE asks for, whatever stands there. Others stay as they are.
 pub(in crate::engine) fn fill_checksums(frame: &mut [u8], of_header: bool, of_transport: bool) {
-    let Some(ip) = Headers::of(frame).and_then(|headers| headers.ip) else { return };
+    let Some(ip) = Headers::of(frame).and_then(|headers| headers.ip).filter(|ip| ip.is_whole) else { return };
     if of_header && ip.is_ipv4 {
         put_word(frame, ip.at + 10, 0);
         let header = fold(sum(frame.get(ip.at..ip.payload).unwrap_or_default()));
@@ -404,6 +408,26 @@ mod tests {
         assert_eq!(checksums_are_right(&frame, &ip), [true, true]);
     }
 
+    /// rdma-core's tests of flows send such packets over IPv6: the length that they say has the header in it.
+    #[test]
+    fn a_packet_that_says_it_is_longer_is_matched_without_a_right_checksum() {
+        let mut frame = vec![0; 14 + 40 + 8];
+        frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+        frame[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 8, 17, 64]);
+        frame[54..60].copy_from_slice(&[0x12, 0x34, 0x56, 0x78, 0, 8]);
+        fill_checksums(&mut frame, true, true);
+        let right = Headers::of(&frame).unwrap();
+        assert_eq!(checksums_are_right(&frame, &right.ip.unwrap()), [true, true]);
+        frame[19] += 40;
+        let longer = Headers::of(&frame).unwrap();
+        assert_eq!((longer.match_param(), longer.kinds()), (right.match_param(), right.kinds()));
+        assert_eq!(longer.match_param()[28..32], [0x12, 0x34, 0x56, 0x78]);
+        assert_eq!(checksums_are_right(&frame, &longer.ip.unwrap()), [true, false]);
+        let before = frame.clone();
+        fill_checksums(&mut frame, true, true);
+        assert_eq!(frame, before, "nobody knows what it would be over");
+    }
+
     /// `fte_match_set_lyr_2_4`, by its offsets in `mlx5_ifc.h`.
     #[test]
     fn the_fields_that_tables_match() {
@@ -421,7 +445,9 @@ mod tests {
         for len in 0..tagged.len() {
             let headers = Headers::of(&tagged[..len]);
             assert_eq!(headers.is_some(), len >= 18, "{len} bytes");
-            assert!(headers.is_none_or(|headers| headers.ip.is_none()), "its length says more");
+            let ip = headers.and_then(|headers| headers.ip);
+            assert_eq!(ip.is_some(), len >= 18 + 20, "{len} bytes");
+            assert!(ip.is_none_or(|ip| !checksums_are_right(&tagged[..len], &ip)[1]), "its length says more");
         }
     }
 
