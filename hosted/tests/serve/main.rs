@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod capture;
+mod examples;
 mod life;
 mod memory;
 mod options;
