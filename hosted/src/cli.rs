@@ -60,15 +60,15 @@ pub enum Command {
     /// Simulated devices for virtual machines
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Boots a Debian guest with simulated devices, and gives a shell in it or runs a command there
+    /// Boots a Debian guest with simulated devices, and gives a shell in it, runs a command there, or runs one here meanwhile
     ///
     /// The guest is x86-64, the shell and the command run as root. Packages are downloaded the first time, about 600 MB, into the
     /// folder that the variable BAREVERBS_LINUX_CACHE names [default: ~/.cache/bareverbs/vm/packages]. Nothing is installed.
     ///
-    /// Examples: bareverbs vm --share . --run ./my-test; bareverbs vm --install ucx-utils --run 'ucx_info -d'; bareverbs vm --
-    /// --managed
+    /// Examples: bareverbs vm --share . --run ./my-test; bareverbs vm --share . --here 'cargo test'; bareverbs vm --install ucx-utils
+    /// --run 'ucx_info -d'; bareverbs vm -- --managed
     ///
-    /// Exit status with --run: that of the command (128 + N if signal N killed it), 124 after --timeout, 125 if the guest or an
+    /// Exit status with --run and --here: that of the command (128 + N if signal N killed it), 124 after --timeout, 125 if the guest or an
     /// option was wrong, 130 after Ctrl-C.
     Vm(Box<VmArgs>),
     /// Send and receive work queue elements

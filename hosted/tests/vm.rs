@@ -27,6 +27,11 @@ fn mistakes_have_the_status_of_no_command() {
         (&["--run", " "], "the command is empty"),
         (&["--guests", "2"], "no terminal for two shells"),
         (&["--guests", "3", "--run", "true"], "'--guests <N>'"),
+        (&["--name", "../x", "--run", "true"], "no name of a guest"),
+        (&["--here", "true", "--run", "true"], "cannot be used with"),
+        (&["--here", "true", "--guests", "2"], "cannot be used with"),
+        (&["shell"], "<NAME>"),
+        (&["--ethernet", "shell", "a"], "unexpected argument 'shell'"),
         (&["--module", "../x"], "no name of a kernel module"),
         (&["--", "--loss", "200"], "options behind --"),
         (&["--run", "true"], "no python3 in PATH"),
@@ -57,8 +62,12 @@ fn the_interpreter_gets_the_scripts_and_all_options() {
     assert_eq!(status, Some(42), "{error}");
     let request: serde_json::Value = serde_json::from_str(&out).unwrap();
     let cache = home.path().join(".cache/bareverbs/vm");
+    assert_eq!(request["command"], serde_json::json!(null), "{out}");
     for (key, value) in [
         ("run", serde_json::json!("a b")),
+        ("here", serde_json::json!(null)),
+        ("name", serde_json::json!(null)),
+        ("boot_timeout", serde_json::json!(300)),
         ("timeout", serde_json::json!(null)),
         ("install", serde_json::json!(["x", "y"])),
         ("module", serde_json::json!(["vfio_pci"])),
@@ -73,4 +82,25 @@ fn the_interpreter_gets_the_scripts_and_all_options() {
     ] {
         assert_eq!(request[key], value, "{key} of {out}");
     }
+}
+
+/// The words behind the name are the command's, whatever they look like.
+#[test]
+fn another_shell_is_of_a_guest_that_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let python = home.path().join("python3");
+    fs::write(&python, "#!/bin/sh\nprintf '%s\\n' \"$3\"\n").unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let (status, out, error) = vm(home.path(), home.path(), &["shell", "a", "./test", "--nocapture", "two words"]);
+    assert_eq!(status, Some(0), "{error}");
+    let request: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(request, serde_json::json!({"shell": "a", "command": ["./test", "--nocapture", "two words"]}));
+
+    fs::remove_file(&python).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
+    command.args(["vm", "shell", "nobody", "true"]).env("HOME", home.path()).env("XDG_RUNTIME_DIR", home.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("no guest 'nobody'; bareverbs vm --name NAME starts one"), "{said}");
 }

@@ -1,8 +1,12 @@
-"""Boots Debian guests with simulated ConnectX devices in their slots and gives a shell in one, or runs a command there.
+"""Boots Debian guests with simulated ConnectX devices in their slots and gives a shell in one, or runs a command there, or runs one on
+this machine while a guest is up.
 
 `bareverbs vm` starts this with one argument, a JSON object: its options (hosted/src/vm/args.rs), the path of the program, and the
-folders of packages and images. So the exit status is: with `run` that of the command (128 + N if signal N killed it), 124 after
+folders of packages and images. So the exit status is: with `run` or `here` that of the command (128 + N if signal N killed it), 124 after
 `timeout`, 125 if the guest or this program failed, 130 after Ctrl-C.
+
+`bareverbs vm shell` starts it with an object that has `shell`, the name of a guest that runs; it becomes ssh. ssh starts it with
+`--connect PATH`.
 """
 
 import sys
@@ -25,7 +29,7 @@ import types
 # These folders contain sources only.
 sys.dont_write_bytecode = True
 
-from guests import additions, command, guest, image, kvm, packages, shares
+from guests import additions, command, guest, image, kvm, packages, sessions, shares
 from guests.errors import Failed, Interrupted, SetUpError
 from guests.progress import Progress
 from guests.server import Server
@@ -67,6 +71,10 @@ def make_initrd(given, folders, trees, progress, folder):
         installed = packages.installed(given.packages, tree.home.name, given.install)
         installed.prepare(progress)
         parts.append(additions.packages(given.images, installed))
+    if given.name:
+        server = packages.installed(given.packages, tree.home.name, [sessions.PACKAGE])
+        server.prepare(progress)
+        parts.append(additions.packages(given.images, server))
     own = image.Archive()
     programs = additions.Programs(tree, installed, own)
     for path in given.program:
@@ -96,6 +104,20 @@ def network_options(given, number, folder):
 
 def boot(given, folders, trees, progress, folder):
     """Runs server and guests; returns the exit status."""
+    named = []
+    if given.name:
+        # First, since others may wait for the name.
+        names = [given.name] if given.guests == 1 else [f"{given.name}-{number}" for number in range(given.guests)]
+        named = [sessions.Sessions(name, number, folder) for number, name in enumerate(names)]
+    try:
+        return boot_named(given, folders, trees, progress, folder, named)
+    finally:
+        for each in named:
+            each.stop()
+
+
+def boot_named(given, folders, trees, progress, folder, named):
+    """Runs server and guests; `named` are the Sessions of those that have a name."""
     sockets = [folder / f"{number}.socket" for number in range(given.devices * given.guests)]
     server = Server(pathlib.Path(given.bareverbs), folder, "device", sockets, given.serve, traced=False)
     initrd = make_initrd(given, folders, trees, progress, folder)
@@ -110,8 +132,11 @@ def boot(given, folders, trees, progress, folder):
             "guests": given.guests,
             "network": int(given.network),
             "timeout": given.timeout or 0,
+            "sessions": int(bool(named)),
             "shut-down": 0,
         }
+        if named:
+            options = (*options, *named[number].options())
         return guest.Guest(
             trees,
             SUITES[given.kernel],
@@ -126,11 +151,18 @@ def boot(given, folders, trees, progress, folder):
             iommu=given.iommu,
             terminal=terminal,
             accel=given.accel,
+            # It has the machine to itself, or waits like everybody else.
+            background=False,
         )
 
+    for each in named:
+        each.start()
     if given.run is None:
         return use(server, machine(0, terminal=True))
-    jobs = [command.Job(number, given.guests, folder, lambda options, number=number: machine(number, options)) for number in range(given.guests)]
+    jobs = [
+        command.Job(number, given.guests, folder, lambda options, number=number: machine(number, options), given.boot_timeout)
+        for number in range(given.guests)
+    ]
     return run(given, server, jobs)
 
 
@@ -155,7 +187,10 @@ def run(given, server, jobs):
         signal.signal(number, lambda *_: stop.event.set())
     try:
         server.start()
-        status = command.run(jobs, given.timeout, stop)
+        if given.here:
+            status = command.run_here(jobs[0], given.here, here_environment(given), stop)
+        else:
+            status = command.run(jobs, given.timeout, stop)
     finally:
         for job in jobs:
             job.stop()
@@ -167,9 +202,35 @@ def run(given, server, jobs):
     return status
 
 
+def here_environment(given):
+    """Returns the environment of a command on this machine: cargo starts what it has built in the guest."""
+    runner = f"{given.bareverbs} vm shell {given.name}"
+    targets = ("GNU", "MUSL")
+    runners = {f"CARGO_TARGET_X86_64_UNKNOWN_LINUX_{target}_RUNNER": runner for target in targets}
+    return {**os.environ, **runners, "BAREVERBS_VM": given.name}
+
+
+def shell(given):
+    """Becomes ssh to a guest; returns only if it cannot."""
+    try:
+        line = sessions.shell_command(given.shell, given.command, os.path.abspath(__file__), os.environ, os.getcwd())
+        os.execvp(line[0], line)
+    except FileNotFoundError:
+        print(f"{NAME}: no ssh in PATH: apt-get install openssh-client (Fedora: dnf install openssh-clients)", file=sys.stderr)
+    except (SetUpError, OSError) as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+    return command.ERROR
+
+
 def main(text):
     """Runs a guest as a JSON object describes; returns the exit status."""
     given = types.SimpleNamespace(**json.loads(text))
+    if hasattr(given, "shell"):
+        return shell(given)
+    if given.here:
+        # The guest waits until it is turned off.
+        given.run = "while :; do sleep 3600; done"
+        given.name = given.name or f"here-{os.getpid()}"
     given.packages, given.images = pathlib.Path(given.packages), pathlib.Path(given.images)
     progress = Progress(NAME, sys.stderr)
     try:
@@ -193,6 +254,8 @@ def main(text):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--connect":
+        sys.exit(sessions.connect(sys.argv[2]))
     # A plain termination cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1]))

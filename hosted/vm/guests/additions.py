@@ -199,9 +199,12 @@ def _add_packages(archive, tree):
             place = path.relative_to(tree.root).as_posix()
             if place.startswith((*WITHOUT, "boot/")) or (here == tree.root and path.is_symlink()):
                 continue
+            target = os.path.normpath(os.path.join("/", os.path.dirname(place), os.readlink(path))).lstrip("/") if path.is_symlink() else ""
             place = in_guest(place)
             if path.is_symlink():
-                archive.link(place, os.readlink(path))
+                # Not a link to itself, as that of iproute2 from /usr/sbin/ip to /usr/bin/ip would be.
+                if in_guest(target) != place:
+                    archive.link(place, os.readlink(path))
             elif path.is_file():
                 archive.file(place, path.read_bytes(), 0o755 if path.stat().st_mode & 0o111 else 0o644)
 

@@ -1,8 +1,10 @@
-"""A user's command in guests: its output as it comes, and its exit status."""
+"""A user's command in guests, or beside one: its output as it comes, and its exit status."""
 
+import contextlib
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,9 +16,6 @@ from .kernel_log import OF_PROGRAMS, SUSPECT
 
 #: Exit statuses that no command gave: its own errors, the end of --timeout, Ctrl-C.
 ERROR, TIMED_OUT, INTERRUPTED = 125, 124, 130
-
-# Seconds until a guest is ready for the command: many times what it takes, for a machine with other work.
-BOOT_TIMEOUT = 300
 
 # Seconds that a guest has to end a command of which the time is up. It ends it itself; if it cannot, it is turned off.
 GRACE = 30
@@ -72,6 +71,10 @@ class Output:
 
     def finish(self):
         """Waits until all is written; QEMU has ended."""
+        if not self._thread.ident:
+            # Nobody was waited for.
+            self._listener.close()
+            return
         # It may never have come.
         unused = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with unused:
@@ -84,8 +87,8 @@ class Output:
 class Job:
     """The command in one guest."""
 
-    def __init__(self, number, guests, folder, make_guest):
-        """`make_guest` makes the Guest from options of QEMU."""
+    def __init__(self, number, guests, folder, make_guest, boot_timeout):
+        """`make_guest` makes the Guest from options of QEMU; `boot_timeout` are the seconds until it must be ready for the command."""
         prefix = f"[{number}] ".encode() if guests > 1 else b""
         self.name = f"guest {number}" if guests > 1 else "the guest"
         self.outputs = []
@@ -98,9 +101,10 @@ class Job:
         self.ready = False
         self.ended = False
         #: When it is turned off, and why.
-        self.deadline = time.monotonic() + BOOT_TIMEOUT
+        self.deadline = time.monotonic() + boot_timeout
         self.overdue = False
-        self.reason = f"was not ready for the command within {BOOT_TIMEOUT} s"
+        self.boot_timeout = boot_timeout
+        self.reason = ""
         #: Exit status of the command; None while there is none.
         self.status = None
 
@@ -123,8 +127,15 @@ class Job:
             self.deadline = 0
         if not self.ended and time.monotonic() > self.deadline:
             self.overdue = True
+            self.reason = self.reason or self._late()
             self.guest.stop()
             self.ended = True
+
+    def _late(self):
+        return (
+            f"was not ready for the command within {self.boot_timeout} s, in which it had {self.guest.processor_seconds():.0f} s of a "
+            "processor (10 to 20 are enough): if the machine is busy, give it more time with --boot-timeout"
+        )
 
     def failed(self):
         """Returns whether the command has failed, or will never end."""
@@ -207,6 +218,34 @@ def run(jobs, timeout, stop):
     if failed is None:
         return 0
     return ERROR if failed.status is None else failed.status
+
+
+def run_here(job, line, environment, stop):
+    """Runs a line of the shell on this machine while a guest is up; returns its exit status, or ERROR if the guest ends first. Raises
+    Interrupted if the user interrupts it."""
+    job.start()
+    while not job.ready and not job.ended:
+        stop.check()
+        job.poll()
+    if job.ended:
+        return ERROR
+    job.begin(None)
+    process = subprocess.Popen(["sh", "-c", line], env=environment)
+    try:
+        while process.poll() is None:
+            stop.check()
+            job.poll()
+            if job.ended:
+                return ERROR
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            processes.kill(process)
+    # What the guest's own command did is of no interest.
+    job.status = 0
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def _signal(number):

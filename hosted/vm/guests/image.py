@@ -20,6 +20,9 @@ MODULES = [
     *("9p", "9pnet_virtio", "virtio_console"),
 ]
 
+# What a module asks for by the name of an algorithm, without saying that it needs it: the guest has no modprobe.
+ASKS_FOR = {"rdma_rxe": ["crc32_generic"], "ext4": ["crc32c_generic"]}
+
 PROGRAMS = [
     "ibv_devices",
     "ibv_devinfo",
@@ -252,6 +255,7 @@ def _modules(archive, files, wanted):
             contents[name] = lzma.decompress(data) if files[name].suffix == ".xz" else data
         depends = re.search(rb"\0depends=([^\0]*)\0", contents[name])
         needs = [part.replace("-", "_") for part in (depends.group(1).decode().split(",") if depends else []) if part]
+        needs += ASKS_FOR.get(name, [])
         return [module for need in needs for module in order(need, seen)] + [name]
 
     for name in wanted:

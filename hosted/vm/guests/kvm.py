@@ -42,5 +42,5 @@ def accelerator(wanted, found_by=obstacle):
     if found is None:
         return "kvm"
     if wanted == "kvm":
-        raise SetUpError(f"--accel kvm: {found}; or use --accel tcg")
+        raise SetUpError(f"--accel kvm: {found}; --accel tcg emulates")
     return "tcg"

@@ -48,14 +48,15 @@ def environment():
 class Machine:
     """One virtual machine. What it prints is in `lines` as it comes, and in a file with the seconds since power-on."""
 
-    def __init__(self, name, folder, command, *, decoder=None, monitor=None):
+    def __init__(self, name, folder, command, *, decoder=None, monitor=None, background=True):
         """`decoder` is a program that turns what the machine prints into lines; `monitor` a path for the socket of QEMU's
-        monitor."""
+        monitor. One in the background has a lower priority than everything else."""
         self.name = name
         self.command = command
         self.output = folder / f"{name}.output"
         self.complaints = folder / f"{name}.qemu"
         self.decoder_command = decoder
+        self.background = background
         self.monitor = None
         if monitor:
             self.monitor = Monitor(monitor)
@@ -73,7 +74,7 @@ class Machine:
         """Powers it on."""
         self._power_on = time.monotonic()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        self._spawn([*LOW_PRIORITY, *self.command], **pipes)
+        self._spawn([*(LOW_PRIORITY if self.background else ()), *self.command], **pipes)
         printed = self.process.stdout
         if self.decoder_command:
             with open(self.complaints, "ab") as complaints:
@@ -108,6 +109,10 @@ class Machine:
         with self.news:
             self.ended.set()
             self.news.notify_all()
+
+    def processor_seconds(self):
+        """Returns the processor time that it has had."""
+        return processes.processor_seconds(self.process.pid)
 
     def send(self, line):
         """Sends a line to the program in it."""

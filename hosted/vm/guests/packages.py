@@ -85,8 +85,12 @@ class Tree:
         """Downloads and unpacks the missing packages. `progress` is a progress.Progress."""
         if self.ready():
             return
-        for part in ("etc", "state/lists/partial", "archives/partial"):
-            (self.home / part).mkdir(parents=True, exist_ok=True)
+        try:
+            for part in ("etc", "state/lists/partial", "archives/partial"):
+                (self.home / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "name a folder that this user can write in BAREVERBS_LINUX_CACHE"
+            raise SetUpError(f"{self.home}, for packages that are not there yet, cannot be made: {error.strerror}; {remedy}") from error
         with open(self.home / "lock", "w", encoding="ascii") as lock:
             # Another run may be at it; then there is nothing left to do.
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -205,6 +209,8 @@ class Tree:
             "APT::Sandbox::User": "root",
             "Acquire::Languages": "none",
             "Acquire::Retries": "3",
+            # A list that could not be fetched is an error.
+            "APT::Update::Error-Mode": "any",
         }
         lines = [f'{key} "{value}";' for key, value in settings.items()] + ['APT::Architectures {"amd64";};']
         (etc / "apt.conf").write_text("\n".join(lines) + "\n")

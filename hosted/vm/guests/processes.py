@@ -1,5 +1,6 @@
 """Start and end of processes."""
 
+import os
 import signal
 import subprocess
 
@@ -9,6 +10,16 @@ TIMEOUT = 60
 # A virtual machine computes all the time (its processors are emulated) and must not keep its devices waiting for a processor: Linux
 # would take them for dead. Where every session has a share of its own, what counts is the priority of the session.
 LOW_PRIORITY = ("sh", "-c", 'echo 10 2>/dev/null >/proc/self/autogroup; exec nice -n 10 "$@"', "sh")
+
+
+def processor_seconds(pid):
+    """Returns the processor time of a process; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def interrupt(process):

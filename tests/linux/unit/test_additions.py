@@ -56,6 +56,21 @@ class Additions(unittest.TestCase):
         shutil.copy(old, self.libraries / "libc.so.6")
         self.refused(compiled(self.folder, "program"), "of libc.so.6, and the guest (Debian guest) has GLIBC_2.1 at most")
 
+    def test_a_link_between_folders_that_are_one_in_the_guest_hides_no_program(self):
+        # As iproute2 has it.
+        root = self.folder / "added"
+        for folder in ("bin", "sbin"):
+            (root / "usr" / folder).mkdir(parents=True)
+        (root / "usr/bin/ip").write_text("#!/bin/sh\necho the package\n")
+        (root / "usr/bin/ip").chmod(0o755)
+        (root / "usr/sbin/ip").symlink_to("/bin/ip")
+        (root / "usr/sbin/relative").symlink_to("../bin/ip")
+        (root / "usr/sbin/same").symlink_to("../bin/same")
+        archive = mock.Mock()
+        additions._add_packages(archive, types.SimpleNamespace(root=root))
+        self.assertEqual([call.args[0] for call in archive.file.mock_calls], ["bin/ip"])
+        self.assertEqual([call.args for call in archive.link.mock_calls], [("bin/relative", "../bin/ip")])
+
     def test_what_cannot_start_in_the_guest_is_refused(self):
         path = self.folder / "arm"
         data = bytearray(compiled(self.folder, "program").read_bytes())

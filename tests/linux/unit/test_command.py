@@ -44,7 +44,7 @@ class Command(unittest.TestCase):
     def jobs(self, *guests):
         held = tempfile.TemporaryDirectory()
         self.addCleanup(held.cleanup)
-        jobs = [command.Job(number, len(guests), pathlib.Path(held.name), lambda _, guest=guest: guest) for number, guest in enumerate(guests)]
+        jobs = [command.Job(number, len(guests), pathlib.Path(held.name), lambda _, guest=guest: guest, 300) for number, guest in enumerate(guests)]
         for job in jobs:
             self.addCleanup(job.stop)
         return jobs
@@ -67,6 +67,22 @@ class Command(unittest.TestCase):
         status, said = self.run_jobs(Guest(["#> fail insmod mlx5_core"]))
         self.assertEqual((status, said), (125, ["the guest ended before the command did; insmod mlx5_core"]))
 
+    def test_a_guest_that_is_not_ready_in_time_is_named_with_its_processor_time(self):
+        guest = Guest([])
+        guest.poll = lambda _: False
+        guest.processor_seconds = lambda: 13.2
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        job = command.Job(0, 1, pathlib.Path(held.name), lambda _: guest, 0)
+        self.addCleanup(job.stop)
+        self.assertEqual(command.run([job], 3, Stop()), 125)
+        self.assertIn("within 0 s, in which it had 13 s of a processor", job.outcome(3)[0])
+        self.assertIn("--boot-timeout", job.outcome(3)[0])
+
+    def test_a_job_that_never_began_ends_in_silence(self):
+        # As when the server refuses an option.
+        self.jobs(Guest([]))[0].stop()
+
     def test_of_two_guests_the_first_failure_counts(self):
         status, said = self.run_jobs(Guest(["#> host start", "#> status 0"]), Guest(["#> host start", "#> status 5"]))
         self.assertEqual((status, said), (5, ["guest 1: exit status 5"]))
@@ -87,7 +103,7 @@ class Accelerator(unittest.TestCase):
         self.assertEqual(kvm.accelerator(None, lambda: None), "kvm")
         self.assertEqual(kvm.accelerator(None, lambda: "nothing there"), "tcg")
         self.assertEqual(kvm.accelerator("tcg", lambda: None), "tcg")
-        with self.assertRaisesRegex(SetUpError, "nothing there; or use --accel tcg"):
+        with self.assertRaisesRegex(SetUpError, "nothing there; --accel tcg emulates"):
             kvm.accelerator("kvm", lambda: "nothing there")
 
     def test_a_device_that_is_no_kvm_is_an_obstacle(self):

@@ -44,6 +44,10 @@ if [ "$guests" = 2 ] || [ "$(parameter network 0)" = 1 ]; then
 	fi
 fi
 
+# An address of IPv6 is used at once, and with it its GID: nobody else here has it.
+echo 0 2>/dev/null >/proc/sys/net/ipv6/conf/default/accept_dad
+# Two cards of one guest reach each other.
+echo 1 >/proc/sys/net/ipv4/conf/all/accept_local
 for module in mlx5_core mlx5_ib ib_uverbs ib_umad ib_ipoib rdma_ucm $(cat /user/modules); do
 	load "$module" || return
 done
@@ -57,10 +61,17 @@ while [ $number -lt "$(parameter devices 1)" ]; do
 	interface=$(basename "$(ls -d $card/device/net/* 2>/dev/null | head -n 1)")
 	ip addr add "10.4.$((number - 1)).$((me + 1))/24" dev "$interface"
 	ip link set "$interface" up
+	export BAREVERBS_RDMA_ADDRESS="10.4.0.$((me + 1))"
+	[ "$guests" = 1 ] || export BAREVERBS_RDMA_PEER="10.4.0.$((2 - me))"
 done
 # Active, or waiting for a subnet manager.
 settled() { all_ports_active "$(parameter devices 1)" || grep -qs INIT /sys/class/infiniband/*/ports/1/state; }
 wait_for $limit settled || fail "a port is not active"
+
+if [ "$(parameter sessions 0)" = 1 ]; then
+	. /sessions.sh
+	start_sessions || return
+fi
 
 export BAREVERBS_GUEST="$me"
 [ "$guests" = 1 ] || export BAREVERBS_PEER="10.0.0.$((2 - me))"

@@ -7,7 +7,7 @@ if [ "$me" = 0 ]; then
 	load mlx5_core && load mlx5_ib || return 1
 	device=mlx5_0
 else
-	load crc32_generic && load rdma_rxe || return 1
+	load rdma_rxe || return 1
 	device=rxe0
 fi
 roce_between $device || return
