@@ -81,6 +81,8 @@ class Case(case.Case):
     #: The last guest has no device. It has a second card of virtio-net on a wire that joins the Ethernet of the devices, `stream` or
     #: `dgram`, and RoCE in software on it. The server of the devices serves Ethernet ports.
     wire: str = ""
+    #: Sideway's own tests are in the guest, and RoCE in software.
+    sideway: bool = False
     #: UCX, iSCSI's initiator, ibdiagnet and the kernel's protocols of storage are in the guest.
     applications: bool = False
     #: Tools for network interfaces, rdma_rxe and NFS are in the guest; they are in those with a wire too.
@@ -347,6 +349,18 @@ CASES = [
         suites=("trixie", "bookworm"),
         serve=("--ethernet", *BAD_WIRE["serve"]),
         parameters=(("lossy", 1),),
+    ),
+    Case(
+        "sideway",
+        "Sideway's own tests, a Rust project of others, on a device and on Linux's software (rdma_rxe) beside it",
+        serve=("--ethernet",),
+        sideway=True,
+        tools=True,
+        parameters=(("tests", 68),),
+        # What its tests must have made on the device.
+        trace=(r" CREATE_QP OK ",),
+        typical_seconds=60,
+        timeout=600,
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     between(

@@ -7,7 +7,7 @@ from guests.errors import SetUpError
 from guests.image import Part
 from harness.build import PROJECT
 
-from . import applications, python, tools
+from . import applications, python, sideway, tools
 
 # Not among the packages: other working copies use those too, and have scripts and programs of their own.
 IMAGES = PROJECT / "target/linux/images"
@@ -56,9 +56,10 @@ def program_part(tree, programs):
     return Part("program", [], [*programs, additions.__file__, elf.__file__], add)
 
 
-def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tree=None):
+def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tree=None, sideway_programs=()):
     """Returns the path of the image for a tree and the scripts of the cases; made once. `python_tree` has rdma-core's Python tests,
-    `applications_tree` those of applications.py, `tools_tree` those of tools.py; `programs` were built on this machine."""
+    `applications_tree` those of applications.py, `tools_tree` those of tools.py; `programs` and `sideway_programs`, Sideway's tests, were
+    built on this machine."""
     parts = [cases_part()]
     if python_tree:
         parts.append(Part("python", [python_tree.fingerprint()], [python.__file__], lambda archive: python.add(archive, python_tree)))
@@ -70,6 +71,8 @@ def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tre
     if tools_tree:
         add_tools = lambda archive: tools.add(archive, tools_tree)
         parts.append(Part("tools", [tools_tree.fingerprint()], [tools.__file__], add_tools, tools.MODULES))
+    if sideway_programs:
+        parts.append(sideway.part(tree, sideway_programs))
     return image.build(IMAGES, tree, parts)
 
 
