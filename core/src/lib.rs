@@ -62,6 +62,7 @@ mod drain;
 mod errno;
 mod error;
 mod event;
+mod fast_mr;
 mod flags;
 mod gid;
 mod handle;
@@ -117,13 +118,15 @@ pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
-    AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr, BindRefused, BindType1Error,
-    CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError, DeallocXrcdError,
-    DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError, ModifyQpError, NotifyCqError,
-    PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, QuerySrqError, RegMrError,
-    ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle, TakeError, WaitActiveError,
+    AllocFastMrError, AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr,
+    BindRefused, BindType1Error, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError,
+    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError,
+    FastRegError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError,
+    QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle, TakeError,
+    WaitActiveError,
 };
 pub use event::Event;
+pub use fast_mr::{FastMr, FastMrInfo, FastReg, FastRegion};
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use gid::{GidEntry, Mac};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, kind};
@@ -138,7 +141,8 @@ pub use platform::{
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
     CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError,
-    MrRequest, MwType, Peek, Provider, RawCompletion, RawKind, RecvRing, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+    MrRequest, MwType, Peek, Provider, RawCompletion, RawKind, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing,
+    SrqSizes,
 };
 pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
 pub use recv_queue::{NoReceives, ReceiveSide, RecvQueue, SharedReceives};

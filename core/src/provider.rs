@@ -301,6 +301,12 @@ pub unsafe trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn destroy_mw(&mut self, _: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error>;
 
+    /// Makes a free key that requests open over up to `max_sges` pieces of regions. The other calls for windows take it too.
+    ///
+    /// # Errors
+    /// Same as [`Self::alloc_pd`].
+    fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
+
     /// Makes a completion queue of at least `entries`.
     ///
     /// # Errors
@@ -373,7 +379,8 @@ pub unsafe trait Provider {
     /// Same as [`Self::alloc_pd`].
     fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
 
-    /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
+    /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit, and
+    /// registrations of up to four pieces.
     ///
     /// # Errors
     /// The device has no such rings.
@@ -527,6 +534,10 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn destroy_mw(&mut self, call: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error> {
         (**self).destroy_mw(call, mw)
+    }
+
+    fn create_fast_mr(&mut self, call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error> {
+        (**self).create_fast_mr(call, pd, max_sges)
     }
 
     fn create_cq(&mut self, call: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
@@ -743,6 +754,24 @@ pub struct BindOp {
     pub access: Access,
 }
 
+/// A registration for the device: a free key is opened over pieces of a region.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RegOp<'a> {
+    /// Key that it has.
+    pub old: Rkey,
+    /// Key that it gets.
+    pub new: Rkey,
+    /// Address of the first byte, by this key.
+    pub base: u64,
+    /// Bytes of all pieces.
+    pub length: u64,
+    /// LOCAL_WRITE and remote rights.
+    pub access: Access,
+    /// The pieces, none of which is empty.
+    pub sges: &'a [Sge],
+}
+
 /// Which operation of those that move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -862,6 +891,10 @@ pub trait SendWriter {
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.
     fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags);
+    /// Returns the blocks of a registration of `count` pieces.
+    fn reg_blocks(count: usize) -> u32;
+    /// Writes a registration.
+    fn put_reg(&mut self, at: u32, reg: &RegOp<'_>, flags: SendFlags);
     /// Writes a LOCAL_INV.
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
     /// Notifies the device of every request before block `end`.

@@ -78,7 +78,7 @@ pub(crate) const fn can_send(state: QpState) -> bool {
 const MAX_SGES: usize = 64;
 
 /// Flags of requests that the peer does not take notice of and that carry no bytes of their own.
-const BASIC: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
+pub(crate) const BASIC: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
 /// Flags of those whose completion at the peer may be a solicited one.
 const SOLICITABLE: SendFlags = BASIC.union(SendFlags::SOLICITED);
 
@@ -95,10 +95,10 @@ pub(crate) struct SendLimits {
     pub(crate) disallowed_mask: u32,
     /// SIGNALED, if every request gives a completion.
     always: SendFlags,
-    max_message: u32,
+    pub(crate) max_message: u32,
     max_inline: u32,
     max_sge: u32,
-    max_window: u64,
+    pub(crate) max_window: u64,
     /// Blocks of the ring.
     pub(crate) blocks: u32,
 }
@@ -135,11 +135,11 @@ impl SendLimits {
         flags.union(self.always.intersection(SendFlags::SIGNALED))
     }
 
-    const fn ops(&self) -> OpSet {
+    pub(crate) const fn ops(&self) -> OpSet {
         OpSet::from_bits_retain(!self.disallowed_mask as u8)
     }
 
-    const fn flags(&self) -> SendFlags {
+    pub(crate) const fn flags(&self) -> SendFlags {
         SendFlags::from_bits_retain(!self.disallowed_mask >> 8 & 0xff)
     }
 }
@@ -315,7 +315,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     }
 
     /// Keeps the next request from being posted without a fence, if the one before was a bind.
-    fn keep_bind(&self, bind: bool) {
+    pub(crate) fn keep_bind(&self, bind: bool) {
         self.uncommon.set(if bind { u32::MAX } else { self.limits.disallowed_mask });
     }
 
@@ -415,7 +415,7 @@ fn append_bind_type1<P: Provider>(queue: &SendQueue<'_, P>, mw: MwHandle, bind: 
 /// ([`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr)), and no byte is moved.
 #[must_use = "the doorbell rings when the batch ends"]
 pub struct SendBatch<'a, P: Provider> {
-    open: PostCursor<'a, P>,
+    pub(crate) open: PostCursor<'a, P>,
 }
 
 format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.queue.limits.handle);
@@ -423,14 +423,14 @@ format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.q
 /// The working state of a batch. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
 /// work on what is kept in `queue` ([`Self::save`], [`Self::reload`]). Only what changes from request to request is here: the
 /// rest costs no more where it lies.
-struct PostCursor<'a, P: Provider> {
-    writer: <P::SendRing as SendRing>::Writer<'a>,
-    queue: &'a SendQueue<'a, P>,
-    slot: &'a QpSlot<'a>,
+pub(crate) struct PostCursor<'a, P: Provider> {
+    pub(crate) writer: <P::SendRing as SendRing>::Writer<'a>,
+    pub(crate) queue: &'a SendQueue<'a, P>,
+    pub(crate) slot: &'a QpSlot<'a>,
     /// Where the next request goes.
-    head: u32,
+    pub(crate) head: u32,
     /// The block that `head` may not go past.
-    end: u32,
+    pub(crate) end: u32,
     /// The region that the last SGE named, with its domain found good.
     cached_region: CachedRegion,
 }
@@ -501,7 +501,7 @@ fn ring_new<'a, P: Provider>(
 
 /// Returns the block that the head may not go past now, in a ring of `blocks`.
 #[inline(always)]
-fn free_end(slot: &QpSlot<'_>, blocks: u32) -> u32 {
+pub(crate) fn free_end(slot: &QpSlot<'_>, blocks: u32) -> u32 {
     slot.send.tail.load(Ordering::Acquire).wrapping_add(blocks)
 }
 
@@ -522,7 +522,7 @@ fn common_end<P: Provider>(queue: &SendQueue<'_, P>, slot: &QpSlot<'_>, head: u3
 impl<'a, P: Provider> PostCursor<'a, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
-    fn new(queue: &'a SendQueue<'a, P>) -> Self {
+    pub(crate) fn new(queue: &'a SendQueue<'a, P>) -> Self {
         let (slot, head) = (queue.slot, queue.head.get());
         let end = common_end(queue, slot, head);
         Self { writer: queue.ring.writer(), queue, slot, head, end, cached_region: CachedRegion::NONE }
@@ -592,7 +592,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
     /// Keeps what was posted, also without a doorbell.
     #[inline(always)]
-    fn save(&mut self) {
+    pub(crate) fn save(&mut self) {
         if self.head != self.queue.head.get() {
             self.queue.head.set(self.head);
             self.queue.left.set(true);
@@ -612,7 +612,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
     /// Calls something that works on what is kept.
     #[inline(always)]
-    fn call<R>(&mut self, call: impl FnOnce(&'a SendQueue<'a, P>) -> R) -> R {
+    pub(crate) fn call<R>(&mut self, call: impl FnOnce(&'a SendQueue<'a, P>) -> R) -> R {
         self.save();
         let result = call(self.queue);
         self.reload();
@@ -631,7 +631,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
     /// Notifies the device of what it does not know yet.
     #[inline(always)]
-    fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) {
         ring_from(&mut self.writer, self.queue, self.head);
     }
 
@@ -725,7 +725,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     }
 
     /// Returns the flags of a request that [`append`] posts.
-    fn flags_after(&self, flags: SendFlags) -> SendFlags {
+    pub(crate) fn flags_after(&self, flags: SendFlags) -> SendFlags {
         let flags = self.queue.limits.effective(flags);
         if self.queue.is_after_bind() { flags | SendFlags::AFTER_BIND } else { flags }
     }
@@ -919,7 +919,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         Ok(new)
     }
 
-    fn remember_bind(
+    pub(crate) fn remember_bind(
         &mut self,
         windows: &mut crate::window::Windows,
         wr_id: u64,

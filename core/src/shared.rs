@@ -193,7 +193,8 @@ impl CachedRegion {
     }
 }
 
-/// A slot of the table of regions. Written by the control path; read by the poster, at any time. The sequence number is odd
+/// A slot of the table of regions. Written by the control path, that of a region which requests register by its poster, under the lock of the
+/// windows; read by the poster, at any time. The sequence number is odd
 /// while the slot is written, and differs afterwards (a seqlock): it shows a reader that the words it has read do not belong
 /// together.
 #[derive(Debug)]
@@ -353,6 +354,12 @@ impl<'s> Regions<'s> {
             return Some(facts);
         }
         find_beyond(self.slots, self.mask, lkey)
+    }
+
+    /// Returns the region with this key, and the index of its slot.
+    pub(crate) fn locate(&self, lkey: Lkey) -> Option<(u16, RegionFacts)> {
+        let found = self.in_order(lkey).find_map(|(index, slot)| Some((index, slot.find(lkey)?)))?;
+        if lkey.get() == 0 { None } else { Some((found.0 as u16, found.1)) }
     }
 
     /// Returns every slot with its index, in the order of the search for a key.

@@ -63,7 +63,7 @@ impl SendEntry {
 }
 
 /// Returns the operation with this code, [`WcOpcode`] as a number. Eight codes of eight operations, so that it is no more than
-/// a mask; a send is none of the last.
+/// a mask.
 #[inline(always)]
 const fn opcode(code: u8) -> WcOpcode {
     match code & 7 {
@@ -74,7 +74,7 @@ const fn opcode(code: u8) -> WcOpcode {
         4 => WcOpcode::FetchAdd,
         5 => WcOpcode::BindMw,
         6 => WcOpcode::LocalInv,
-        _ => WcOpcode::Recv,
+        _ => WcOpcode::RegMr,
     }
 }
 
@@ -337,10 +337,10 @@ mod tests {
 
     #[test]
     fn an_entry_remembers_every_fact() {
-        use WcOpcode::{BindMw, CompSwap, FetchAdd, LocalInv, RdmaRead, RdmaWrite, Send};
+        use WcOpcode::{BindMw, CompSwap, FetchAdd, LocalInv, RdmaRead, RdmaWrite, RegMr, Send};
         let entry = SendEntry::new();
         assert_eq!(entry.get().blocks, 0);
-        for opcode in [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, BindMw, LocalInv] {
+        for opcode in [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, BindMw, LocalInv, RegMr] {
             let facts = SendFacts { wr_id: u64::MAX, bytes: u32::MAX, blocks: u16::MAX, opcode };
             entry.set(facts);
             assert_eq!(entry.get(), facts);

@@ -151,7 +151,7 @@ impl Windows<[WindowCell; 0]> {
 }
 
 /// Access that a window can have.
-const WINDOW_ACCESS: Access =
+pub(crate) const WINDOW_ACCESS: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC).union(Access::ZERO_BASED);
 
 /// What is asked of a bind, whichever way it is posted.
@@ -176,7 +176,14 @@ pub(crate) struct CheckedBind<'a> {
     pub(crate) new: Rkey,
     pub(crate) lkey: Lkey,
     /// What the window will be bound to.
-    binding: Option<&'a Binding>,
+    pub(crate) binding: Option<&'a Binding>,
+}
+
+impl Window {
+    /// Returns the queue pair on which requests about it are in flight, if that is another than this.
+    pub(crate) fn elsewhere(&self, qp: QpHandle) -> Option<QpHandle> {
+        if self.binder == qp || self.in_flight == 0 { None } else { Some(self.binder) }
+    }
 }
 
 /// Returns the bit of a key in [`Window::held_tags`] and [`Window::unpolled_tags`].
@@ -374,18 +381,22 @@ impl Windows {
             return Err(BindRefused::TooLong { max: request.max_length });
         }
         Self::check_order(window, request.qp)?;
-        let held = |state: &WindowState| state.rkey == new && state.binding.is_some();
-        let before = |bind: &PendingBind| bind.mw == request.mw && held(&bind.previous);
-        if held(&window.state) || window.held_tags & tag_bit(new) != 0 && self.binds().any(before) {
+        if window.state.rkey == new && window.state.binding.is_some() || self.is_held(request.mw, new) {
             return Err(BindRefused::KeyInUse { rkey: new });
         }
         Ok(CheckedBind { mw: request.mw, old, new, lkey: region.lkey, binding: Some(binding) })
     }
 
+    /// Returns whether a window was bound with this key before a bind or invalidation in flight.
+    pub(crate) fn is_held(&self, mw: MwHandle, rkey: Rkey) -> bool {
+        let may_be = self.get(mw).is_some_and(|window| window.held_tags & tag_bit(rkey) != 0);
+        let held = |bind: &PendingBind| bind.mw == mw && bind.previous.rkey == rkey && bind.previous.binding.is_some();
+        may_be && self.binds().any(held)
+    }
+
     /// Checks that no binds of a window are in flight on another queue pair than this.
     fn check_order(window: &Window, qp: QpHandle) -> Result<(), BindRefused> {
-        let ordered = window.binder == qp || window.in_flight == 0;
-        if ordered { Ok(()) } else { Err(BindRefused::OtherQueuePair { qp: window.binder }) }
+        window.elsewhere(qp).map_or(Ok(()), |qp| Err(BindRefused::OtherQueuePair { qp }))
     }
 
     /// Returns the window that a LOCAL_INV names, and its next state.
@@ -552,12 +563,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get(pd).ok_or(AllocMwError::StalePd)?;
-        let (mws, first) = (&self.mws, self.first_generation);
-        let vacancy = |windows: &Windows, places: &mut dyn Iterator<Item = usize>| {
-            places.filter(|index| windows.is_vacant(*index)).find_map(|index| mws.vacancy_at(index, first))
-        };
-        let any = self.shared.windows.with(|windows| vacancy(windows, &mut (0..windows.cells().len())));
-        let any = any.ok_or(AllocMwError::Full)?;
+        let any = self.mw_vacancy().ok_or(AllocMwError::Full)?;
         let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
             Ok(created) => created,
             Err(error) => return Err(AllocMwError::Device(self.failed(error))),
@@ -566,13 +572,29 @@ impl<P: Provider> Verbs<'_, P> {
             // Not destroyed: by its index that would be the other.
             return Err(AllocMwError::Answer { fault: AnswerFault::KeyInUse { key: rkey.get() } });
         }
-        let near = self.shared.windows.with(|windows| vacancy(windows, &mut windows.places_of(rkey)));
+        let handle = self.adopt_mw(any, pd, inner, kind, rkey);
+        log_event!(debug, "window {:?}: key {:?}", handle, rkey);
+        Ok(handle)
+    }
+
+    /// Returns a vacant place of the table of windows.
+    pub(crate) fn mw_vacancy(&self) -> Option<MwHandle> {
+        self.shared.windows.with(|windows| self.first_vacancy(windows, &mut (0..windows.cells().len())))
+    }
+
+    fn first_vacancy(&self, windows: &Windows, places: &mut dyn Iterator<Item = usize>) -> Option<MwHandle> {
+        let (mws, first) = (&self.mws, self.first_generation);
+        places.filter(|index| windows.is_vacant(*index)).find_map(|index| mws.vacancy_at(index, first))
+    }
+
+    /// Puts a window that was made into the table, near to where the search for its key begins.
+    pub(crate) fn adopt_mw(&mut self, any: MwHandle, pd: PdHandle, inner: P::Mw, kind: MwType, rkey: Rkey) -> MwHandle {
+        let near = self.shared.windows.with(|windows| self.first_vacancy(windows, &mut windows.places_of(rkey)));
         let handle = near.unwrap_or(any);
         self.join_pd(pd);
         self.mws.occupy(handle, Mw { pd, inner });
         self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
-        log_event!(debug, "window {:?}: key {:?}", handle, rkey);
-        Ok(handle)
+        handle
     }
 
     /// Returns the attributes of a window, with its key and binding.

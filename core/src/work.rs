@@ -374,6 +374,8 @@ pub enum WcOpcode {
     BindMw,
     /// Local invalidate.
     LocalInv,
+    /// Registration.
+    RegMr,
     /// Receive of a SEND.
     Recv,
     /// Receive taken by an RDMA_WRITE_WITH_IMM.

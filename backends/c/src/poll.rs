@@ -68,7 +68,8 @@ const fn opcode_code(opcode: WcOpcode) -> u32 {
         WcOpcode::RdmaRead => BV_WC_RDMA_READ,
         WcOpcode::CompSwap => BV_WC_COMP_SWAP,
         WcOpcode::FetchAdd => BV_WC_FETCH_ADD,
-        WcOpcode::BindMw => BV_WC_BIND_MW,
+        // This interface registers nothing by requests.
+        WcOpcode::BindMw | WcOpcode::RegMr => BV_WC_BIND_MW,
         WcOpcode::LocalInv => BV_WC_LOCAL_INV,
         WcOpcode::Recv => BV_WC_RECV,
         WcOpcode::RecvRdmaWithImm => BV_WC_RECV_RDMA_WITH_IMM,

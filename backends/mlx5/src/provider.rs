@@ -78,6 +78,7 @@ where
         fn destroy_mr[CoreToken](mr: &mut Mr) -> ();
         fn create_mw[CoreToken](pd: &Pd, kind: MwType) -> (Mw, Rkey);
         fn query_mw[CoreToken](mw: &Mw) -> (Rkey, bool);
+        fn create_fast_mr[CoreToken](pd: &Pd, max_sges: u32) -> (Mw, Rkey);
         fn destroy_mw[CoreToken](mw: &mut Mw) -> ();
         fn create_cq[CoreToken](entries: u32) -> CreatedCq<Self>;
         fn query_cq(cq: &Cq) -> bool;

@@ -1,7 +1,7 @@
 //! Errors of protection domains, memory regions and memory windows.
 
 use super::{AnswerFault, operation_error};
-use crate::{Access, DeviceLoss, Errno, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
+use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -262,5 +262,123 @@ operation_error! {
     inner {
         /// Window, region, rights or range do not fit.
         Refused(BindRefused);
+    }
+}
+
+operation_error! {
+    /// Why a region for registration by requests was not made.
+    pub enum AllocFastMrError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// No piece, or more than 65,535.
+        SgeCount {
+            /// Pieces asked for.
+            count: u32
+        } => Einval, "a registration has 1 to 65,535 pieces, not {count}";
+        /// The table of regions or that of windows is full: it takes a place in each.
+        Full => Enomem, "the table of regions or of windows is full";
+        /// What the device answered cannot be. Nothing that was there is touched.
+        Answer {
+            /// What of it.
+            fault: AnswerFault
+        } => Ebadmsg, "{fault}";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no region for registration by requests";
+    }
+}
+
+operation_error! {
+    /// Why pieces of a region were not registered by a request; everything is as before.
+    pub enum FastRegError {
+        /// The region that requests register is gone, or of other verbs.
+        Stale => Einval, "the region for registration by requests is gone";
+        /// The transport registers nothing.
+        Transport {
+            /// Transport of the queue pair.
+            qp_type: QpType
+        } => Einval, "a queue pair of type {qp_type:?} registers nothing";
+        /// Send flags other than FENCE (where the transport has it) and SIGNALED.
+        Flags {
+            /// The flags that do not fit.
+            flags: SendFlags
+        } => Einval, "a registration cannot have {flags:?}";
+        /// Access flags that a registration cannot have.
+        AccessFlags {
+            /// The flags.
+            access: Access
+        } => Einval, "a registration by request cannot have {access:?}";
+        /// The queue pair cannot send in its state.
+        NotReady {
+            /// The state.
+            state: QpState
+        } => Enotconn, "a queue pair in {state:?} does not send";
+        /// The device is lost.
+        DeviceLost {
+            /// Why.
+            loss: DeviceLoss
+        } => Eio, "the device is lost: {loss}";
+        /// Queue pair, registration and the region of the pieces are not in one protection domain.
+        Domain => Eperm, "queue pair, registration and region are not in one protection domain";
+        /// No piece, or more than it was made for.
+        SgeCount {
+            /// Pieces given.
+            count: usize,
+            /// Most that it takes.
+            max: u32
+        } => Einval, "{count} pieces, it takes 1 to {max}";
+        /// The region was registered without MW_BIND, or is one that requests register.
+        NoBindRight => Eacces, "the region of the pieces lacks MW_BIND";
+        /// Rights to write asked of a region without LOCAL_WRITE.
+        NoLocalWrite => Eacces, "rights to write need LOCAL_WRITE of the region";
+        /// A piece of another region than the first.
+        OtherRegion {
+            /// Which one, from 0.
+            index: usize
+        } => Einval, "piece {index} is of another region than the first";
+        /// A piece without a byte, or with too many.
+        Length {
+            /// Which one, from 0.
+            index: usize,
+            /// Maximum length of a piece in bytes.
+            max: u64
+        } => Einval, "piece {index} has no byte or more than {max}";
+        /// The pieces one after another overflow the address space.
+        Overflow => Efault, "the pieces overflow the address space";
+        /// It is registered. Invalidate it first, or poll the completion that says that the peer has.
+        Registered {
+            /// Its key.
+            rkey: Rkey
+        } => Ebusy, "it is registered with key {rkey}: invalidate it, or poll first";
+        /// The key that it would get is that of a registration that may not have ended.
+        KeyInUse {
+            /// The key.
+            rkey: Rkey
+        } => Ebusy, "a registration with key {rkey} may not have ended: use another tag, or poll first";
+        /// Registrations or invalidations of it are in flight on another queue pair: nobody would know which is the last.
+        OtherQueuePair {
+            /// The other queue pair.
+            qp: QpHandle
+        } => Ebusy, "requests about it are in flight on queue pair {qp:?}: poll their completions first";
+        /// The send queue is full.
+        QueueFull {
+            /// Blocks that the request needs.
+            needed: u32,
+            /// Blocks that are free.
+            free: u32
+        } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
+        /// No room to remember it: as many binds and registrations are unfinished as there may be windows.
+        TooManyPending => Enomem, "no room to remember the registration";
+        /// No region has the key of the pieces.
+        UnknownKey {
+            /// The key.
+            lkey: Lkey
+        } => Einval, "no region has key {lkey}";
+        /// A piece is not inside its region.
+        Range {
+            /// Which one, from 0.
+            index: usize
+        } => Erange, "piece {index} is not inside its region";
     }
 }

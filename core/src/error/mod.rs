@@ -5,8 +5,8 @@ mod queue;
 mod request;
 
 pub use memory::{
-    AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
-    ReregMrError,
+    AllocFastMrError, AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError,
+    FastRegError, RegMrError, ReregMrError,
 };
 pub use queue::{
     AllocXrcdError, ArmSrqError, AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError,

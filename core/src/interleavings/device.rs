@@ -14,7 +14,8 @@ use crate::{
     CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
     DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest,
     MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing,
-    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
+    RegOp, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
+    Xrcdn,
 };
 
 const QPN: u32 = 0x100;
@@ -219,6 +220,11 @@ unsafe impl Provider for Device {
 
     fn destroy_mr(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
+    }
+
+    fn create_fast_mr(&mut self, _: CoreToken, (): &(), _max_sges: u32) -> Result<(u32, Rkey), Broken> {
+        let key = self.key();
+        Ok((key, Rkey::new(key)))
     }
 
     fn create_mw(&mut self, _: CoreToken, (): &(), _kind: MwType) -> Result<(u32, Rkey), Broken> {
@@ -444,6 +450,12 @@ impl SendWriter for Writer<'_> {
     fn put_atomic(&mut self, _at: u32, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
 
     fn put_bind(&mut self, _at: u32, _bind: &BindOp, _flags: SendFlags) {}
+
+    fn reg_blocks(_count: usize) -> u32 {
+        1
+    }
+
+    fn put_reg(&mut self, _at: u32, _reg: &RegOp<'_>, _flags: SendFlags) {}
 
     fn put_local_inv(&mut self, _at: u32, _rkey: Rkey, _flags: SendFlags) {}
 

@@ -10,8 +10,8 @@ use crate::{
     CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
     DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey,
     MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion,
-    RawKind, RecvRing, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData,
-    WcStatus, Xrcdn,
+    RawKind, RecvRing, RegOp, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn,
+    WcData, WcStatus, Xrcdn,
 };
 
 /// How long a pause takes.
@@ -670,6 +670,10 @@ unsafe impl Provider for Mock {
         Ok(())
     }
 
+    fn create_fast_mr(&mut self, token: CoreToken, pd: &(), _max_sges: u32) -> Result<(u32, Rkey), MockError> {
+        self.create_mw(token, pd, MwType::Type2)
+    }
+
     fn create_mw(&mut self, _: CoreToken, (): &(), kind: MwType) -> Result<(u32, Rkey), MockError> {
         let mut device = self.step()?;
         device.alive[2] += 1;
@@ -1027,6 +1031,17 @@ impl SendWriter for MockWriter<'_> {
 
     fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags) {
         self.put(at, Kind::Bind(*bind), flags);
+    }
+
+    fn reg_blocks(count: usize) -> u32 {
+        2 + (count as u32).div_ceil(4)
+    }
+
+    /// As a bind of a type 2 window to the first piece.
+    fn put_reg(&mut self, at: u32, reg: &RegOp<'_>, flags: SendFlags) {
+        let RegOp { old, new, base: addr, length, access, sges } = *reg;
+        let bind = BindOp { kind: MwType::Type2, old, new, lkey: sges[0].lkey, addr, length, access };
+        self.put(at, Kind::Bind(bind), flags);
     }
 
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags) {

@@ -3,7 +3,7 @@
 use bareverbs::{Access, AddressMap, Extent, KeyTag, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
     AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTOWORD, QueryMkeyIn, QueryMkeyOut, ViewMut,
-    WqeKlm, cmd,
+    WQEBB, WqeKlm, cmd,
 };
 
 use crate::dma::object_memory::ObjectMemory;
@@ -276,6 +276,23 @@ impl<P: Platform> Driver<P> {
         if !self.caps.windows {
             return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
         }
+        self.create_free_key(pd, kind == MwType::Type2, WINDOW_OCTOWORDS)
+    }
+
+    /// Creates a free key with room for so many pieces, as a request carries them (rdma-core `mlx5dv_create_mkey`).
+    pub(crate) fn create_fast_mr(&mut self, pd: &Pd, max_sges: u32) -> Result<(Mw, Rkey), PackedError> {
+        if !self.caps.windows {
+            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
+        }
+        let limit = max_pieces(self.caps.max_send_wqe);
+        if max_sges > limit {
+            return Err(Error::LimitExceeded { limit }.pack());
+        }
+        self.create_free_key(pd, true, max_sges.next_multiple_of(OCTOWORD_BLOCK))
+    }
+
+    /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
+    fn create_free_key(&mut self, pd: &Pd, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), PackedError> {
         let tag = self.next_tag();
         let mut input = Buffer::zeroed();
         input
@@ -287,12 +304,12 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, u32::from(tag.0))
-            .set(Mkc::EN_RINVAL, u32::from(kind == MwType::Type2))
+            .set(Mkc::EN_RINVAL, u32::from(en_rinval))
             .set(Mkc::PD, pd.number)
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTOWORDS);
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords);
         let index = self.create_mkey(&input, &mut |_| 0, 0)?;
         let key = tag.key(index);
-        log_event!(debug, "window {:x}", key);
+        log_event!(debug, "free key {:x} of {} octowords", key, octowords);
         Ok((Mw { index }, Rkey::new(key)))
     }
 
@@ -349,6 +366,11 @@ impl<P: Platform> Driver<P> {
         let state = self.query_mkey(mw.index)?;
         Ok((Rkey::new(state.tag.key(mw.index)), !state.free))
     }
+}
+
+/// Returns the pieces that a registration may carry in a request of so many bytes, in whole blocks.
+const fn max_pieces(max_send_wqe: u32) -> u32 {
+    max_send_wqe.saturating_sub(2 * WQEBB as u32) / WQEBB as u32 * OCTOWORD_BLOCK
 }
 
 /// Contents of the context of a region's key.
@@ -445,6 +467,12 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(driver.undo_mkey(7), Err(Error::CommandTimeout { opcode }.pack()));
         }
+    }
+
+    #[test]
+    fn as_many_pieces_as_a_request_carries() {
+        // 1008 bytes: 63 units of 16, of which control, UMR control and context take 8, and the pieces whole blocks of 4.
+        assert_eq!([0, 128, 192, 191, 1008].map(max_pieces), [0, 0, 4, 0, 52]);
     }
 
     #[test]

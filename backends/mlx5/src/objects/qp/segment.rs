@@ -1,6 +1,6 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, Remote, RingView, Rkey, SendFlags, Sge};
+use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, RegOp, Remote, RingView, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
     DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode,
     WqeRaddrSeg, WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
@@ -98,11 +98,45 @@ pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32,
     WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
 }
 
+/// Returns the rights in a key's context.
+#[inline(always)]
+fn rights(access: Access) -> u32 {
+    let flag = |flag, bits| if access.contains(flag) { bits } else { 0 };
+    flag(Access::LOCAL_WRITE, Mkc::LW.place(1))
+        | flag(Access::REMOTE_READ, Mkc::RR.place(1))
+        | flag(Access::REMOTE_WRITE, Mkc::RW.place(1))
+        | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1))
+}
+
+/// Returns the blocks of a UMR that opens a key over a list: control and UMR control; key context. The list follows, filled up to whole
+/// blocks, and replaces that of the key (rdma-core `mlx5_send_wr_mr_list`; Linux demands a free key too).
+pub(super) fn registration_head(reg: &RegOp<'_>, control: [u64; 2]) -> [[u64; WQEBB / 8]; 2] {
+    let umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::CHECK_FREE.place(1);
+    let mask = mkey_mask::FREE | mkey_mask::KEY | mkey_mask::LEN | mkey_mask::START_ADDR;
+    let mask = mask | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
+    let mut words = [[0; WQEBB / 8]; 2];
+    [words[0][0], words[0][1]] = control;
+    [words[0][2], words[0][3]] = WqeUmrCtrlSeg::be_words(umr, list_octowords(reg.sges.len()), mask);
+    let tag = u32::from(reg.new.tag().0);
+    words[1][0] = be_word(rights(reg.access), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
+    [words[1][2], words[1][3]] = [reg.base.to_be(), reg.length.to_be()];
+    words
+}
+
+/// Returns the octowords of a list of pieces, filled up to whole blocks.
+pub(super) const fn list_octowords(count: usize) -> u32 {
+    (count as u32).next_multiple_of(KLM_OCTOWORDS)
+}
+
+/// Returns an entry of such a list.
+pub(super) const fn piece(sge: &Sge) -> [u64; 2] {
+    WqeKlm::be_words(sge.length, sge.lkey.get(), sge.addr)
+}
+
 /// Returns the blocks of a UMR that binds a window: control and UMR control; key context; translation.
 #[cfg_attr(not(feature = "small"), inline(always))]
 pub(super) fn bind_blocks(bind: &BindOp, qpn: u32, control: [u64; 2]) -> [[u64; WQEBB / 8]; BIND_BLOCKS as usize] {
     let type2 = bind.kind == MwType::Type2;
-    let flag = |flag, bits| if bind.access.contains(flag) { bits } else { 0 };
     let mut umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1);
     let mut mask = mkey_mask::FREE | mkey_mask::KEY;
     if type2 {
@@ -118,10 +152,7 @@ pub(super) fn bind_blocks(bind: &BindOp, qpn: u32, control: [u64; 2]) -> [[u64; 
         umr |= WqeUmrCtrlSeg::CHECK_FREE.place(u32::from(type2));
         octowords = KLM_OCTOWORDS;
         mask |= mkey_mask::LEN | mkey_mask::START_ADDR | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
-        let rights = flag(Access::LOCAL_WRITE, Mkc::LW.place(1))
-            | flag(Access::REMOTE_READ, Mkc::RR.place(1))
-            | flag(Access::REMOTE_WRITE, Mkc::RW.place(1))
-            | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1));
+        let rights = rights(bind.access);
         let owner = if type2 { qpn } else { MKEY_ANY_QPN };
         let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
         words[1][0] = be_word(rights, Mkc::QPN.place(owner) | tag);

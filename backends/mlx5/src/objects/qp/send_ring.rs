@@ -6,14 +6,14 @@
 use core::cell::Cell;
 
 use bareverbs::{
-    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, Registers,
-    RingView, Rkey, SendFlags, Sge, Srqn,
+    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, RegOp,
+    Registers, RingView, Rkey, SendFlags, Sge, Srqn,
 };
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, WqeXrcSeg};
 
 use super::segment::{
     BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, datagram, inline_head, inline_units, invalidation,
-    last_word, remote_address, word_of,
+    last_word, list_octowords, piece, registration_head, remote_address, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 use crate::log::format_as;
@@ -22,6 +22,8 @@ use crate::log::format_as;
 const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
 /// Units before the payload of a datagram: control segment and datagram segment, a block.
 const DATAGRAM_HEAD: u32 = 4;
+/// Blocks of a registration before its list: control and UMR control; key context.
+const REG_HEAD_BLOCKS: u32 = 2;
 /// Words of a block.
 const WORDS: u32 = (WQEBB / 8) as u32;
 /// Whether the first block of a request with SGEs is written at once, by code for each number of them.
@@ -395,6 +397,25 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
             for block in words.iter().take(blocks as usize) {
                 self.put_words(&mut word, block);
             }
+        }
+    }
+
+    fn reg_blocks(count: usize) -> u32 {
+        REG_HEAD_BLOCKS.wrapping_add(list_octowords(count) / UNITS)
+    }
+
+    fn put_reg(&mut self, at: u32, reg: &RegOp<'_>, flags: SendFlags) {
+        let units = Self::reg_blocks(reg.sges.len()).wrapping_mul(UNITS);
+        let control = self.control(WqeOpcode::Umr, at, units, flags, reg.old.get());
+        let mut word = at.wrapping_mul(WORDS);
+        for block in registration_head(reg, control) {
+            self.put_words(&mut word, &block);
+        }
+        for sge in reg.sges {
+            self.put_words(&mut word, &piece(sge));
+        }
+        for _ in reg.sges.len()..list_octowords(reg.sges.len()) as usize {
+            self.put_words(&mut word, &[0; 2]);
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::vec::Vec;
 
-use bareverbs::{Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, Remote, SendRing as _, SendWriter as _};
+use bareverbs::{
+    Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _, SendWriter as _,
+};
 
 use super::*;
 use crate::dma::uar::Uar;
@@ -215,6 +217,45 @@ fn unbinds_type_2_and_invalidations() {
     sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::AFTER_BIND);
     assert_eq!(ring(&shared, 3, 32), hex("00 0003 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
     assert_eq!(ring(&shared, 0, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
+}
+
+/// By rdma-core's `mlx5_send_wr_mkey_configure`, `_set_mkey_access_flags` and `_set_mkey_layout` (`umr_sg_list_create`): the control
+/// segment names the key that there is; INLINE; octowords of the list in whole blocks; FREE, MKEY, LEN and the four rights in the mask;
+/// queue pair 0xffffff and the tag. Beyond it the key must be free and the start address is set, as in Linux's `set_reg_wr`.
+#[test]
+fn a_registration_is_a_umr_with_a_list() {
+    let list: Vec<Sge> = (0..5).map(|n| sge(0x1000 * n + 1, 0x10 + n as u32)).collect();
+    assert_eq!([1, 4, 5, 8, 9, 52].map(Writer::reg_blocks), [3, 3, 4, 4, 5, 15]);
+    let op = |count: usize, access| RegOp {
+        old: Rkey::new(0x0000_4201),
+        new: Rkey::new(0x0000_4207),
+        base: 0x7000_0000_2000,
+        length: 0x1_2345,
+        access,
+        sges: &list[..count],
+    };
+    let (sq, shared) = made(4);
+    sq.writer().put_reg(2, &op(1, Access::REMOTE_READ), SIGNALED | SendFlags::AFTER_BIND);
+    let head = hex("00 0002 25  123456 0c  00 0000 28  00004201
+         a0000000 0004 0000 00000000203c2041
+         00000000000000000000000000000000 00000000000000000000000000000000");
+    assert_eq!(ring(&shared, 2, 64), head);
+    let context = hex("00001000 ffffff07 00000000 00000000 0000700000002000 0000000000012345
+         0000000000000000 0000000000000000 0000000000000000 0000000000000000");
+    assert_eq!(ring(&shared, 3, 64), context);
+    let mut entries = hex("00000010 a1b2c3d4 0000000000000001");
+    entries.resize(64, 0);
+    assert_eq!(ring(&shared, 0, 64), entries, "at the start of the ring, filled up");
+
+    let (sq, shared) = made(4);
+    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    sq.writer().put_reg(0, &op(5, all), SendFlags::empty());
+    assert_eq!(ring(&shared, 0, 24)[6..], hex("56 10 00 0000 00 00004201 a0000000 0008 0000"), "16 units, 8 octowords");
+    assert_eq!(ring(&shared, 1, 8), hex("00007800 ffffff07"));
+    assert_eq!(ring(&shared, 2, 64)[48..], hex("00000013 a1b2c3d4 0000000000003001"));
+    let mut last = hex("00000014 a1b2c3d4 0000000000004001");
+    last.resize(64, 0);
+    assert_eq!(ring(&shared, 3, 64), last);
 }
 
 #[test]
