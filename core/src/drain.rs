@@ -11,8 +11,8 @@ use crate::shared::{QpSlot, RingCounters};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Completion, DrainError, Instant, ModifyQpError, PollCqError, Provider, QpAttr, QpAttrMask, QpHandle, QpState, WcOpcode,
-    WcStatus,
+    Completion, DrainError, Event, Instant, ModifyQpError, PollCqError, PollEventError, Provider, QpAttr, QpAttrMask, QpHandle,
+    QpState, QueuePair, SharedReceives, WcOpcode, WcStatus,
 };
 
 /// Between two looks at the health of the device.
@@ -146,8 +146,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// `cq` is the completion queue of the receives; `give` and `deadline` are as of [`Self::drain_sq`]. Each receive has a completion
     /// of its own, so that no marker is needed, and a full queue is drained too.
     ///
-    /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) has no receives of its own: after the move to ERR,
-    /// [`Event::LastWqeReached`](crate::Event) says that those that it took are in the completion queue.
+    /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is drained by [`Self::drain_shared_rq`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -177,6 +176,111 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let (qp, slot) = (recv.qp(), recv.slot);
         self.begin_drain(qp, slot, (Side::Recv, cq))?;
         self.drain((qp, slot, Side::Recv), cq, deadline, &mut || (), &mut give)
+    }
+
+    /// Moves a queue pair that takes its receives from a shared receive queue to ERR and waits until each that it took is done or flushed, as
+    /// Linux's `ib_drain_qp` does (IBTA 10.3.1: the event Last WQE Reached, then the completion queue until it is empty). Then the device
+    /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their places. What it did not
+    /// take stays in the shared receive queue.
+    ///
+    /// `cq` is the completion queue of its receives; `give` and `deadline` are as of [`Self::drain_sq`]. The call takes asynchronous events
+    /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has
+    /// returned before counts.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use bareverbs::{Access, Clock, Event, RecvWr, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// let mut srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 7, max_sge: 1 } })?;
+    /// let (_from, mut into) = connect_with_srq(&mut a, &mut b, srq.handle())?;
+    /// let inbox = b.register(64, Access::LOCAL_WRITE)?;
+    /// srq.post(&RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] })?;
+    /// let deadline = b.host.clock().now().after(Duration::from_secs(1));
+    /// let mut events = Vec::new();
+    /// let drained = b.verbs.drain_shared_rq(&into.qp, &mut into.cq, deadline, |_| (), |event| events.push(event))?;
+    /// assert_eq!((drained.total(), events.last()), (0, Some(&Event::LastWqeReached(into.qp.handle()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Self::drain_sq`]. Nobody knows how many receives of a shared queue are left at the deadline, so the error says 0.
+    #[doc(alias = "ib_drain_rq")]
+    pub fn drain_shared_rq(
+        &mut self,
+        qp: &QueuePair<'s, P, SharedReceives>,
+        cq: &mut CompletionQueue<'s, P>,
+        deadline: Instant,
+        mut give: impl FnMut(Completion),
+        mut event: impl FnMut(Event),
+    ) -> Result<Drained, DrainError<P::Error>> {
+        self.begin_drain(qp.handle(), qp.send.slot, (Side::Recv, cq))?;
+        self.drain_shared((qp.handle(), qp.send.slot), cq, deadline, &mut give, &mut event)
+    }
+
+    /// Takes completions until the device has taken the last shared receive of a queue pair, and then those that wait.
+    fn drain_shared(
+        &mut self,
+        (qp, slot): (QpHandle, &QpSlot<'_>),
+        cq: &mut CompletionQueue<'_, P>,
+        deadline: Instant,
+        give: &mut dyn FnMut(Completion),
+        event: &mut dyn FnMut(Event),
+    ) -> Result<Drained, DrainError<P::Error>> {
+        let mut drained = Drained::default();
+        let mut health_due = self.provider.now();
+        // As many completions may have waited when the event came. Others may come for ever, of other queue pairs.
+        let mut waiting = cq.entries;
+        while !slot.is_draining() && slot.state() != QpState::Reset {
+            let is_last = slot.has_last_wqe() && slot.loss().is_none();
+            let mut taken = 0_u32;
+            for completion in cq.completions().take(waiting as usize) {
+                let completion = match completion {
+                    Ok(completion) => completion,
+                    Err(PollCqError::DeviceLost { loss }) => return Err(DrainError::DeviceLost { loss }),
+                    Err(error) => return Err(DrainError::Poll { error }),
+                };
+                taken = taken.saturating_add(1);
+                if completion.qp == qp && Side::Recv.has(&completion) {
+                    let counter = match completion.status {
+                        WcStatus::WrFlushErr => &mut drained.flushed,
+                        _ => &mut drained.completed,
+                    };
+                    *counter = counter.saturating_add(1);
+                }
+                give(completion);
+            }
+            if is_last {
+                waiting = waiting.saturating_sub(taken);
+                if taken == 0 || waiting == 0 {
+                    break;
+                }
+                continue;
+            }
+            let now = self.provider.now();
+            if now >= deadline {
+                return Err(DrainError::Overdue { left: 0 });
+            }
+            let found = match self.poll_event() {
+                Ok(found) => found,
+                // If it is lost, the next poll finds everything flushed.
+                Err(_) if slot.loss().is_some() => continue,
+                Err(PollEventError::Device(error)) => return Err(DrainError::Device(error)),
+            };
+            if let Some(found) = found {
+                event(found);
+            } else if taken == 0 && now >= health_due {
+                health_due = now.after(HEALTH_INTERVAL);
+                if let Err(error) = self.maintain()
+                    && slot.loss().is_none()
+                {
+                    return Err(DrainError::Device(error));
+                }
+            } else if taken == 0 {
+                self.provider.relax(health_due.min(deadline));
+            }
+        }
+        Ok(drained)
     }
 
     /// Checks that the queues belong together, and moves the queue pair to ERR.

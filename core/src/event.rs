@@ -107,7 +107,7 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::CqError(cqn, syndrome) => self.broken_cq(cqn, syndrome).map(|cq| Event::CqError(cq, syndrome)),
             AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
             AsyncEvent::SqDrained(qpn) => self.qp_named(qpn).map(Event::SqDrained),
-            AsyncEvent::LastWqeReached(qpn) => self.qp_named(qpn).map(Event::LastWqeReached),
+            AsyncEvent::LastWqeReached(qpn) => self.last_wqe_of(qpn).map(Event::LastWqeReached),
             AsyncEvent::SrqLimitReached(srqn) => self.limit_reached(srqn).map(Event::SrqLimitReached),
             AsyncEvent::SrqError(srqn) => self.srq_named(srqn).map(Event::SrqError),
             AsyncEvent::QpFatal(qpn) => self.broken_qp(qpn).map(Event::QpFatal),
@@ -205,6 +205,13 @@ impl<P: Provider> Verbs<'_, P> {
 
     fn qp_named(&self, qpn: Qpn) -> Option<QpHandle> {
         self.qps.iter().find(|(_, qp)| qp.qpn() == qpn).map(|(handle, _)| handle)
+    }
+
+    /// Returns the queue pair of this number, of which it is noted that it takes no more shared receives.
+    fn last_wqe_of(&self, qpn: Qpn) -> Option<QpHandle> {
+        let handle = self.qp_named(qpn)?;
+        self.shared.qps.get(usize::from(handle.index()))?.note_last_wqe();
+        Some(handle)
     }
 
     /// Returns the queue pair of this number, if the device says that it is broken now. The event may be older than its last

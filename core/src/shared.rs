@@ -547,8 +547,10 @@ const CONNECTED: u32 = 1;
 
 /// [`QpSlot::service`]: whether [`QpSlot::recovered`] says something.
 const RECOVERED: u32 = 1 << 15;
+/// [`QpSlot::service`]: the device has said that it takes no more from its shared receive queue.
+const LAST_WQE: u32 = 1 << 14;
 /// [`QpSlot::service`]: the transport.
-const SERVICE: u32 = RECOVERED - 1;
+const SERVICE: u32 = LAST_WQE - 1;
 
 /// A slot of the table of queue pairs.
 #[derive(Debug)]
@@ -570,7 +572,7 @@ pub(crate) struct QpSlot<'r> {
     /// pollers of its completions ([`Shared::fail`]).
     state: AtomicU32,
     /// Slot of its domain in the upper half. In [`SERVICE`], 0 if the transport is reliable, [`CONNECTED`] if it is not, and for
-    /// datagrams how many bytes one has at most. [`RECOVERED`]. Written by the control path.
+    /// datagrams how many bytes one has at most. [`RECOVERED`], [`LAST_WQE`]. Written by the control path.
     service: AtomicU32,
     /// Sends before this block were posted before the control path has ended SQE. Written by the control path, with the state.
     recovered: AtomicU32,
@@ -718,9 +720,19 @@ impl<'r> QpSlot<'r> {
         self.service.store(self.service.load(Ordering::Relaxed) | RECOVERED, Ordering::Relaxed);
     }
 
-    /// Forgets that, after a RESET.
+    /// Forgets that, and the last receive of a shared queue, after a RESET.
     pub(crate) fn forget_recovery(&self) {
-        self.service.store(self.service.load(Ordering::Relaxed) & !RECOVERED, Ordering::Relaxed);
+        self.service.store(self.service.load(Ordering::Relaxed) & !(RECOVERED | LAST_WQE), Ordering::Relaxed);
+    }
+
+    /// Notes that the device takes no more from the shared receive queue for it.
+    pub(crate) fn note_last_wqe(&self) {
+        self.service.store(self.service.load(Ordering::Relaxed) | LAST_WQE, Ordering::Relaxed);
+    }
+
+    /// Returns whether that was noted since the last RESET.
+    pub(crate) fn has_last_wqe(&self) -> bool {
+        self.service.load(Ordering::Relaxed) & LAST_WQE != 0
     }
 
     /// Returns whether the send at block `at` was posted before its queue was recovered from SQE.

@@ -3,10 +3,13 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Instant, Psn, Qkey, QpAttr, QpAttrMask,
-    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
+    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Event, Instant, Psn, Qkey, QpAttr,
+    QpAttrMask, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, SharedReceiveQueue, SharedReceives,
+    SrqCap, SrqInit, WcData, WcOpcode, WcStatus,
 };
-use bareverbs_testing::{Connection, Driver, End, Fault, Faults, Node, Probability, connect, connect_with, join, pair};
+use bareverbs_testing::{
+    Connection, Driver, End, Fault, Faults, Node, Probability, connect, connect_with, connect_with_srq, join, pair,
+};
 
 type Qp = QueuePair<'static, Driver>;
 type Cq = CompletionQueue<'static, Driver>;
@@ -364,4 +367,179 @@ fn a_lost_device_gives_each_request_once() {
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
     }
+}
+
+/// A host whose queue pairs take receives from one queue, and a peer that sends to them.
+struct SharedHost {
+    a: Node,
+    b: Node,
+    srq: SharedReceiveQueue<'static, Driver>,
+    inbox: bareverbs::Region<'static, bareverbs_sim::in_process::SimBuffer>,
+}
+
+/// Bytes of a receive: as many packets that a message can be cut in the middle.
+const ROOM: usize = 1 << 20;
+
+impl SharedHost {
+    fn new() -> Self {
+        let [a, mut b] = pair(Faults::none()).unwrap();
+        let pd = b.pd;
+        let mut srq = b.verbs.create_srq(&SrqInit { pd, cap: SrqCap { max_wr: 7, max_sge: 1 } }).unwrap();
+        let inbox = b.register(7 * ROOM, Access::LOCAL_WRITE).unwrap();
+        for place in 0..7 {
+            srq.post(&RecvWr { wr_id: place, sges: &[inbox.sge(place * ROOM as u64, ROOM as u32)] }).unwrap();
+        }
+        Self { a, b, srq, inbox }
+    }
+
+    fn connect(&mut self) -> (End, End<SharedReceives>) {
+        let ends = connect_with_srq(&mut self.a, &mut self.b, self.srq.handle()).unwrap();
+        while self.b.verbs.poll_event().unwrap().is_some() {}
+        ends
+    }
+
+    /// Begins a message, and cuts the wire in the middle of it. So many receives are left in the device before.
+    fn break_off(&mut self, from: &mut End, left: u32) {
+        let source = self.a.register(ROOM, Access::empty()).unwrap();
+        self.b.verbs.arm_srq(self.srq.handle(), left).unwrap();
+        from.qp.send.post(&SendWr::send(&[source.sge(0, ROOM as u32)])).unwrap();
+        let world = self.a.network().world().clone();
+        let taken = (0..100_000).any(|_| {
+            world.advance(Duration::from_nanos(50));
+            self.b.verbs.poll_event().unwrap() == Some(Event::SrqLimitReached(self.srq.handle()))
+        });
+        assert!(taken, "the limit says when a receive is taken");
+        self.a.network().cut(&self.a, &self.b);
+        settle(&self.b);
+    }
+
+    fn drain(
+        &mut self,
+        end: &mut End<SharedReceives>,
+        within: Duration,
+    ) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>, Vec<Event>) {
+        let deadline = self.b.host.clock().now().after(within);
+        let (mut given, mut events) = (Vec::new(), Vec::new());
+        let (give, event) = (|done| given.push(done), |event| events.push(event));
+        let drained = self.b.verbs.drain_shared_rq(&end.qp, &mut end.cq, deadline, give, event);
+        (drained, given, events)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+// contract: drain-shared
+#[test]
+fn what_a_queue_pair_took_of_a_shared_queue_is_given_back_and_the_rest_stays() {
+    for events_taken_before in [false, true] {
+        let mut host = SharedHost::new();
+        let (mut from, mut into) = host.connect();
+        let (mut other_from, mut other_into) = host.connect();
+        // One is done and not polled, one is broken off.
+        from.qp.send.post(&SendWr::send(b"whole").id(1)).unwrap();
+        settle(&host.a);
+        host.break_off(&mut from, 6);
+        let handle = into.qp.handle();
+        if events_taken_before {
+            let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            host.b.verbs.modify_qp(handle, &err, QpAttrMask::STATE).unwrap();
+            settle(&host.b);
+            assert_eq!(host.b.verbs.poll_event(), Ok(Some(Event::LastWqeReached(handle))));
+        }
+        let (drained, given, events) = host.drain(&mut into, SECOND);
+        assert_eq!(drained, Ok(Drained { completed: 1, flushed: 1, silent: 0 }));
+        assert_eq!((ids(&given, WcStatus::Success), ids(&given, WcStatus::WrFlushErr)), (vec![0], vec![1]));
+        let expected = if events_taken_before { vec![] } else { vec![Event::LastWqeReached(handle)] };
+        assert_eq!(events, expected);
+        // Nothing is left of it: the places are free, and the queue pair may go.
+        let (qp, cq) = into.into_parts();
+        host.b.verbs.destroy_qp(qp).map_err(|refused| refused.error).unwrap();
+        host.b.verbs.destroy_cq(cq).map_err(|refused| refused.error).unwrap();
+        for place in 0..2 {
+            let sges = [host.inbox.sge(place * ROOM as u64, 64)];
+            host.srq.post(&RecvWr { wr_id: place, sges: &sges }).unwrap();
+        }
+        let full = host.srq.post(&RecvWr { wr_id: 9, sges: &[] });
+        assert_eq!(full, Err(bareverbs::PostRecvError::QueueFull));
+        // The others go on.
+        host.a.network().heal(&host.a, &host.b);
+        other_from.qp.send.post(&SendWr::send(b"x")).unwrap();
+        let done = other_into.wait().unwrap();
+        assert_eq!((done.wr_id, done.status), (2, WcStatus::Success));
+    }
+}
+
+/// Two queue pairs complete into one queue; a queue pair that was reset is drained again; one that is reset has nothing.
+// contract: drain-shared
+#[test]
+fn completions_of_other_queue_pairs_are_given_and_a_reset_begins_anew() {
+    let mut host = SharedHost::new();
+    let (mut from, mut into) = host.connect();
+    let init = QpInit {
+        pd: host.b.pd,
+        qp_type: QpType::Rc,
+        send_cq: into.cq.handle(),
+        recv_cq: into.cq.handle(),
+        cap: QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP },
+        sq_sig_all: true,
+    };
+    let second = host.b.verbs.create_qp_with_srq(&init, host.srq.handle()).unwrap();
+    let cq = host.a.verbs.create_cq(64).unwrap();
+    let init = QpInit { pd: host.a.pd, send_cq: cq.handle(), recv_cq: cq.handle(), cap: CAP, ..init };
+    let mut to_second = host.a.verbs.create_qp(&init).unwrap();
+    let connect = |host: &mut SharedHost, qp: bareverbs::QpHandle, other: bareverbs::QpHandle| {
+        join((&mut host.a.verbs, qp), (&mut host.b.verbs, other), &Connection::default()).unwrap();
+    };
+    connect(&mut host, to_second.handle(), second.handle());
+    for round in 0..3 {
+        to_second.send.post(&SendWr::send(b"for the second")).unwrap();
+        from.qp.send.post(&SendWr::send(b"for the first")).unwrap();
+        settle(&host.a);
+        let (drained, given, events) = host.drain(&mut into, SECOND);
+        assert_eq!(drained, Ok(Drained { completed: 1, flushed: 0, silent: 0 }), "round {round}");
+        let of_second = given.iter().filter(|done| done.qp == second.handle()).count();
+        assert_eq!((given.len(), of_second), (2, 1));
+        // Not of a round before: the memory of that is forgotten by the reset.
+        assert_eq!(events.last(), Some(&Event::LastWqeReached(into.qp.handle())), "round {round}");
+        host.b.verbs.reset_qp(&mut into.qp).unwrap();
+        assert_eq!(host.drain(&mut into, SECOND), (Ok(Drained::default()), vec![], vec![]), "nothing in RESET");
+        host.a.verbs.reset_qp(&mut from.qp).unwrap();
+        // It leaves RESET when its completion queue was found empty.
+        assert_eq!(from.cq.completions().count() + into.cq.completions().count(), 0);
+        connect(&mut host, from.qp.handle(), into.qp.handle());
+    }
+}
+
+// contract: drain-shared-refused
+#[test]
+fn a_drain_of_shared_receives_ends_at_its_deadline_and_with_its_device() {
+    let mut host = SharedHost::new();
+    let (mut from, mut into) = host.connect();
+    let (_other_from, mut other) = host.connect();
+    let deadline = soon(&host.b);
+    let other_cq = host.b.verbs.drain_shared_rq(&into.qp, &mut other.cq, deadline, |_| (), |_| ());
+    assert_eq!(other_cq.map_err(|error| (error, error.errno())), Err((DrainError::OtherCq, Errno::Einval)));
+    let stale = host.a.verbs.drain_shared_rq(&into.qp, &mut into.cq, deadline, |_| (), |_| ());
+    assert_eq!(stale.map_err(|error| (error, error.errno())), Err((DrainError::Stale, Errno::Einval)));
+    assert_eq!(host.b.verbs.qp_info(into.qp.handle()).unwrap().state, QpState::Rts, "refused before anything was done");
+
+    host.break_off(&mut from, 7);
+    let (late, mut given, events) = host.drain(&mut into, Duration::ZERO);
+    assert_eq!(late.map_err(|error| (error, error.errno())), Err((DrainError::Overdue { left: 0 }, Errno::Etimedout)));
+    assert_eq!(events, []);
+    // What came until then was given, and is not given again.
+    let (again, more, _) = host.drain(&mut into, SECOND);
+    assert_eq!(again, Ok(Drained { completed: 0, flushed: more.len() as u32, silent: 0 }));
+    given.extend(more);
+    assert_eq!(ids(&given, WcStatus::WrFlushErr), [0]);
+
+    // A device that goes away: each receive that is left is given once, and the call ends.
+    let before = host.b.host.clock().now();
+    host.b.remove();
+    let (lost, given, _) = host.drain(&mut other, Duration::from_secs(3600));
+    assert!(matches!(lost, Err(DrainError::DeviceLost { .. })), "{lost:?}");
+    let mut flushed = ids(&given, WcStatus::WrFlushErr);
+    flushed.sort_unstable();
+    assert_eq!(flushed, [1, 2, 3, 4, 5, 6]);
+    assert!(host.b.host.clock().now() < before.after(Duration::from_secs(60)));
 }
