@@ -69,7 +69,7 @@ use bareverbs::{Machine, Platform};
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
 pub use command::name::CmdName;
-pub use config::Config;
+pub use config::{Config, CqeSize};
 pub use direct::Mlx5Direct;
 pub use error::{Error, Feature};
 #[cfg(feature = "ethernet")]

@@ -291,6 +291,7 @@ fn of_the_driver() {
     let listed = logged![
         bareverbs_mlx5::BringUpError,
         bareverbs_mlx5::CmdName,
+        bareverbs_mlx5::CqeSize,
         bareverbs_mlx5::Mlx5CompletionEvents<P>,
         bareverbs_mlx5::Config,
         bareverbs_mlx5::Checksums,

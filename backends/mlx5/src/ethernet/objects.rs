@@ -14,6 +14,7 @@ use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameCq, FrameInterface, HEADER, RECEIVE_WQE, ReceiveQueue, SendQueue, TAGGED_HEADER};
 use crate::command::object::Creates;
+use crate::config::CqeSize;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -188,7 +189,7 @@ impl<P: Platform> Driver<P> {
 
     /// Makes a completion queue that is polled.
     fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, FrameCq), PackedError> {
-        let (cq, _, ring) = self.make_cq(entries)?;
+        let (cq, _, ring) = self.make_cq(entries, CqeSize::Bytes64)?;
         let (log_size, consumer) = ring.position();
         let (cqn, memory) = (cq.cqn().get(), cq.memory());
         objects.add(Made::Cq { number: cqn, memory });

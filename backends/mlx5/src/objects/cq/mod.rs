@@ -6,6 +6,7 @@ pub(crate) mod ring;
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
+use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -17,6 +18,7 @@ use ring::{Mlx5CqRing, Shape};
 pub struct Cq {
     number: u32,
     memory: ObjectMemory,
+    cqe_size: CqeSize,
 }
 
 format_as!([] Cq, "Cq({:x})", |this| this.number);
@@ -36,7 +38,32 @@ impl Cq {
     /// Returns a queue without a device.
     #[cfg(test)]
     pub(crate) const fn for_tests() -> Self {
-        Self { number: 7, memory: ObjectMemory::NONE }
+        Self { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 }
+    }
+}
+
+/// Size of a ring of completions. Each is in the last of the blocks of its entry.
+#[derive(Clone, Copy)]
+struct RingSize {
+    /// log2 of the entries.
+    log_size: u32,
+    cqe_size: CqeSize,
+}
+
+impl RingSize {
+    /// Returns log2 of its blocks.
+    const fn log_blocks(self) -> u32 {
+        self.log_size + self.cqe_size.log_blocks()
+    }
+
+    const fn bytes(self) -> usize {
+        CQE << self.log_blocks()
+    }
+
+    /// Returns the byte of the ring where the entry with this counter has its completion.
+    const fn place(self, counter: u32) -> usize {
+        let blocks = self.cqe_size.log_blocks();
+        ((counter & ((1 << self.log_size) - 1)) << blocks | blocks) as usize * CQE
     }
 }
 
@@ -46,18 +73,18 @@ impl<P: Platform> Driver<P> {
     where
         B: bareverbs::Provider<Cq = Cq, CqRing = Mlx5CqRing<P>>,
     {
-        let (cq, vector, ring) = self.make_cq(entries)?;
+        let (cq, vector, ring) = self.make_cq(entries, self.config.cqe_size)?;
         let (log_size, cqn) = (ring.position().0, cq.cqn());
         Ok(CreatedCq { cq, ring, cqn, entries: 1 << log_size, vector })
     }
 
     /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
     #[inline]
-    pub(crate) fn make_cq(&mut self, entries: u32) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
-        let log_size = self.log_cq_size(entries)?;
-        let made = self.in_memory(CQE << log_size, true, |this, memory| {
-            let (number, vector, ring) = this.create_cq_in(memory, log_size)?;
-            Ok((Cq { number, memory }, vector, ring))
+    pub(crate) fn make_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
+        let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
+        let made = self.in_memory(size.bytes(), true, |this, memory| {
+            let (number, vector, ring) = this.create_cq_in(memory, size)?;
+            Ok((Cq { number, memory, cqe_size }, vector, ring))
         })?;
         self.cqs = self.cqs.wrapping_add(1);
         Ok(made)
@@ -73,17 +100,18 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Marks each entry of a ring at byte `at` as not written yet, and opens it.
-    fn empty_ring(&mut self, at: usize, log_size: u32, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, PackedError> {
+    fn empty_ring(&mut self, at: usize, size: RingSize, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, PackedError> {
         let memory = &mut self.commands.machine.memory;
-        for index in 0..1usize << log_size {
-            memory.write(at + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
+        for index in 0..1 << size.log_size {
+            memory.write(at + size.place(index) + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
-        open_ring(memory, at, CQE << log_size, record)
+        open_ring(memory, at, size.bytes(), record)
     }
 
-    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
+    fn create_cq_in(&mut self, memory: ObjectMemory, size: RingSize) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
         let record = memory.record();
-        let ring = self.empty_ring(memory.at(), log_size, record)?;
+        let RingSize { log_size, cqe_size } = size;
+        let ring = self.empty_ring(memory.at(), size, record)?;
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let doorbell = self.commands.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;
@@ -91,17 +119,22 @@ impl<P: Platform> Driver<P> {
         let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
         eqs.assigned = eqs.assigned.wrapping_add(1);
         let mut input = Buffer::zeroed();
-        input
-            .view_mut()
-            .sub(CreateCqIn::CQ_CONTEXT)
+        let mut view = input.view_mut();
+        let mut context = view.sub(CreateCqIn::CQ_CONTEXT);
+        context
             .set(Cqc::LOG_CQ_SIZE, log_size)
             .set(Cqc::UAR_PAGE, uar_page)
             .set(Cqc::C_EQN_OR_APU_ELEMENT, u32::from(eq.number))
             .set64(Cqc::DBR_ADDR, self.commands.arena.addr(record));
+        if cqe_size != CqeSize::Bytes64 {
+            context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
+        }
         let cqn = self.commands.create::<cmd::CreateCq>(input.view(), memory)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
         let (user_index, ethernet) = (self.caps.user_index, self.caps.is_ethernet());
-        let shape = Shape { cqn, log_size, user_index, combining: self.uar.combining, ethernet };
+        let log_ring = size.log_blocks();
+        let combining = self.uar.combining;
+        let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
         Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
     }
 

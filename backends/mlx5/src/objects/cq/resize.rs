@@ -6,8 +6,9 @@
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn, cmd};
 
-use super::Cq;
 use super::ring::Mlx5CqRing;
+use super::{Cq, RingSize};
+use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -27,17 +28,19 @@ impl<P: Platform> Driver<P> {
     /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
     pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, PackedError> {
         let log_size = self.log_cq_size(entries)?;
+        let size = RingSize { log_size, cqe_size: cq.cqe_size };
         let (record, number) = (cq.memory.record(), cq.number);
-        let (space, new) = self.in_memory(CQE << log_size, false, |this, space| {
-            let new = this.empty_ring(space.at(), log_size, record)?;
-            this.modify_cq(number, space, log_size)?;
+        let (space, new) = self.in_memory(size.bytes(), false, |this, space| {
+            let new = this.empty_ring(space.at(), size, record)?;
+            this.modify_cq(number, space, size)?;
             Ok((space, new))
         })?;
         // From here on the device writes into the new ring alone.
         let old = ObjectMemory::new(cq.memory.range(), None);
         cq.memory = ObjectMemory::new(space.range(), Some(record));
         let (old_log_size, consumer) = ring.position();
-        let next = match self.copy_entries((old.at(), old_log_size), (space.at(), log_size), consumer) {
+        let old_size = RingSize { log_size: old_log_size, ..size };
+        let next = match self.copy_entries((old.at(), old_size), (space.at(), size), consumer) {
             Ok(next) => next,
             // Where it goes on is not known. Nothing that it says of this queue can be believed.
             Err(error) => return Err(*self.commands.dead.get_or_insert(error)),
@@ -48,15 +51,17 @@ impl<P: Platform> Driver<P> {
         Ok(1 << log_size)
     }
 
-    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, log_size: u32) -> Result<(), PackedError> {
+    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), PackedError> {
         let mut input = Buffer::<ModifyCqIn>::zeroed();
-        input
-            .view_mut()
-            .set(ModifyCqIn::OP_MOD, RESIZE)
+        let mut view = input.view_mut();
+        view.set(ModifyCqIn::OP_MOD, RESIZE)
             .set(ModifyCqIn::CQN, cqn)
-            .set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, SELECT)
-            .sub(ModifyCqIn::CQ_CONTEXT)
-            .set(Cqc::LOG_CQ_SIZE, log_size);
+            .set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, SELECT);
+        let mut context = view.sub(ModifyCqIn::CQ_CONTEXT);
+        context.set(Cqc::LOG_CQ_SIZE, size.log_size);
+        if size.cqe_size != CqeSize::Bytes64 {
+            context.set(Cqc::CQE_SZ, size.cqe_size.log_blocks());
+        }
         self.commands.command_with_pages::<cmd::ModifyCq>(input.view(), space)
     }
 
@@ -64,18 +69,17 @@ impl<P: Platform> Driver<P> {
     /// counter of the first. The answer to the command came after the last of them; an entry that the device writes meanwhile has a later one.
     fn copy_entries(
         &mut self,
-        (old, old_log_size): (usize, u32),
-        (new, log_size): (usize, u32),
+        (old, old_size): (usize, RingSize),
+        (new, size): (usize, RingSize),
         consumer: u32,
     ) -> Result<u32, PackedError> {
-        let place = |counter: u32, log_size: u32| (counter & ((1 << log_size) - 1)) as usize * CQE;
-        for step in 0..1u32 << old_log_size {
+        for step in 0..1u32 << old_size.log_size {
             let counter = consumer.wrapping_add(step);
-            let mut words: [u64; WORDS] = self.commands.machine.memory.load(old + place(counter, old_log_size))?;
+            let mut words: [u64; WORDS] = self.commands.machine.memory.load(old + old_size.place(counter))?;
             let Some(last) = words.last_mut() else { break };
             let word = u64::from_be(*last);
             let owner = Cqe::OWNER.take(word as u32);
-            if owner != counter >> old_log_size & 1 {
+            if owner != counter >> old_size.log_size & 1 {
                 break;
             }
             let opcode = Cqe::OPCODE.take(word as u32);
@@ -87,8 +91,8 @@ impl<P: Platform> Driver<P> {
             }
             let to = counter.wrapping_add(1);
             let owner = u64::from(Cqe::OWNER.mask());
-            *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> log_size & 1)) & owner).to_be();
-            self.commands.machine.memory.store(new + place(to, log_size), &words)?;
+            *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> size.log_size & 1)) & owner).to_be();
+            self.commands.machine.memory.store(new + size.place(to), &words)?;
         }
         Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer }.pack())
     }

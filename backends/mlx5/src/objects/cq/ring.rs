@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 
+use crate::config::CqeSize;
 use crate::log::format_as;
 use bareverbs::{
     CqReader as _, CqRing as _, DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind,
@@ -29,26 +30,36 @@ pub struct Mlx5CqRing<P: Platform> {
     doorbell: <P::Registers as Registers>::Doorbell,
     fence: P::Fence,
     shape: Shape,
+    /// The block of the next completion: the last of its entry, counted without end.
     consumer: Cell<u32>,
 }
 
 format_as!(
     [P: Platform] Mlx5CqRing<P>,
     "Mlx5CqRing({:x}, consumer index {})",
-    |this| this.shape.cqn, this.consumer.get(),
+    |this| this.shape.cqn, this.position().1,
 );
 
 /// Constants of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) cqn: u32,
-    pub(crate) log_size: u32,
+    /// log2 of the blocks of the ring.
+    pub(crate) log_ring: u32,
+    pub(crate) cqe_size: CqeSize,
     /// Whether completions carry the user index of their queue pair.
     pub(crate) user_index: bool,
     /// Whether writes to the doorbell must be flushed.
     pub(crate) combining: bool,
     /// Whether datagrams come through an Ethernet port.
     pub(crate) ethernet: bool,
+}
+
+impl Shape {
+    /// Returns the block of the completion with this counter.
+    const fn block(&self, counter: u32) -> u32 {
+        counter << self.cqe_size.log_blocks() | self.cqe_size.log_blocks()
+    }
 }
 
 impl<P: Platform> Mlx5CqRing<P> {
@@ -59,25 +70,28 @@ impl<P: Platform> Mlx5CqRing<P> {
         fence: P::Fence,
         shape: Shape,
     ) -> Self {
-        Self { ring, doorbell, fence, shape, consumer: Cell::new(0) }
+        Self { ring, doorbell, fence, shape, consumer: Cell::new(shape.block(0)) }
     }
 
     /// Returns log2 of the entries, and the counter of the next one.
     pub(crate) fn position(&self) -> (u32, u32) {
-        (self.shape.log_size, self.consumer.get())
+        (
+            self.shape.log_ring.wrapping_sub(self.shape.cqe_size.log_blocks()),
+            self.consumer.get() >> self.shape.cqe_size.log_blocks(),
+        )
     }
 
     /// Goes on in another ring, from the entry with this counter.
     pub(crate) fn move_to(&mut self, ring: <P::Memory as DmaMemory>::Ring, log_size: u32, consumer: u32) {
         self.ring = ring;
-        self.shape.log_size = log_size;
-        self.consumer.set(consumer);
+        self.shape.log_ring = log_size.wrapping_add(self.shape.cqe_size.log_blocks());
+        self.consumer.set(self.shape.block(consumer));
         self.reader().publish_consumer_index();
     }
 
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, consumer: u32) {
-        self.consumer.set(consumer);
+        self.consumer.set(self.shape.block(consumer));
     }
 }
 
@@ -114,7 +128,7 @@ impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
 
     /// Writes the record first, then the register.
     fn arm(&mut self, events: u32, solicited_only: bool) {
-        let consumer = self.consumer.get();
+        let (_, consumer) = self.position();
         self.ring.view().record(true, CqDoorbellRecord::arm_dword(events, solicited_only, consumer).to_be());
         self.fence.release();
         self.doorbell.write(0, CqArm::be_word(events, solicited_only, consumer, self.shape.cqn));
@@ -160,9 +174,9 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);
-        let (index, log_size) = (self.consumer, self.source.shape.log_size);
+        let (index, log_ring) = (self.consumer, self.source.shape.log_ring);
         // One test finds a usual completion: an opcode that is 0 but for the bit of the receive, and the owner of this round.
-        let usual = last as u32 ^ Cqe::OWNER.place(index >> log_size);
+        let usual = last as u32 ^ Cqe::OWNER.place(index >> log_ring);
         if usual & (Cqe::OPCODE.place(!RECV) | Cqe::OWNER.mask()) == 0 {
             self.source.fence.acquire();
             let (qpn, counter) = (Qpn::new(Cqe::QPN.take_word(last)), Cqe::WQE_COUNTER.take_word(last));
@@ -223,7 +237,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     }
 
     fn source(&self) -> Source {
-        let taken = Self { consumer: self.consumer.wrapping_sub(1), ..*self };
+        let taken = Self { consumer: self.consumer.wrapping_sub(self.source.shape.cqe_size.blocks()), ..*self };
         let mut source = Source::default();
         source.src_qp = Qpn::new(taken.get(Cqe::RQPN));
         if self.source.shape.ethernet {
@@ -245,14 +259,17 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
 
     #[inline(always)]
     fn advance(&mut self) {
-        self.consumer = self.consumer.wrapping_add(1);
+        self.consumer = self.consumer.wrapping_add(self.source.shape.cqe_size.blocks());
         self.source.consumer.set(self.consumer);
     }
 
     #[inline(always)]
     fn publish_consumer_index(&mut self) {
         self.source.fence.read_before_write();
-        self.view.record(false, CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer).to_be());
+        self.view.record(
+            false,
+            CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer >> self.source.shape.cqe_size.log_blocks()).to_be(),
+        );
     }
 }
 

@@ -21,14 +21,19 @@ fn made(consumer: u32) -> (Mock, Shared) {
 }
 
 fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
+    made_of(consumer, user_index, CqeSize::Bytes64)
+}
+
+fn made_of(consumer: u32, user_index: bool, cqe_size: CqeSize) -> (Mock, Shared) {
     let (machine, shared) = machine();
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
     }
     let part = Part(shared.clone());
-    let ring = open_ring(&part, RING, 16 * 64, RECORD).unwrap();
+    let ring = open_ring(&part, RING, 1024 << cqe_size.log_blocks(), RECORD).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
-    let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false, ethernet: false };
+    let log_ring = 4 + cqe_size.log_blocks();
+    let shape = Shape { cqn: 0x77, log_ring, cqe_size, user_index, combining: false, ethernet: false };
     let mut cq = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);
     cq.start_at(consumer);
     (cq, shared)
@@ -117,6 +122,56 @@ fn owner_and_record_are_right_at_every_wrap() {
             let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
             assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
         }
+    }
+}
+
+/// An entry of 128 bytes is `mlx5_cqe64` in its second half (rdma-core `get_cqe`: 64 bytes further if `cqe_sz` is 128). Indices count
+/// entries; the owner bit changes with each round of them.
+#[cfg(feature = "large-completions")]
+#[test]
+fn the_completion_of_a_large_entry_is_in_its_second_half() {
+    for start in [0, 13, (1 << 24) - 3, (1 << 31) - 3, u32::MAX >> 1] {
+        let (mut cq, shared) = made_of(start, true, CqeSize::Bytes128);
+        let at = |index: u32| RING + (index & 15) as usize * 128 + 64;
+        // As the device left them a round ago; what is in the first halves looks like a new completion.
+        let write = |index: u32, half: usize, owner_of: u32, qpn: u32| {
+            let mut entry = [0u8; 64];
+            entry[32..36].copy_from_slice(&(qpn + 1).to_be_bytes());
+            entry[44..48].copy_from_slice(&1234u32.to_be_bytes());
+            entry[56..60].copy_from_slice(&qpn.to_be_bytes());
+            entry[60..62].copy_from_slice(&(index as u16).to_be_bytes());
+            entry[63] = 2 << 4 | (owner_of >> 4 & 1) as u8;
+            shared.borrow_mut().memory[at(index) - half..][..64].copy_from_slice(&entry);
+        };
+        for back in 1..=16 {
+            let index = start.wrapping_sub(back);
+            write(index, 0, index, 0xdead);
+            write(index, 64, index.wrapping_add(16), 0xbad);
+        }
+        assert_eq!(take(&mut cq), None, "{start:#x}");
+        for step in 0..40 {
+            let index = start.wrapping_add(step);
+            write(index, 0, index, 0x1234);
+            let mut reader = cq.reader();
+            assert_eq!(reader.peek(), Peek::Success { qpn: Qpn::new(0x1234), recv: true, index: index as u16 }, "{index:#x}");
+            assert_eq!((reader.cookie(), reader.byte_len()), (Some(0x1235), 1234));
+            reader.advance();
+            assert_eq!(reader.source().src_qp, Qpn::new(0));
+            reader.publish_consumer_index();
+            let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
+            assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
+            assert_eq!(take(&mut cq), None);
+            assert_eq!(cq.position().0, 4);
+        }
+        shared.borrow_mut().log.clear();
+        cq.arm(1, false);
+        let next = start.wrapping_add(40) & 0xff_ffff;
+        let dword = 1 << 28 | next;
+        assert!(
+            shared.borrow().log.contains(&Done::Store(RECORD + 4, u32::to_be_bytes(dword).to_vec())),
+            "{:?}",
+            shared.borrow().log
+        );
     }
 }
 
