@@ -5,14 +5,17 @@ use std::thread;
 
 use bareverbs::{
     Access, Completion, CompletionQueue, Destination, DmaBuffer, MrHandle, MwHandle, MwType, PdHandle, PollCqError, QpCap,
-    QpHandle, QpInit, QpRings, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap,
-    SrqEntries, SrqInit, Storage, Verbs, WcOpcode,
+    QpHandle, QpInit, QpRings, QpType, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap,
+    SrqEntries, SrqInit, Srqn, Storage, Verbs, WcOpcode,
 };
+use bareverbs_mlx5::{Config, CqeSize};
 use bareverbs_sim::in_process::{Host, SimBuffer};
 use bareverbs_testing::{Driver, bring_up, driver_config};
 
 use crate::expected::{Arrival, Bytes, Posted, Sent, take_arrival, take_sent};
+use crate::fast::Fast;
 use crate::program::{CQS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, WINDOWS};
+use crate::xrc::{QUEUES, Xrc, XrcPair, arrivals_of, queue_of};
 
 /// Receives of the shared queue at most.
 pub(crate) const PLACES: usize = 15;
@@ -29,14 +32,20 @@ pub(crate) const CAP: QpCap = QpCap {
     max_inline_data: INLINE as u32,
 };
 
-pub(crate) type Rings = [QpRings<128, 16>; PAIRS.len()];
-pub(crate) type Shared = [SrqEntries<16>; 1];
-pub(crate) type Tables<'s> = Storage<'s, Driver, 1, { REGIONS + 1 }, WINDOWS, CQS, { PAIRS.len() }, 1>;
+/// Queue pairs of a device: one for each pair, and a target for each of XRC.
+pub(crate) const QPS: usize = PAIRS.len() + 2;
+/// Shared receive queues: the one of RC, those of XRC, and that of another domain.
+pub(crate) const SRQS: usize = QUEUES + 2;
+
+pub(crate) type Rings = [QpRings<128, 16>; QPS];
+pub(crate) type Shared = [SrqEntries<16>; SRQS];
+pub(crate) type Tables<'s> = Storage<'s, Driver, 2, { REGIONS + 2 + QUEUES }, { WINDOWS + 1 }, CQS, QPS, SRQS>;
 
 /// A queue pair, with receives of its own or shared ones.
 pub(crate) enum Qp<'s> {
     Own(QueuePair<'s, Driver>),
     Shared(QueuePair<'s, Driver, SharedReceives>),
+    Xrc(Box<XrcPair<'s>>),
 }
 
 impl<'s> Qp<'s> {
@@ -44,13 +53,27 @@ impl<'s> Qp<'s> {
         match self {
             Self::Own(qp) => qp.handle(),
             Self::Shared(qp) => qp.handle(),
+            Self::Xrc(qp) => qp.initiator.handle(),
         }
+    }
+
+    /// Returns what receives: the queue pair itself, or a target.
+    pub(crate) const fn receiver(&self) -> QpHandle {
+        match self {
+            Self::Xrc(qp) => qp.target.handle(),
+            _ => self.handle(),
+        }
+    }
+
+    pub(crate) fn is(&self, qp: QpHandle) -> bool {
+        qp == self.handle() || qp == self.receiver()
     }
 
     pub(crate) const fn send(&mut self) -> &mut SendQueue<'s, Driver> {
         match self {
             Self::Own(qp) => &mut qp.send,
             Self::Shared(qp) => &mut qp.send,
+            Self::Xrc(qp) => &mut qp.initiator.send,
         }
     }
 }
@@ -96,7 +119,10 @@ pub(crate) struct Side<'s> {
     pub(crate) to_peer: Option<Destination>,
     pub(crate) sent: [VecDeque<Sent>; PAIRS.len()],
     pub(crate) posted: [VecDeque<Posted>; PAIRS.len()],
-    pub(crate) arrivals: [VecDeque<Arrival>; PAIRS.len()],
+    /// Those of XRC once for each shared receive queue ([`arrivals_of`]).
+    pub(crate) arrivals: [VecDeque<Arrival>; QUEUES * PAIRS.len()],
+    pub(crate) xrc: Xrc<'s>,
+    pub(crate) fast: Fast,
 }
 
 impl<'s> Memory<'s> {
@@ -112,14 +138,16 @@ impl<'s> Memory<'s> {
 }
 
 impl<'s> Side<'s> {
-    pub(crate) fn new(host: Host, tables: &'s mut Tables<'s>) -> Self {
-        let mut verbs = bring_up(&host, &driver_config(&host), tables).expect("a device");
+    pub(crate) fn new(host: Host, cqe_size: CqeSize, tables: &'s mut Tables<'s>) -> Self {
+        let mut verbs = bring_up(&host, &Config { cqe_size, ..driver_config(&host) }, tables).expect("a device");
         let pd = verbs.alloc_pd().expect("a domain");
-        let cqs = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();
+        let mut cqs: Vec<_> = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();
         let srq = verbs.create_srq(&SrqInit { pd, cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } }).expect("an SRQ");
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
         let memory = (0..REGIONS).map(|salt| Memory::new(&host, &mut verbs, pd, all, salt as u64)).collect();
         let places = verbs.reg_mr(pd, host.memory(PLACES * MESSAGES).whole(), Access::LOCAL_WRITE).expect("a region");
+        let xrc = Xrc::new(&host, &mut verbs, pd, &mut cqs);
+        let fast = Fast::new(&mut verbs, pd);
         let mut side = Self {
             host,
             verbs,
@@ -136,6 +164,8 @@ impl<'s> Side<'s> {
             sent: Default::default(),
             posted: Default::default(),
             arrivals: Default::default(),
+            xrc,
+            fast,
         };
         for pair in 0..PAIRS.len() {
             let qp = side.create_qp(pair);
@@ -152,6 +182,11 @@ impl<'s> Side<'s> {
         let (send, recv) = PAIRS[pair].cqs;
         let (send_cq, recv_cq) = (self.cqs[send].handle(), self.cqs[recv].handle());
         let init = QpInit { pd: self.pd, qp_type: PAIRS[pair].qp_type, send_cq, recv_cq, cap: CAP, sq_sig_all: pair == 0 };
+        if PAIRS[pair].qp_type == QpType::XrcSend {
+            let initiator = self.verbs.create_xrc_send_qp(&init, &self.xrc.domain).expect("an initiator");
+            let target = self.verbs.create_xrc_recv_qp(&self.xrc.domain).expect("a target");
+            return Qp::Xrc(Box::new(XrcPair { initiator, target }));
+        }
         if PAIRS[pair].shared {
             let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
             Qp::Shared(self.verbs.create_qp_with_srq(&QpInit { cap, ..init }, self.srq.handle()).expect("a queue pair"))
@@ -164,10 +199,24 @@ impl<'s> Side<'s> {
         match self.qps.remove(pair) {
             Qp::Own(qp) => self.verbs.destroy_qp(qp).map_err(|refused| refused.error).expect("nobody uses it"),
             Qp::Shared(qp) => self.verbs.destroy_qp(qp).map_err(|refused| refused.error).expect("nobody uses it"),
+            Qp::Xrc(qp) => {
+                for qp in [qp.initiator, qp.target] {
+                    self.verbs.destroy_qp(qp).map_err(|refused| refused.error).expect("nobody uses it");
+                }
+            }
         }
         self.sent[pair].clear();
         self.posted[pair].clear();
-        self.arrivals[pair].clear();
+        self.clear_arrivals(pair);
+    }
+
+    pub(crate) fn clear_arrivals(&mut self, pair: usize) {
+        (0..QUEUES).for_each(|queue| self.arrivals[arrivals_of(pair, queue)].clear());
+    }
+
+    /// Returns a message of a pair that has not come.
+    pub(crate) fn next_arrival(&self, pair: usize) -> Option<&Arrival> {
+        (0..QUEUES).find_map(|queue| self.arrivals[arrivals_of(pair, queue)].front())
     }
 
     fn create_window(&mut self, kind: MwType) -> Window {
@@ -197,12 +246,18 @@ impl<'s> Side<'s> {
     }
 
     pub(crate) fn is_bound(&self, region: usize) -> bool {
-        self.windows.iter().any(|window| window.bound.is_some_and(|bound| bound.region == region))
+        let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.region == region);
+        self.windows.iter().any(is_bound) || self.fast.is_over(region)
     }
 
     /// Returns whether a receive that was posted names the region.
     pub(crate) fn is_posted(&self, region: usize) -> bool {
         self.posted.iter().flatten().any(|posted| posted.region == region)
+    }
+
+    /// Returns the number of the shared receive queue that is none of XRC.
+    pub(crate) fn srqn(&self) -> Srqn {
+        self.verbs.srq_info(self.srq.handle()).expect("it exists").srqn
     }
 
     /// Posts a receive of the shared queue.
@@ -249,13 +304,19 @@ impl<'s> Side<'s> {
     }
 
     pub(crate) fn completed(&mut self, done: &Completion) -> Result<(), String> {
-        let Some(pair) = self.qps.iter().position(|qp| qp.handle() == done.qp) else {
+        let Some(pair) = self.qps.iter().position(|qp| qp.is(done.qp)) else {
             return Err(format!("{done:?} of no queue pair"));
         };
         if !matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
             return take_sent(&mut self.sent[pair], done).map_err(|why| format!("sends of {pair}: {why}"));
         }
-        let arrival = take_arrival(&mut self.arrivals[pair], done).map_err(|why| format!("receives of {pair}: {why}"))?;
+        let queue = queue_of(done);
+        let list = &mut self.arrivals[arrivals_of(pair, queue.unwrap_or(0))];
+        let arrival = take_arrival(list, done).map_err(|why| format!("receives of {pair}: {why}"))?;
+        if PAIRS[pair].qp_type == QpType::XrcSend {
+            let queue = queue.ok_or_else(|| format!("{done:?} of no shared receive queue"))?;
+            return self.xrc.received(queue, done, &arrival.message);
+        }
         if !PAIRS[pair].shared {
             return Ok(());
         }
@@ -283,6 +344,6 @@ impl<'s> Side<'s> {
                 return Err(format!("window {index} is {info:?}, and must have {:?} and {must:?}", window.rkey));
             }
         }
-        Ok(())
+        self.fast.compare(&self.verbs, &self.memory)
     }
 }

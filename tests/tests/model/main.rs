@@ -1,14 +1,16 @@
 //! Random programs on two simulated devices that the driver drives, compared with a model of what each request does. The model
-//! knows every byte, status, order of completions and key. Queue pairs of RC, UC and UD share completion queues and a shared receive
-//! queue; windows, regions, resizes, errors, resets, a wire that loses or reaches nobody, a device that is pulled out.
+//! knows every byte, status, order of completions and key. Queue pairs of RC, UC, UD and XRC share completion queues and
+//! shared receive queues; windows, regions, registrations by requests, resizes, errors, resets, a wire that loses or reaches nobody, a device that is pulled out.
 //!
 //! `BAREVERBS_MODEL_REQUESTS` is how many work requests are run at least (20,000 if it is not set), `BAREVERBS_MODEL_SEED` the first
 //! seed. A failure names its seed and the shortest program that was found to fail.
 
 mod expected;
+mod fast;
 mod hosts;
 mod program;
 mod run;
+mod xrc;
 
 use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};

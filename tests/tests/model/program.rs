@@ -5,6 +5,8 @@ use std::fmt;
 use bareverbs::{Access, QpType};
 use proptest::prelude::*;
 
+use crate::xrc::QUEUES;
+
 /// Devices.
 pub(crate) const SIDES: usize = 2;
 /// Regions of each device.
@@ -28,13 +30,15 @@ const fn pair(qp_type: QpType, shared: bool, cqs: (usize, usize)) -> Pair {
     Pair { qp_type, shared, cqs }
 }
 
-pub(crate) const PAIRS: [Pair; 6] = [
+pub(crate) const PAIRS: [Pair; 8] = [
     pair(QpType::Rc, false, (0, 0)),
     pair(QpType::Rc, false, (0, 1)),
     pair(QpType::Rc, true, (1, 1)),
     pair(QpType::Rc, true, (1, 0)),
     pair(QpType::Uc, false, (0, 1)),
     pair(QpType::Ud, false, (1, 0)),
+    pair(QpType::XrcSend, false, (0, 1)),
+    pair(QpType::XrcSend, false, (1, 0)),
 ];
 
 /// Bytes of a region that requests of one queue pair in one direction use. No other touches them, so that the order among queue pairs,
@@ -48,6 +52,10 @@ pub(crate) const READS: usize = 512;
 pub(crate) const ATOMICS: usize = 896;
 /// Bytes of a region.
 pub(crate) const REGION: usize = PAIRS.len() * SIDES * STRIPE;
+/// Bytes of a piece of a registration: half a stripe, which each request stays in.
+pub(crate) const UNIT: usize = STRIPE / 2;
+/// Pieces of a region.
+pub(crate) const UNITS: usize = REGION / UNIT;
 /// Longest message sent inline.
 pub(crate) const INLINE: usize = 64;
 
@@ -57,6 +65,8 @@ pub(crate) enum Kind {
     SendWithImm,
     /// The window of the peer that it invalidates.
     SendWithInv(usize),
+    /// The registration of the peer is invalidated.
+    SendWithInvFast,
     Write,
     WriteWithImm,
     Read,
@@ -70,6 +80,7 @@ pub(crate) enum Kind {
 pub(crate) enum Key {
     Region(usize),
     Window(usize),
+    Fast,
 }
 
 /// What is wrong with a request.
@@ -79,6 +90,8 @@ pub(crate) enum Wrong {
     LocalRange,
     RemoteKey,
     RemoteRange,
+    /// The number of no shared receive queue of the peer's domain.
+    Srq,
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +110,10 @@ pub(crate) struct Request {
     /// A read among the bytes of messages, so that what follows needs a fence.
     pub(crate) overlaps: bool,
     pub(crate) wrong: Option<Wrong>,
+    /// Which shared receive queue of the peer it names, of XRC.
+    pub(crate) queue: usize,
+    /// Its SGEs have the key of a registration, if their bytes have one.
+    pub(crate) fast: bool,
 }
 
 /// How requests are handed over.
@@ -123,9 +140,24 @@ pub(crate) enum Op {
         len: usize,
         pieces: usize,
     },
+    /// Into the shared receive queue, or one of XRC.
     SharedReceive {
         side: usize,
+        queue: Option<usize>,
         count: usize,
+    },
+    /// Registers pieces of a region by a request.
+    Register {
+        pair: usize,
+        side: usize,
+        region: usize,
+        units: Vec<usize>,
+        access: Access,
+    },
+    /// Ends that by a request.
+    Invalidate {
+        pair: usize,
+        side: usize,
     },
     Bind {
         pair: usize,
@@ -218,6 +250,8 @@ pub(crate) struct Program {
     /// Frames of a thousand that the wire loses, and that it doubles.
     pub(crate) loss: u16,
     pub(crate) ethernet: bool,
+    /// Entries of completion queues have 128 bytes, on each device.
+    pub(crate) large: [bool; SIDES],
     pub(crate) seed: u64,
     pub(crate) ops: Vec<Op>,
     pub(crate) end: End,
@@ -225,8 +259,8 @@ pub(crate) struct Program {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { loss, ethernet, seed, ops, end } = self;
-        writeln!(f, "loss {loss} of 1000, Ethernet {ethernet}, seed {seed}, end {end:?}")?;
+        let Self { loss, ethernet, large, seed, ops, end } = self;
+        writeln!(f, "loss {loss} of 1000, Ethernet {ethernet}, entries of 128 bytes {large:?}, seed {seed}, end {end:?}")?;
         ops.iter().enumerate().try_for_each(|(at, op)| writeln!(f, "{at:4} {op:?}"))
     }
 }
@@ -260,25 +294,30 @@ fn request() -> impl Strategy<Value = Request> {
         4 => Just(Kind::Send),
         2 => Just(Kind::SendWithImm),
         2 => (0..WINDOWS).prop_map(Kind::SendWithInv),
+        1 => Just(Kind::SendWithInvFast),
         4 => Just(Kind::Write),
         2 => Just(Kind::WriteWithImm),
         3 => Just(Kind::Read),
         1 => any::<bool>().prop_map(Kind::CompareSwap),
         1 => Just(Kind::FetchAdd),
     ];
-    let key = prop_oneof![6 => (0..REGIONS).prop_map(Key::Region), 2 => (0..WINDOWS).prop_map(Key::Window)];
+    let key =
+        prop_oneof![6 => (0..REGIONS).prop_map(Key::Region), 2 => (0..WINDOWS).prop_map(Key::Window), 3 => Just(Key::Fast)];
     let wrong = prop_oneof![
         60 => Just(None),
         1 => Just(Some(Wrong::LocalKey)),
         1 => Just(Some(Wrong::LocalRange)),
         1 => Just(Some(Wrong::RemoteKey)),
         1 => Just(Some(Wrong::RemoteRange)),
+        3 => Just(Some(Wrong::Srq)),
     ];
     let places = (0..REGIONS, 0..MESSAGES, key, 0..MESSAGES, 0..MESSAGES, 1_usize..=3);
     let flags = (prop::bool::weighted(0.3), any::<bool>(), prop::bool::weighted(0.3));
-    (kind, places, flags, wrong).prop_map(|(kind, places, (inline, signaled, overlaps), wrong)| {
+    let xrc = (prop::bool::weighted(0.2), prop::bool::weighted(0.2));
+    (kind, places, flags, wrong, xrc).prop_map(|(kind, places, (inline, signaled, overlaps), wrong, (second, fast))| {
+        let queue = usize::from(second);
         let (region, offset, key, peer_offset, len, pieces) = places;
-        Request { kind, region, offset, key, peer_offset, len, pieces, inline, signaled, overlaps, wrong }
+        Request { kind, region, offset, key, peer_offset, len, pieces, inline, signaled, overlaps, wrong, queue, fast }
     })
 }
 
@@ -286,6 +325,8 @@ fn op() -> impl Strategy<Value = Op> {
     let pair = || 0..PAIRS.len();
     let side = || 0..SIDES;
     let requests = || prop::collection::vec(request(), 1..6);
+    let units = (Just((0..UNITS).collect::<Vec<_>>()).prop_shuffle(), 1..=UNITS)
+        .prop_map(|(units, count)| units.into_iter().take(count).collect::<Vec<_>>());
     let how = prop_oneof![Just(How::List), Just(How::Batch)];
     prop_oneof![
         24 => (pair(), side(), request())
@@ -294,7 +335,15 @@ fn op() -> impl Strategy<Value = Op> {
         24 => (pair(), side(), 0..REGIONS, 0..MESSAGES, 0..=MESSAGES, 1_usize..=3).prop_map(
             |(pair, side, region, offset, len, pieces)| Op::Receive { pair, side, region, offset, len, pieces }
         ),
-        6 => (side(), 1_usize..6).prop_map(|(side, count)| Op::SharedReceive { side, count }),
+        10 => (side(), prop::option::of(0..QUEUES), 1_usize..6)
+            .prop_map(|(side, queue, count)| Op::SharedReceive { side, queue, count }),
+        4 => (pair(), side(), 0..REGIONS, units, window_rights(), any::<bool>()).prop_map(
+            |(pair, side, region, units, access, local)| {
+                let local = if local { Access::LOCAL_WRITE } else { Access::empty() };
+                Op::Register { pair, side, region, units, access: access | local }
+            }
+        ),
+        1 => (pair(), side()).prop_map(|(pair, side)| Op::Invalidate { pair, side }),
         6 => (pair(), side(), 0..WINDOWS, 0..REGIONS, 0..2 * REGION / STRIPE, 1..2 * REGION / STRIPE, window_rights()).prop_map(
             |(pair, side, window, region, at, len, access)| Op::Bind { pair, side, window, region, at, len, access }
         ),
@@ -320,6 +369,6 @@ fn op() -> impl Strategy<Value = Op> {
 pub(crate) fn program(ops: usize) -> impl Strategy<Value = Program> {
     let loss = prop_oneof![2 => Just(0_u16), 1 => 1_u16..60];
     let end = prop_oneof![3 => Just(End::Clean), 1 => (0..SIDES).prop_map(|side| End::Removed { side })];
-    (loss, any::<bool>(), any::<u64>(), prop::collection::vec(op(), 0..=ops), end)
-        .prop_map(|(loss, ethernet, seed, ops, end)| Program { loss, ethernet, seed, ops, end })
+    (loss, any::<bool>(), any::<[bool; SIDES]>(), any::<u64>(), prop::collection::vec(op(), 0..=ops), end)
+        .prop_map(|(loss, ethernet, large, seed, ops, end)| Program { loss, ethernet, large, seed, ops, end })
 }

@@ -3,18 +3,22 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Binding, Clock as _, Completion, Destination, MrChange, MwType, Payload, Psn, Qkey, QpAttr, QpAttrMask, QpRings,
-    QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SrqEntries, Type1Bind, WcData, WcOpcode, WcStatus,
+    Access, Binding, Clock as _, Completion, Destination, Event, MrChange, MwType, Payload, Psn, Qkey, QpAttr, QpAttrMask,
+    QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData,
+    WcOpcode, WcStatus,
 };
+use bareverbs_mlx5::CqeSize;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_testing::{Connection, Faults, Probability, join, path_to};
 
 use crate::expected::{Arrival, Posted, Sent};
-use crate::hosts::{Bound, Qp, RECEIVES, Rings, SENDS, Shared, Side, Tables};
+use crate::fast::Fast;
+use crate::hosts::{Bound, QPS, Qp, RECEIVES, Rings, SENDS, SRQS, Shared, Side, Tables};
 use crate::program::{
     ATOMICS, End, How, INLINE, Key, Kind, MESSAGES, Op, PAIRS, Program, READS, REGION, Request, SIDES, STRIPE, Wrong,
 };
+use crate::xrc::{arrivals_of, queue_of};
 
 /// Bytes that a datagram's route takes in its receive.
 const GRH_AREA: usize = 40;
@@ -68,6 +72,9 @@ struct Ready {
     invalidates: Rkey,
     compare: u64,
     to: Option<Destination>,
+    /// The shared receive queue that it names, of XRC, and which one that is; `None` if it is none of the peer's domain.
+    srqn: Option<Srqn>,
+    queue: Option<usize>,
     /// The verbs refuse it.
     refused: bool,
 }
@@ -99,7 +106,7 @@ impl Ready {
             (Kind::SendWithImm, Some(to)) => SendOp::SendToWithImm { to, payload, imm },
             (Kind::Send, None) => SendOp::Send { payload },
             (Kind::SendWithImm, None) => SendOp::SendWithImm { payload, imm },
-            (Kind::SendWithInv(_), _) => SendOp::SendWithInv { payload, rkey: self.invalidates },
+            (Kind::SendWithInv(_) | Kind::SendWithInvFast, _) => SendOp::SendWithInv { payload, rkey: self.invalidates },
             (Kind::Write, _) => SendOp::Write { payload, remote },
             (Kind::WriteWithImm, _) => SendOp::WriteWithImm { payload, remote, imm },
             (Kind::Read, _) => SendOp::Read { sges: &self.sges, remote },
@@ -113,7 +120,7 @@ impl Ready {
 
     const fn opcode(&self) -> WcOpcode {
         match self.kind {
-            Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) => WcOpcode::Send,
+            Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) | Kind::SendWithInvFast => WcOpcode::Send,
             Kind::Write | Kind::WriteWithImm => WcOpcode::RdmaWrite,
             Kind::Read => WcOpcode::RdmaRead,
             Kind::CompareSwap(_) => WcOpcode::CompSwap,
@@ -144,7 +151,8 @@ impl<'s> Run<'s> {
             lid += 1;
             let config = DeviceConfig::with_lid(lid);
             let config = if program.ethernet { config.with_ethernet() } else { config };
-            Side::new(world.add(config).expect("a device"), tables)
+            let cqe_size = if program.large[usize::from(lid) - 1] { CqeSize::Bytes128 } else { CqeSize::Bytes64 };
+            Side::new(world.add(config).expect("a device"), cqe_size, tables)
         });
         let mut run = Self { world, sides, rounds: Default::default(), lossy: program.loss != 0, next_id: 1000, requests: 0 };
         for pair in 0..PAIRS.len() {
@@ -178,8 +186,13 @@ impl<'s> Run<'s> {
             rnr_retry: 1,
             ..Connection::default()
         };
-        let (ends_a, ends_b) = (a.qps[pair].handle(), b.qps[pair].handle());
-        join((&mut a.verbs, ends_a), (&mut b.verbs, ends_b), &connection).map_err(|error| error.to_string())
+        let (ends_a, ends_b) = (&a.qps[pair], &b.qps[pair]);
+        let (of_a, of_b) = ((ends_a.handle(), ends_a.receiver()), (ends_b.handle(), ends_b.receiver()));
+        join((&mut a.verbs, of_a.0), (&mut b.verbs, of_b.1), &connection).map_err(|error| error.to_string())?;
+        if PAIRS[pair].qp_type != QpType::XrcSend {
+            return Ok(());
+        }
+        join((&mut a.verbs, of_a.1), (&mut b.verbs, of_b.0), &connection).map_err(|error| error.to_string())
     }
 
     /// Makes a request ready, and says what becomes of it. Returns nothing if it makes no sense here.
@@ -187,7 +200,8 @@ impl<'s> Run<'s> {
         let peer = 1 - side;
         let of = PAIRS[pair];
         let stripe = (pair * SIDES + side) * STRIPE;
-        let reliable = of.qp_type == QpType::Rc;
+        let xrc = of.qp_type == QpType::XrcSend;
+        let reliable = of.qp_type == QpType::Rc || xrc;
         if !reliable && self.lossy {
             return None;
         }
@@ -204,6 +218,10 @@ impl<'s> Run<'s> {
                 let ours = (0..windows.len()).map(|step| (first + step) % windows.len()).find(is_ours);
                 ours.filter(|_| reliable && fate == Fate::Executed).map_or(Kind::Send, Kind::SendWithInv)
             }
+            Kind::SendWithInvFast => {
+                let is_ours = reliable && fate == Fate::Executed && self.sides[peer].fast.registered.is_some();
+                if is_ours && !(xrc && request.queue != 0) { Kind::SendWithInvFast } else { Kind::Send }
+            }
             Kind::Read | Kind::CompareSwap(_) | Kind::FetchAdd if !reliable => Kind::Write,
             kind => kind,
         };
@@ -211,7 +229,7 @@ impl<'s> Run<'s> {
             kind = Kind::SendWithImm;
         }
         let wrong = if reliable {
-            request.wrong
+            request.wrong.filter(|wrong| xrc || *wrong != Wrong::Srq)
         } else {
             request.wrong.filter(|wrong| matches!(wrong, Wrong::LocalKey | Wrong::LocalRange))
         };
@@ -227,7 +245,7 @@ impl<'s> Run<'s> {
         }
         let is_inline = request.inline && !is_atomic && kind != Kind::Read && wrong.is_none();
         let mut len = request.len.min(area - offset.max(peer_offset));
-        if !matches!(kind, Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_)) || wrong.is_some() {
+        if !matches!(kind, Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) | Kind::SendWithInvFast) || wrong.is_some() {
             len = len.max(1);
         }
         if is_inline {
@@ -250,6 +268,10 @@ impl<'s> Run<'s> {
         let at = stripe + start + peer_offset;
         let key = if reliable { request.key } else { Key::Region(request.region) };
         let (mut remote, mut opened) = self.target(peer, pair, key, at, len, need);
+        if xrc && request.queue != 0 {
+            // Keys are looked up in the protection domain of the queue.
+            opened = Opened::Nothing;
+        }
         if !reliable && matches!(opened, Opened::Nothing) && matches!(kind, Kind::Write | Kind::WriteWithImm) {
             return None;
         }
@@ -271,6 +293,11 @@ impl<'s> Run<'s> {
         let local = &self.sides[side].memory[request.region];
         let (mut base, from) = (local.region.sge(0, 0), stripe + start + offset);
         base.addr += from as u64;
+        let fast = self.sides[side].fast.registered.as_ref().filter(|of| request.fast && of.memory == request.region);
+        let mut local_access = local.access;
+        if let Some((of, sge)) = fast.and_then(|of| Some((of, of.sge(from)?))).filter(|_| wrong.is_none()) {
+            (base, local_access) = (sge, of.access);
+        }
         match wrong {
             Some(Wrong::LocalKey) => base.lkey = bareverbs::Lkey::new(base.lkey.get() ^ 0x80),
             Some(Wrong::LocalRange) => base.addr = local.region.sge((REGION - len + 1) as u64, 0).addr,
@@ -280,17 +307,18 @@ impl<'s> Run<'s> {
         let refused = len != 0
             && !is_inline
             && (matches!(wrong, Some(Wrong::LocalKey | Wrong::LocalRange))
-                || writes_here && !local.access.contains(Access::LOCAL_WRITE));
+                || writes_here && !local_access.contains(Access::LOCAL_WRITE));
         let wr_id = self.next_wr_id();
         let inline: Option<Vec<u8>> = is_inline.then(|| (0..len).map(|at| (wr_id as usize * 31 + at) as u8).collect());
         let round = self.rounds[pair];
         let mut flags = SendFlags::empty();
         let signaled = request.signaled || pair == 0 || of.qp_type == QpType::Ud;
         flags.set(SendFlags::SIGNALED, signaled);
-        let waits = round.fences || round.reads && matches!(kind, Kind::SendWithInv(_));
+        let waits = round.fences || round.reads && matches!(kind, Kind::SendWithInv(_) | Kind::SendWithInvFast);
         flags.set(SendFlags::FENCE, waits && reliable);
         let invalidates = match kind {
             Kind::SendWithInv(window) => self.sides[peer].windows[window].rkey,
+            Kind::SendWithInvFast => self.sides[peer].fast.rkey,
             _ => Rkey::new(0),
         };
         let compare = match (kind, &opened) {
@@ -299,7 +327,13 @@ impl<'s> Run<'s> {
         };
         let to = self.sides[side].to_peer.filter(|_| of.qp_type == QpType::Ud);
         let sges = pieces(base, len, if is_atomic { 1 } else { request.pieces });
-        let ready = Ready { wr_id, kind, flags, sges, inline, remote, invalidates, compare, to, refused };
+        let to_peer = &self.sides[peer];
+        let (srqn, queue) = match wrong {
+            _ if !xrc => (None, None),
+            Some(Wrong::Srq) => (Some(to_peer.xrc.wrong_number(wr_id, to_peer.srqn())), None),
+            _ => (Some(to_peer.xrc.queues[request.queue].srqn), Some(request.queue)),
+        };
+        let ready = Ready { wr_id, kind, flags, sges, inline, remote, invalidates, compare, to, srqn, queue, refused };
         if refused {
             return Some(ready);
         }
@@ -350,6 +384,16 @@ impl<'s> Run<'s> {
         };
         match key {
             Key::Region(region) => of_region(region),
+            Key::Fast => {
+                let Some(of) = &side.fast.registered else {
+                    let remote = Remote { rkey: side.fast.rkey, ..side.memory[0].region.remote(at as u64) };
+                    return (remote, Opened::Nothing);
+                };
+                // What is not registered is not in the range.
+                let Some(remote) = of.remote(at) else { return of_region(of.memory) };
+                let region = of.memory;
+                (remote, if of.access.contains(need) { Opened::Bytes { region, at } } else { Opened::Nothing })
+            }
             Key::Window(index) => {
                 let window = &side.windows[index];
                 let Some(bound) = window.bound else {
@@ -386,7 +430,10 @@ impl<'s> Run<'s> {
             Some(bytes) => bytes.clone(),
             None => self.sides[side].memory[region].bytes.get(from, len).to_vec(),
         };
-        let takes_receive = matches!(ready.kind, Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_));
+        if ready.srqn.is_some() && ready.queue.is_none() {
+            return WcStatus::RemInvReqErr;
+        }
+        let takes_receive = matches!(ready.kind, Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) | Kind::SendWithInvFast);
         if !takes_receive {
             let Opened::Bytes { region: there, at } = *opened else { return WcStatus::RemAccessErr };
             let old = self.sides[peer].memory[there].bytes.get(at, len).to_vec();
@@ -426,7 +473,7 @@ impl<'s> Run<'s> {
         let to = &mut self.sides[peer];
         let data = match ready.kind {
             Kind::SendWithImm | Kind::WriteWithImm => WcData::Imm(ready.imm()),
-            Kind::SendWithInv(_) => WcData::Invalidated(ready.invalidates),
+            Kind::SendWithInv(_) | Kind::SendWithInvFast => WcData::Invalidated(ready.invalidates),
             _ => WcData::None,
         };
         let is_write = ready.kind == Kind::WriteWithImm;
@@ -440,7 +487,16 @@ impl<'s> Run<'s> {
             message: Vec::new(),
         };
         let mut status = WcStatus::Success;
-        if of.shared {
+        if let Some(queue) = ready.queue {
+            let queue = &mut to.xrc.queues[queue];
+            if queue.left == 0 {
+                return WcStatus::RnrRetryExcErr;
+            }
+            queue.left -= 1;
+            if !is_write {
+                arrival.message = message.to_vec();
+            }
+        } else if of.shared {
             if to.shared_receives == 0 {
                 return WcStatus::RnrRetryExcErr;
             }
@@ -470,13 +526,23 @@ impl<'s> Run<'s> {
         {
             to.windows[window].bound = None;
         }
-        to.arrivals[pair].push_back(arrival);
+        if ready.kind == Kind::SendWithInvFast && status == WcStatus::Success {
+            to.fast.registered = None;
+        }
+        to.arrivals[arrivals_of(pair, ready.queue.unwrap_or(0))].push_back(arrival);
         status
     }
 
     fn post(&mut self, pair: usize, side: usize, how: How, requests: &[Request], fate: Fate) -> Result<(), String> {
         let round = self.rounds[pair];
-        let too_few = PAIRS[pair].shared && self.sides[1 - side].shared_receives < requests.len();
+        let to = &self.sides[1 - side];
+        let left = match PAIRS[pair].qp_type {
+            QpType::XrcSend => to.xrc.queues.iter().map(|queue| queue.left).min(),
+            _ => PAIRS[pair].shared.then_some(to.shared_receives),
+        };
+        // What other queue pairs have in flight may need the key that is invalidated.
+        let invalidates = requests.iter().any(|request| request.kind == Kind::SendWithInvFast);
+        let too_few = invalidates || left.is_some_and(|left| left < requests.len());
         if round.direction.is_some_and(|direction| direction != side) || round.posted + requests.len() > SENDS || too_few {
             self.settle(8, false)?;
         }
@@ -494,15 +560,20 @@ impl<'s> Run<'s> {
         let send = self.sides[side].qps[pair].send();
         let result = match how {
             How::List => {
-                let list: Vec<_> = ready.iter().map(Ready::wr).collect();
+                let plain: Vec<_> = ready.iter().map(Ready::wr).collect();
+                let list: Vec<_> = plain.iter().zip(&ready).map(|(wr, ready)| named(wr, ready.srqn)).collect();
                 send.post_list(&list).map_err(|bad| (bad.index, bad.error))
             }
-            How::Single => {
-                ready.iter().enumerate().try_for_each(|(at, ready)| send.post(&ready.wr()).map_err(|error| (at, error)))
-            }
+            How::Single => ready
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, ready)| send.post(&named(&ready.wr(), ready.srqn)).map_err(|error| (at, error))),
             How::Batch => {
                 let mut batch = send.batch();
-                ready.iter().enumerate().try_for_each(|(at, ready)| batch.post(&ready.wr()).map_err(|error| (at, error)))
+                ready
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(at, ready)| batch.post(&named(&ready.wr(), ready.srqn)).map_err(|error| (at, error)))
             }
         };
         match result {
@@ -510,7 +581,7 @@ impl<'s> Run<'s> {
             Err((index, _)) if refused && index == good => {}
             other => return Err(format!("posting gave {other:?} for {ready:?}")),
         }
-        if self.rounds[pair].failed && matches!(fate, Fate::Executed) {
+        if (self.rounds[pair].failed || invalidates) && matches!(fate, Fate::Executed) {
             self.settle(8, false)?;
         }
         Ok(())
@@ -524,7 +595,10 @@ impl<'s> Run<'s> {
                 let wr_id = self.next_wr_id();
                 self.expect_success(pair, side, wr_id, WcOpcode::RdmaWrite);
                 let last = SendWr::write(Remote::NONE, &[] as &[u8]).id(wr_id).signaled();
-                self.sides[side].qps[pair].send().post(&last).map_err(|error| format!("the last request: {error}"))?;
+                let srqn = self.sides[1 - side].xrc.queues[0].srqn;
+                let srqn = (PAIRS[pair].qp_type == QpType::XrcSend).then_some(srqn);
+                let posted = self.sides[side].qps[pair].send().post(&named(&last, srqn));
+                posted.map_err(|error| format!("the last request: {error}"))?;
             }
         }
         self.world.advance(Duration::from_millis(60));
@@ -545,9 +619,9 @@ impl<'s> Run<'s> {
         }
         for pair in 0..PAIRS.len() {
             for (at, side) in self.sides.iter().enumerate() {
-                let (sent, arrivals) = (&side.sent[pair], &side.arrivals[pair]);
-                if !sent.is_empty() || !arrivals.is_empty() {
-                    return Err(format!("pair {pair}, side {at}: no completion of {sent:?} {arrivals:?}"));
+                let (sent, arrival) = (&side.sent[pair], side.next_arrival(pair));
+                if !sent.is_empty() || arrival.is_some() {
+                    return Err(format!("pair {pair}, side {at}: no completion of {sent:?} {arrival:?}"));
                 }
             }
         }
@@ -567,18 +641,24 @@ impl<'s> Run<'s> {
 
     fn is_in(&mut self, pair: usize, must: QpState) -> Result<(), String> {
         for (at, side) in self.sides.iter_mut().enumerate() {
-            let state = side.verbs.query_qp(side.qps[pair].handle()).map_err(|error| error.to_string())?.state;
-            if state != must {
-                return Err(format!("pair {pair}, side {at}: {state:?}, and must be {must:?}"));
+            for qp in [side.qps[pair].handle(), side.qps[pair].receiver()] {
+                let state = side.verbs.query_qp(qp).map_err(|error| error.to_string())?.state;
+                if state != must {
+                    return Err(format!("pair {pair}, side {at}: {state:?}, and must be {must:?}"));
+                }
             }
         }
         Ok(())
     }
 
     fn fail(&mut self, pair: usize, side: usize) -> Result<(), String> {
-        let (verbs, qp) = (&mut self.sides[side].verbs, self.sides[side].qps[pair].handle());
+        let side = &mut self.sides[side];
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-        verbs.modify_qp(qp, &attr, QpAttrMask::STATE).map_err(|error| error.to_string())
+        let of = &side.qps[pair];
+        for qp in [of.handle(), of.receiver()] {
+            side.verbs.modify_qp(qp, &attr, QpAttrMask::STATE).map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Expects the receives of a queue pair that is in ERR to be flushed.
@@ -604,21 +684,23 @@ impl<'s> Run<'s> {
         self.world.advance(Duration::from_millis(10));
         for at in 0..SIDES {
             // A RESET drops what nobody has polled.
-            let dropped = self.next_id.is_multiple_of(3);
+            // Completions of XRC receives are those of their queue, and stay.
+            let dropped = self.next_id.is_multiple_of(3) && PAIRS[pair].qp_type != QpType::XrcSend;
             let side = &mut self.sides[at];
             if !dropped {
                 side.complete(3, false)?;
-                if !side.arrivals[pair].is_empty() {
-                    return Err(format!("pair {pair}, side {at}: not flushed {:?}", side.arrivals[pair]));
+                if let Some(arrival) = side.next_arrival(pair) {
+                    return Err(format!("pair {pair}, side {at}: not flushed {arrival:?}"));
                 }
             }
             while side.verbs.poll_event().map_err(|error| error.to_string())?.is_some() {}
             let reset = match &mut side.qps[pair] {
                 Qp::Own(qp) => side.verbs.reset_qp(qp),
                 Qp::Shared(qp) => side.verbs.reset_qp(qp),
+                Qp::Xrc(qp) => side.verbs.reset_qp(&mut qp.initiator).and_then(|()| side.verbs.reset_qp(&mut qp.target)),
             };
             reset.map_err(|error| format!("reset: {error}"))?;
-            side.arrivals[pair].clear();
+            side.clear_arrivals(pair);
             // It leaves RESET once its completion queues were found empty.
             side.complete(3, false)?;
             self.replace_windows_of(pair, at);
@@ -643,7 +725,7 @@ impl<'s> Run<'s> {
     /// Destroys both queue pairs, in the middle of these requests if their receives are not shared, and creates them again.
     fn recreate(&mut self, pair: usize, side: usize, micros: u16, requests: &[Request]) -> Result<(), String> {
         self.settle(8, false)?;
-        if !PAIRS[pair].shared {
+        if !PAIRS[pair].shared && PAIRS[pair].qp_type != QpType::XrcSend {
             self.post(pair, side, How::Batch, requests, Fate::Unknown)?;
             self.world.advance(Duration::from_micros(micros.into()));
         }
@@ -749,6 +831,45 @@ impl<'s> Run<'s> {
         self.done_by(bound.pair, side, wr_id, opcode)
     }
 
+    /// Registers units of a region by a request.
+    fn register(&mut self, (pair, side): (usize, usize), region: usize, units: &[usize], access: Access) -> Result<(), String> {
+        if !matches!(PAIRS[pair].qp_type, QpType::Rc | QpType::XrcSend) {
+            return Ok(());
+        }
+        self.settle(8, false)?;
+        let wr_id = self.next_wr_id();
+        let of = &mut self.sides[side];
+        let memory = &of.memory[region];
+        let pieces = Fast::pieces(memory, units);
+        let writes = access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let is_refused = of.fast.registered.is_some()
+            || !memory.access.contains(Access::MW_BIND)
+            || writes && !memory.access.contains(Access::LOCAL_WRITE);
+        let result = of.qps[pair].send().reg_mr(of.fast.mr, &of.fast.request(wr_id, &pieces, access));
+        if result.is_err() != is_refused {
+            return Err(format!("registering gave {result:?}"));
+        }
+        let Ok(registered) = result else { return Ok(()) };
+        of.fast.open(registered, region, units.to_vec(), access);
+        self.done_by(pair, side, wr_id, WcOpcode::RegMr)
+    }
+
+    /// Ends a registration by a request.
+    fn invalidate(&mut self, pair: usize, side: usize) -> Result<(), String> {
+        if !matches!(PAIRS[pair].qp_type, QpType::Rc | QpType::XrcSend) {
+            return Ok(());
+        }
+        self.settle(8, false)?;
+        let wr_id = self.next_wr_id();
+        let of = &mut self.sides[side];
+        if of.fast.registered.take().is_none() {
+            return Ok(());
+        }
+        let wr = SendWr::local_inv(of.fast.rkey).id(wr_id).signaled();
+        of.qps[pair].send().post(&wr).map_err(|error| error.to_string())?;
+        self.done_by(pair, side, wr_id, WcOpcode::LocalInv)
+    }
+
     /// Waits for one request.
     fn done_by(&mut self, pair: usize, side: usize, wr_id: u64, opcode: WcOpcode) -> Result<(), String> {
         self.requests += 1;
@@ -811,7 +932,15 @@ impl<'s> Run<'s> {
                 let wr_id = self.next_wr_id();
                 self.receive(pair, side, Posted { wr_id, region, at, len: len.min(MESSAGES - offset) }, pieces)?;
             }
-            Op::SharedReceive { side, count } => (0..count).try_for_each(|_| self.sides[side].post_shared())?,
+            Op::SharedReceive { side, queue, count } => {
+                let side = &mut self.sides[side];
+                (0..count).try_for_each(|_| match queue {
+                    None => side.post_shared(),
+                    Some(queue) => side.xrc.post(queue),
+                })?;
+            }
+            Op::Register { pair, side, region, ref units, access } => self.register((pair, side), region, units, access)?,
+            Op::Invalidate { pair, side } => self.invalidate(pair, side)?,
             Op::Bind { pair, side, window, region, at, len, access } => {
                 let (at, len) = (at * STRIPE / 2, len * STRIPE / 2);
                 self.bind((pair, side, window), Bound { region, at, len, access, pair })?;
@@ -898,9 +1027,22 @@ impl<'s> Run<'s> {
         side.verbs
             .drain_sq(side.qps[pair].send(), cq, deadline, |of| done.push(of))
             .map_err(|error| format!("drain: {error}"))?;
-        if let Qp::Own(qp) = &mut side.qps[pair] {
-            let cq = &mut side.cqs[recv_cq];
-            side.verbs.drain_rq(&mut qp.recv, cq, deadline, |of| done.push(of)).map_err(|error| format!("drain: {error}"))?;
+        let cq = &mut side.cqs[recv_cq];
+        match &mut side.qps[pair] {
+            Qp::Own(qp) => {
+                side.verbs
+                    .drain_rq(&mut qp.recv, cq, deadline, |of| done.push(of))
+                    .map_err(|error| format!("drain: {error}"))?;
+            }
+            Qp::Shared(qp) => {
+                let mut last = None;
+                let drained = side.verbs.drain_shared_rq(qp, cq, deadline, |of| done.push(of), |event| last = Some(event));
+                drained.map_err(|error| format!("drain: {error}"))?;
+                if last != Some(Event::LastWqeReached(qp.handle())) {
+                    return Err(format!("the last event of a drain is {last:?}"));
+                }
+            }
+            Qp::Xrc(_) => {}
         }
         done.iter().try_for_each(|done| side.completed(done))?;
         self.recover(pair)
@@ -926,7 +1068,11 @@ impl<'s> Run<'s> {
                     return Err("neither a completion nor the loss".to_owned());
                 }
                 for done in &out[..count] {
-                    let Some(pair) = side.qps.iter().position(|qp| qp.handle() == done.qp) else { continue };
+                    if let Some(queue) = queue_of(done) {
+                        side.xrc.received_unknown(queue, done)?;
+                        continue;
+                    }
+                    let Some(pair) = side.qps.iter().position(|qp| qp.is(done.qp)) else { continue };
                     take_unknown(side, pair, done)?;
                 }
             }
@@ -937,7 +1083,10 @@ impl<'s> Run<'s> {
                 return Err(format!("pair {pair} of the lost device: no completion of {sent:?} {posted:?}"));
             }
         }
-        Ok(())
+        match side.xrc.not_given() {
+            0 => Ok(()),
+            left => Err(format!("{left} receives of XRC have no completion")),
+        }
     }
 
     /// Destroys everything. The devices have seen no mistake of the driver.
@@ -946,6 +1095,8 @@ impl<'s> Run<'s> {
         for (at, mut side) in self.sides.into_iter().enumerate() {
             side.compare(true).map_err(|why| format!("side {at}: {why}"))?;
             (0..PAIRS.len()).rev().for_each(|pair| side.destroy_qp(pair));
+            side.verbs.dealloc_fast_mr(side.fast.mr).map_err(|error| error.to_string())?;
+            side.xrc.end(&mut side.verbs)?;
             for window in &side.windows {
                 side.verbs.dealloc_mw(window.handle).map_err(|error| error.to_string())?;
             }
@@ -967,12 +1118,23 @@ impl<'s> Run<'s> {
     }
 }
 
+/// Returns a request, which names a shared receive queue if it is one of XRC.
+const fn named<'a>(wr: &'a SendWr<'a>, srqn: Option<Srqn>) -> SendWr<'a> {
+    match srqn {
+        Some(srqn) => wr.to_srq(srqn),
+        None => *wr,
+    }
+}
+
 /// Takes a completion of a pair that was broken, or of a device that is gone.
 fn take_unknown(side: &mut Side<'_>, pair: usize, done: &Completion) -> Result<(), String> {
     if !matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
         // What the model knows of the request may not have come about.
         side.sent[pair].iter_mut().for_each(|sent| sent.status = None);
         return crate::expected::take_sent(&mut side.sent[pair], done);
+    }
+    if let Some(queue) = queue_of(done) {
+        return side.xrc.received_unknown(queue, done);
     }
     if PAIRS[pair].shared {
         if side.free_places.contains(&done.wr_id) {
@@ -991,8 +1153,8 @@ fn take_unknown(side: &mut Side<'_>, pair: usize, done: &Completion) -> Result<(
 
 /// Runs a program and returns how many work requests it posted.
 pub(crate) fn run(program: &Program) -> Result<u64, String> {
-    let rings: [Box<Rings>; SIDES] = core::array::from_fn(|_| Box::new([const { QpRings::new() }; PAIRS.len()]));
-    let shared: [Box<Shared>; SIDES] = core::array::from_fn(|_| Box::new([const { SrqEntries::new() }; 1]));
+    let rings: [Box<Rings>; SIDES] = core::array::from_fn(|_| Box::new([const { QpRings::new() }; QPS]));
+    let shared: [Box<Shared>; SIDES] = core::array::from_fn(|_| Box::new([const { SrqEntries::new() }; SRQS]));
     let [mut a, mut b]: [Box<Tables<'_>>; SIDES] = core::array::from_fn(|side| {
         Box::new(Tables::with_srqs(QpRings::views(&rings[side]), SrqEntries::views(&shared[side])))
     });
