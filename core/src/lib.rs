@@ -78,6 +78,7 @@ mod kept_verbs;
 mod link;
 mod log;
 mod loss;
+mod masked_atomic;
 mod platform;
 mod port;
 mod provider;
@@ -155,6 +156,7 @@ pub use storage::{QpRings, RingsView, Storage, StorageView};
 pub use verbs::Verbs;
 pub use window::{MwInfo, Type1Bind};
 pub use work::{
-    Binding, Completion, ConnectedOp, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus,
+    Binding, Completion, ConnectedOp, MaskedAtomics, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData,
+    WcError, WcOpcode, WcStatus,
 };
 pub use xrc::XrcDomain;

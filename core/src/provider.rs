@@ -6,8 +6,8 @@
 use crate::log::format_as;
 use crate::{
     Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
-    Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source,
-    SrqCap, Srqn, WcData, WcStatus, Xrcdn, errno::Errno,
+    MaskedAtomics, MaskedOp, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey,
+    SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn, errno::Errno,
 };
 
 /// An error of a backend: small, with facts, and with an errno.
@@ -307,6 +307,12 @@ pub unsafe trait Provider {
     /// Same as [`Self::alloc_pd`].
     fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
 
+    /// Returns which masked atomics the device offers.
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
+    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Self::Error>;
+
     /// Makes a completion queue of at least `entries`.
     ///
     /// # Errors
@@ -538,6 +544,10 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn create_fast_mr(&mut self, call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error> {
         (**self).create_fast_mr(call, pd, max_sges)
+    }
+
+    fn query_masked_atomics(&mut self, call: CoreToken) -> Result<MaskedAtomics, Self::Error> {
+        (**self).query_masked_atomics(call)
     }
 
     fn create_cq(&mut self, call: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
@@ -891,6 +901,10 @@ pub trait SendWriter {
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.
     fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags);
+    /// Returns the blocks of a masked atomic.
+    fn masked_blocks(op: &MaskedOp) -> u32;
+    /// Writes a masked atomic.
+    fn put_masked(&mut self, at: u32, op: &MaskedOp, remote: &Remote, sge: &Sge, flags: SendFlags);
     /// Returns the blocks of a registration of `count` pieces.
     fn reg_blocks(count: usize) -> u32;
     /// Writes a registration.

@@ -325,7 +325,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
 }
 
 /// Returns why a queue pair takes no sends.
-fn refusal_to_post(shared: &Shared<'_>, slot: &QpSlot<'_>) -> PostSendError {
+pub(crate) fn refusal_to_post(shared: &Shared<'_>, slot: &QpSlot<'_>) -> PostSendError {
     match shared.loss_of(slot) {
         Some(loss) => PostSendError::DeviceLost { loss },
         None => PostSendError::NotReady { state: slot.state() },
@@ -621,7 +621,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
     /// Ends a request: rings the doorbell, or leaves that to a later one.
     #[inline(always)]
-    fn finish(&mut self, ring: bool) {
+    pub(crate) fn finish(&mut self, ring: bool) {
         if ring {
             self.ring();
         } else {
@@ -731,7 +731,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     }
 
     /// Returns an error if `blocks` blocks are not free.
-    fn check_room(&mut self, needed: u32) -> Result<(), PostSendError> {
+    pub(crate) fn check_room(&mut self, needed: u32) -> Result<(), PostSendError> {
         let free = self.end.wrapping_sub(self.head);
         if free < needed { Err(PostSendError::QueueFull { needed, free }) } else { Ok(()) }
     }
@@ -956,7 +956,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Remembers the request at the head, and goes on after it.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
-    fn remember(&mut self, wr_id: u64, bytes: u32, blocks: u32, opcode: WcOpcode) {
+    pub(crate) fn remember(&mut self, wr_id: u64, bytes: u32, blocks: u32, opcode: WcOpcode) {
         let (entries, at) = (self.slot.rings.send, self.head);
         if let Some(entry) = entries.get(place(at, entries.len())) {
             entry.set(SendFacts { wr_id, bytes, blocks: blocks as u16, opcode });
@@ -985,7 +985,7 @@ fn clear_rest(entries: &[SendEntry], at: u32, count: u32) {
 }
 
 /// Returns what is wrong with an operation, its flags or its number of SGEs.
-fn refusal(
+pub(crate) fn refusal(
     limits: &SendLimits,
     op: OpSet,
     legal: SendFlags,

@@ -346,6 +346,91 @@ impl<'a> SendWr<'a> {
     }
 }
 
+/// What a masked atomic does. It returns the value that there was. Numbers are in the byte order of the machine, here and there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum MaskedOp {
+    /// On four bytes: stores those bits of `swap` that `swap_mask` has, if the value equals `compare` in those bits that `compare_mask` has.
+    CompareSwap4 {
+        /// Expected value.
+        compare: u32,
+        /// Which bits of it count.
+        compare_mask: u32,
+        /// New value.
+        swap: u32,
+        /// Which bits of it are stored.
+        swap_mask: u32,
+    },
+    /// The same on eight bytes.
+    CompareSwap8 {
+        /// Expected value.
+        compare: u64,
+        /// Which bits of it count.
+        compare_mask: u64,
+        /// New value.
+        swap: u64,
+        /// Which bits of it are stored.
+        swap_mask: u64,
+    },
+    /// On four bytes: adds field by field. A bit of `boundary` is the highest of a field, and nothing is carried out of it.
+    FetchAdd4 {
+        /// Addends.
+        add: u32,
+        /// The highest bits of the fields; that of the whole number need not be among them.
+        boundary: u32,
+    },
+    /// The same on eight bytes.
+    FetchAdd8 {
+        /// Addends.
+        add: u64,
+        /// The highest bits of the fields.
+        boundary: u64,
+    },
+}
+
+impl MaskedOp {
+    /// Returns the bytes that it works on.
+    pub const fn size(&self) -> u32 {
+        match self {
+            Self::CompareSwap4 { .. } | Self::FetchAdd4 { .. } => 4,
+            Self::CompareSwap8 { .. } | Self::FetchAdd8 { .. } => 8,
+        }
+    }
+
+    pub(crate) const fn completion(&self) -> WcOpcode {
+        match self {
+            Self::CompareSwap4 { .. } | Self::CompareSwap8 { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd4 { .. } | Self::FetchAdd8 { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// A masked atomic: [`SendQueue::post_masked`](crate::SendQueue::post_masked).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MaskedWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// FENCE and SIGNALED.
+    pub flags: SendFlags,
+    /// The operation.
+    pub op: MaskedOp,
+    /// Which bytes, aligned to as many.
+    pub remote: Remote,
+    /// Where to put the old value: as many bytes.
+    pub sge: Sge,
+}
+
+/// Which masked atomics a device offers ([`Verbs::query_masked_atomics`](crate::Verbs::query_masked_atomics)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MaskedAtomics {
+    /// On four bytes.
+    pub four: bool,
+    /// On eight bytes.
+    pub eight: bool,
+}
+
 /// A receive request (`ibv_recv_wr`).
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -86,6 +86,30 @@ fn a_bind_that_covers_less_than_its_length_is_wrong() {
 }
 
 #[test]
+fn a_masked_atomic_is_decoded_by_its_size() {
+    let remote = "0000000000001004 00002233 00000000";
+    let operands = "11121314 01020304 00ff00ff f0f0f0f0";
+    let four = "00000004 00004455 0000000000002000";
+    let got = decode(&["wqe", "decode", "08000514 00004b04 00000008 00000000", remote, operands, four], 0);
+    for line in [
+        "ATOMIC_MASKED_CS",
+        "swap                         0x11121314",
+        "compare_mask                 0xf0f0f0f0",
+        "nothing wrong",
+    ] {
+        assert!(got.contains(line), "no {line:?} in\n{got}");
+    }
+    // Eight bytes have operands of 32, a result of as many, and an address that is a multiple.
+    let got = decode(&["wqe", "decode", "09000514 00004b05 00000008 00000000", remote, operands, operands, four], 1);
+    for line in ["0x0010  error: an atomic works on 8 bytes aligned to 8", "0x0040  error: the result of an atomic is 8 bytes"]
+    {
+        assert!(got.contains(line), "no {line:?} in\n{got}");
+    }
+    let got = decode(&["wqe", "decode", "00000515 00004b04 00000008 00000000", remote, operands, four], 1);
+    assert!(got.contains("0x0010  error: opmod 0x0 is that of no atomic on 4 or 8 bytes"), "{got}");
+}
+
+#[test]
 fn errors_name_the_byte() {
     let remote_odd = "0000000000001004 00002233 00000000";
     let atomic = "0000000000000001 0000000000000002";

@@ -159,6 +159,57 @@ impl WqeAtomicSeg {
 }
 
 crate::layout! {
+    /// Operands of a masked compare-and-swap on four bytes (UCX `uct_ib_mlx5_atomic_masked_cswap32_seg`).
+    WqeMaskedSwap32Seg "masked_cswap32_seg", 16 bytes {
+        SWAP "swap" (0:31..0);
+        COMPARE "compare" (4:31..0);
+        SWAP_MASK "swap_mask" (8:31..0);
+        COMPARE_MASK "compare_mask" (12:31..0);
+    }
+}
+
+crate::layout! {
+    /// Operands of a masked fetch-and-add on four bytes (UCX `uct_ib_mlx5_atomic_masked_fadd32_seg`).
+    WqeMaskedAdd32Seg "masked_fadd32_seg", 16 bytes {
+        ADD "add" (0:31..0);
+        /// The highest bit of each field.
+        FIELD_BOUNDARY "field_boundary" (4:31..0);
+    }
+}
+
+crate::layout! {
+    /// Operands of a masked compare-and-swap on eight bytes (UCX `uct_ib_mlx5_atomic_masked_cswap64_seg`).
+    WqeMaskedSwap64Seg "masked_cswap64_seg", 32 bytes {
+        SWAP "swap" (@0 u64);
+        COMPARE "compare" (@8 u64);
+        SWAP_MASK "swap_mask" (@16 u64);
+        COMPARE_MASK "compare_mask" (@24 u64);
+    }
+}
+
+crate::layout! {
+    /// Operands of a masked fetch-and-add on eight bytes (UCX `uct_ib_mlx5_atomic_masked_fadd64_seg`).
+    WqeMaskedAdd64Seg "masked_fadd64_seg", 16 bytes {
+        ADD "add" (@0 u64);
+        /// The highest bit of each field.
+        FIELD_BOUNDARY "field_boundary" (@8 u64);
+    }
+}
+
+/// Values of [`WqeCtrlSeg::OPMOD`] of extended atomics (UCX `UCT_IB_MLX5_OPMOD_EXT_ATOMIC`).
+pub mod extended_atomic {
+    /// The bit that each has.
+    pub const EXTENDED: u32 = 8;
+    /// log2 of the bytes for which the other bits are 0.
+    pub const LOG_SMALLEST: u32 = 2;
+
+    /// Returns the modifier for operands of so many bytes, as a power of two from 2.
+    pub const fn opmod(log_size: u32) -> u32 {
+        EXTENDED | log_size.wrapping_sub(LOG_SMALLEST) & 7
+    }
+}
+
+crate::layout! {
     /// Data pointer segment. Byte count 0 means 2^31.
     WqeDataSeg "mlx5_wqe_data_seg", 16 bytes {
         BYTE_COUNT "byte_count" (0:31..0);

@@ -2,8 +2,9 @@
 
 use bareverbs::{
     AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp,
-    CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType, Platform,
-    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes, Xrcdn,
+    CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MaskedAtomics, MrRequest,
+    MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes,
+    Xrcdn,
 };
 
 use crate::Mlx5;
@@ -95,6 +96,14 @@ where
         fn attach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();
         fn detach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();
         fn poll_event() -> Option<AsyncEvent>;
+    }
+
+    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Error> {
+        let driver = self.view();
+        if !driver.caps.atomics {
+            return Ok(MaskedAtomics::default());
+        }
+        logged("query_masked_atomics", driver.commands.query_masked_atomics())
     }
 
     fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Xrcd, Xrcdn), Error> {

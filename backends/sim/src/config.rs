@@ -197,6 +197,8 @@ pub struct DeviceConfig {
     pub blue_flame: bool,
     /// Whether atomics are offered.
     pub atomics: bool,
+    /// Whether masked atomics on four and eight bytes are offered beside them (extended atomics), as ConnectX-5 and later do.
+    pub extended_atomics: bool,
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
@@ -278,6 +280,7 @@ impl DeviceConfig {
             pages: PageDemand::FEW,
             blue_flame: true,
             atomics: true,
+            extended_atomics: false,
             umr: true,
             virtual_function: false,
             grh_required: false,

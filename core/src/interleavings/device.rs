@@ -12,10 +12,10 @@ use crate::sync::Ordering;
 use crate::{
     AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
-    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MrRequest,
-    MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing,
-    RegOp, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
-    Xrcdn,
+    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MaskedAtomics,
+    MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn,
+    RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap,
+    SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 const QPN: u32 = 0x100;
@@ -220,6 +220,10 @@ unsafe impl Provider for Device {
 
     fn destroy_mr(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
+    }
+
+    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Broken> {
+        Ok(MaskedAtomics { four: true, eight: false })
     }
 
     fn create_fast_mr(&mut self, _: CoreToken, (): &(), _max_sges: u32) -> Result<(u32, Rkey), Broken> {
@@ -450,6 +454,12 @@ impl SendWriter for Writer<'_> {
     fn put_atomic(&mut self, _at: u32, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
 
     fn put_bind(&mut self, _at: u32, _bind: &BindOp, _flags: SendFlags) {}
+
+    fn masked_blocks(_: &MaskedOp) -> u32 {
+        1
+    }
+
+    fn put_masked(&mut self, _at: u32, _: &MaskedOp, _: &Remote, _: &Sge, _flags: SendFlags) {}
 
     fn reg_blocks(_count: usize) -> u32 {
         1

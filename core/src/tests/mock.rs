@@ -9,9 +9,9 @@ use crate::{
     Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
     CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
     DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey,
-    MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion,
-    RawKind, RecvRing, RegOp, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn,
-    WcData, WcStatus, Xrcdn,
+    MaskedAtomics, MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState,
+    QpType, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
+    Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 /// How long a pause takes.
@@ -670,6 +670,10 @@ unsafe impl Provider for Mock {
         Ok(())
     }
 
+    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, MockError> {
+        Ok(MaskedAtomics { four: true, eight: false })
+    }
+
     fn create_fast_mr(&mut self, token: CoreToken, pd: &(), _max_sges: u32) -> Result<(u32, Rkey), MockError> {
         self.create_mw(token, pd, MwType::Type2)
     }
@@ -1031,6 +1035,14 @@ impl SendWriter for MockWriter<'_> {
 
     fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags) {
         self.put(at, Kind::Bind(*bind), flags);
+    }
+
+    fn masked_blocks(_: &MaskedOp) -> u32 {
+        1
+    }
+
+    fn put_masked(&mut self, at: u32, _: &MaskedOp, _: &Remote, _: &Sge, flags: SendFlags) {
+        self.put(at, Kind::Atomic, flags);
     }
 
     fn reg_blocks(count: usize) -> u32 {

@@ -1,8 +1,8 @@
 //! Decodes send WQEs: the segments of each opcode, and the rules between them.
 
 use bareverbs_mlx5_spec::{
-    DS_UNIT, Layout, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeOpcode, WqeRaddrSeg,
-    WqeXrcSeg,
+    DS_UNIT, Layout, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeMaskedAdd32Seg,
+    WqeMaskedAdd64Seg, WqeMaskedSwap32Seg, WqeMaskedSwap64Seg, WqeOpcode, WqeRaddrSeg, WqeXrcSeg, extended_atomic,
 };
 
 use crate::decoded::Decoded;
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
         if !transport.allows(opcode) {
             self.out.error(base + 3, format!("{} is not done by a {} queue pair", opcode.name(), transport.name()));
         }
-        if ctrl.is_set(WqeCtrlSeg::OPMOD) && !matches!(opcode, Op::Tso | Op::SetPsv) {
+        if ctrl.is_set(WqeCtrlSeg::OPMOD) && !matches!(opcode, Op::Tso | Op::SetPsv | Op::AtomicMaskedCs | Op::AtomicMaskedFa) {
             self.out.warning(base, format!("opmod {:#x} means nothing to {}", ctrl.get(WqeCtrlSeg::OPMOD), opcode.name()));
         }
         let solicits = matches!(opcode, Op::Send | Op::SendImm | Op::SendInval | Op::RdmaWriteImm | Op::Tso);
@@ -206,7 +206,9 @@ impl<'a> Walk<'a> {
                 self.payload(true);
             }
             Op::RdmaWrite | Op::RdmaWriteImm | Op::RdmaRead => self.rdma(opcode),
-            Op::AtomicCs | Op::AtomicFa | Op::AtomicMaskedCs | Op::AtomicMaskedFa => self.atomic(opcode),
+            Op::AtomicCs | Op::AtomicFa | Op::AtomicMaskedCs | Op::AtomicMaskedFa => {
+                self.atomic(opcode, ctrl.get(WqeCtrlSeg::OPMOD));
+            }
             Op::Umr => self.umr(ctrl),
             Op::Tso | Op::Fmr | Op::LocalInval | Op::SetPsv => {
                 let here = self.here();
@@ -246,25 +248,39 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn atomic(&mut self, opcode: WqeOpcode) {
+    fn atomic(&mut self, opcode: WqeOpcode, opmod: u32) {
+        let is_masked = matches!(opcode, WqeOpcode::AtomicMaskedCs | WqeOpcode::AtomicMaskedFa);
+        let size = match (is_masked, [4_u32, 8].into_iter().find(|size| extended_atomic::opmod(size.trailing_zeros()) == opmod))
+        {
+            (false, _) => 8,
+            (true, Some(size)) => size,
+            (true, None) => {
+                let here = self.here();
+                self.out.error(here, format!("opmod {opmod:#x} is that of no atomic on 4 or 8 bytes"));
+                return self.take_rest();
+            }
+        };
         let at = self.here();
         let Some(raddr) = self.take::<WqeRaddrSeg>("remote address segment") else { return };
         let addr = raddr.get64(WqeRaddrSeg::RADDR);
-        if addr % 8 != 0 {
-            self.out.error(at, format!("an atomic works on 8 bytes aligned to 8, and {addr:#x} is not"));
+        if addr % u64::from(size) != 0 {
+            self.out.error(at, format!("an atomic works on {size} bytes aligned to {size}, and {addr:#x} is not"));
         }
-        if self.take::<WqeAtomicSeg>("atomic segment").is_none() {
-            return;
-        }
-        let is_masked = matches!(opcode, WqeOpcode::AtomicMaskedCs | WqeOpcode::AtomicMaskedFa);
-        if is_masked && self.take::<WqeAtomicSeg>("atomic masks").is_none() {
+        let has_operands = match (opcode, size) {
+            (WqeOpcode::AtomicMaskedCs, 4) => self.take::<WqeMaskedSwap32Seg>("masked compare-and-swap segment").is_some(),
+            (WqeOpcode::AtomicMaskedCs, _) => self.take::<WqeMaskedSwap64Seg>("masked compare-and-swap segment").is_some(),
+            (WqeOpcode::AtomicMaskedFa, 4) => self.take::<WqeMaskedAdd32Seg>("masked fetch-and-add segment").is_some(),
+            (WqeOpcode::AtomicMaskedFa, _) => self.take::<WqeMaskedAdd64Seg>("masked fetch-and-add segment").is_some(),
+            _ => self.take::<WqeAtomicSeg>("atomic segment").is_some(),
+        };
+        if !has_operands {
             return;
         }
         let at = self.here();
         let Some(data) = self.take::<WqeDataSeg>("data segment (result)") else { return };
         let count = data.get(WqeDataSeg::BYTE_COUNT);
-        if count != 8 {
-            self.out.error(at, format!("the result of an atomic is 8 bytes, and byte_count is {count:#x}"));
+        if count != size {
+            self.out.error(at, format!("the result of an atomic is {size} bytes, and byte_count is {count:#x}"));
         }
     }
 

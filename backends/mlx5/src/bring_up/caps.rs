@@ -1,6 +1,6 @@
 //! Capabilities of the device: queried, set, and checked.
 
-use bareverbs::{Access, DeviceAttr, Platform, SrqCap};
+use bareverbs::{Access, DeviceAttr, MaskedAtomics, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
@@ -24,6 +24,10 @@ const CAPABILITY: usize = 256;
 const ATOMIC_HOST_ENDIANNESS: u32 = 1;
 /// Bits of [`AtomicCaps::ATOMIC_OPERATIONS`]: compare-and-swap and fetch-and-add.
 const ATOMIC_OPERATIONS: u32 = 1 | 1 << 1;
+/// The same with masks (UCX `UCT_IB_MLX5_ATOMIC_OPS_MASKED_CMP_SWAP`, `_MASKED_FETCH_ADD`).
+const MASKED_OPERATIONS: u32 = 1 << 2 | 1 << 3;
+/// Bit of [`AtomicCaps::ATOMIC_SIZE_QP`]: 4 bytes.
+const ATOMIC_4_BYTES: u32 = 1 << 2;
 /// Bit of [`AtomicCaps::ATOMIC_SIZE_QP`]: 8 bytes.
 const ATOMIC_8_BYTES: u32 = 1 << 3;
 /// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No
@@ -286,6 +290,18 @@ impl<P: Platform> CommandInterface<P> {
         self.query_page(CapabilityType::EthernetOffloads, Values::Current, &mut page)?;
         let offloads = view::<PerProtocolNetworkingOffloadCaps>(&page);
         Ok(Some(offloads.get(PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE)))
+    }
+}
+
+impl<P: Platform> CommandInterface<P> {
+    /// Queries which masked atomics a device offers that has the others.
+    pub(crate) fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, PackedError> {
+        let mut page = [0; size_of::<Page>()];
+        self.query_page(CapabilityType::Atomic, Values::Current, &mut page)?;
+        let atomic = view::<AtomicCaps>(&page);
+        let has_masks = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & MASKED_OPERATIONS == MASKED_OPERATIONS;
+        let sizes = if has_masks { atomic.get(AtomicCaps::ATOMIC_SIZE_QP) } else { 0 };
+        Ok(MaskedAtomics { four: sizes & ATOMIC_4_BYTES != 0, eight: sizes & ATOMIC_8_BYTES != 0 })
     }
 }
 

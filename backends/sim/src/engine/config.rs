@@ -8,6 +8,8 @@ use crate::limits::Limits;
 pub(crate) struct EngineConfig {
     /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
     pub atomic_host_endian: bool,
+    /// Masked atomics are done, on four and eight bytes.
+    pub extended_atomics: bool,
     /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
     pub cqe_version: u8,
     /// How many objects of a kind there may be.
@@ -28,6 +30,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             atomic_host_endian: true,
+            extended_atomics: true,
             cqe_version: 1,
             limits: Limits::default(),
             log_max_msg: 30,
@@ -40,13 +43,15 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Returns the number in eight bytes of memory, as an atomic reads it.
-    pub(super) fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
-        if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
+    /// Returns the number in up to eight bytes of memory, as an atomic reads it.
+    pub(super) fn atomic_value(&self, bytes: &[u8]) -> u64 {
+        let joined = |value, byte: &u8| value << 8 | u64::from(*byte);
+        if self.atomic_host_endian { bytes.iter().rev().fold(0, joined) } else { bytes.iter().fold(0, joined) }
     }
 
-    /// Returns the bytes of a number in memory for an atomic.
-    pub(super) fn atomic_bytes(&self, value: u64) -> [u8; 8] {
-        if self.atomic_host_endian { value.to_le_bytes() } else { value.to_be_bytes() }
+    /// Returns the bytes of a number in memory for an atomic on `size` bytes.
+    pub(super) fn atomic_bytes(&self, value: u64, size: usize) -> Vec<u8> {
+        let little = value.to_le_bytes().into_iter().take(size);
+        if self.atomic_host_endian { little.collect() } else { little.rev().collect() }
     }
 }

@@ -15,6 +15,7 @@ mod frames;
 mod link;
 mod management_datagram;
 mod management_requests;
+mod masked;
 pub(crate) mod memory;
 mod multicast;
 mod nic;

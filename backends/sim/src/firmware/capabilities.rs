@@ -194,9 +194,9 @@ impl Capabilities {
         let mut atomic = Pair::new::<AtomicCaps>(|cap| {
             cap.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, HOST_ENDIANNESS)
                 .set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1, 1)
-                // Compare-and-swap and fetch-and-add, on eight bytes.
-                .set(AtomicCaps::ATOMIC_OPERATIONS, 0b11)
-                .set(AtomicCaps::ATOMIC_SIZE_QP, 1 << 3);
+                // Compare-and-swap and fetch-and-add, on eight bytes; with masks on four bytes too.
+                .set(AtomicCaps::ATOMIC_OPERATIONS, if config.extended_atomics { 0b1111 } else { 0b11 })
+                .set(AtomicCaps::ATOMIC_SIZE_QP, if config.extended_atomics { 1 << 3 | 1 << 2 } else { 1 << 3 });
         });
         if let Some(mut page) = ViewMut::<AtomicCaps>::new(&mut atomic.current) {
             page.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, 0);

@@ -99,6 +99,7 @@ impl Firmware {
     pub(crate) fn configure_engine(&mut self) {
         self.engine.configure(EngineConfig {
             atomic_host_endian: self.caps.atomic_host_endian(),
+            extended_atomics: self.config.extended_atomics,
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             limits: self.config.limits,
             log_max_msg: self.config.limits.log_max_msg,

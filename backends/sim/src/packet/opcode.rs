@@ -104,6 +104,10 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Masked compare and swap. Size and masks are the payload. What cards send is not published: the opcode is one that IBTA reserves.
+    MaskedCompareSwap,
+    /// Masked fetch and add, as that.
+    MaskedFetchAdd,
 }
 
 /// An opcode: service and operation.
@@ -160,7 +164,7 @@ impl Headers {
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Send(Place::First),
         Self::Send(Place::Middle),
         Self::Send(Place::Last),
@@ -182,6 +186,8 @@ impl Operation {
         Self::AtomicAcknowledge,
         Self::CompareSwap,
         Self::FetchAdd,
+        Self::MaskedCompareSwap,
+        Self::MaskedFetchAdd,
         Self::SendInvalidate(Place::Last),
         Self::SendInvalidate(Place::Only),
     ];
@@ -211,6 +217,8 @@ impl Operation {
             Self::AtomicAcknowledge => 0x12,
             Self::CompareSwap => 0x13,
             Self::FetchAdd => 0x14,
+            Self::MaskedCompareSwap => 0x1e,
+            Self::MaskedFetchAdd => 0x1f,
         }
     }
 
@@ -225,6 +233,11 @@ impl Operation {
             | Self::ReadResponse(place) => place,
             _ => Place::Only,
         }
+    }
+
+    /// Returns whether it is a request for an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd | Self::MaskedCompareSwap | Self::MaskedFetchAdd)
     }
 
     /// Returns whether it goes from responder to requester.
@@ -258,6 +271,8 @@ impl Operation {
             Self::AtomicAcknowledge => "ATOMIC Acknowledge",
             Self::CompareSwap => "CmpSwap",
             Self::FetchAdd => "FetchAdd",
+            Self::MaskedCompareSwap => "masked CmpSwap",
+            Self::MaskedFetchAdd => "masked FetchAdd",
         }
     }
 }
@@ -298,7 +313,7 @@ impl Opcode {
                 Operation::ReadRequest => true,
                 _ => false,
             },
-            atomic: matches!(operation, Operation::CompareSwap | Operation::FetchAdd),
+            atomic: operation.is_atomic(),
             aeth: match operation {
                 Operation::ReadResponse(place) => !matches!(place, Place::Middle),
                 Operation::Acknowledge | Operation::AtomicAcknowledge => true,

@@ -47,6 +47,15 @@ impl SendWqe {
                         fields.push(("compare", format!("{compare:#018x}")));
                     }
                     AtomicOperation::FetchAdd { add } => fields.push(("swap_add", format!("{add:#018x}"))),
+                    AtomicOperation::MaskedCompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
+                        let operands =
+                            [("swap", swap), ("compare", compare), ("swap_mask", swap_mask), ("compare_mask", compare_mask)];
+                        fields.extend(operands.map(|(name, value)| (name, format!("{value:#x}"))));
+                    }
+                    AtomicOperation::MaskedFetchAdd { add, boundary, .. } => {
+                        fields.push(("add", format!("{add:#x}")));
+                        fields.push(("field_boundary", format!("{boundary:#x}")));
+                    }
                 }
                 data_fields(&mut fields, data);
             }

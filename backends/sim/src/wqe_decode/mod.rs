@@ -8,7 +8,8 @@ use std::fmt;
 
 use bareverbs_mlx5_spec::{
     CqeSyndrome, DS_UNIT, INVALID_LKEY, Layout, Mkc, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg,
-    WqeEthSeg, WqeInlineSeg, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, WqeXrcSeg, ce, eth_checksum,
+    WqeEthSeg, WqeInlineSeg, WqeMaskedAdd32Seg, WqeMaskedAdd64Seg, WqeMaskedSwap32Seg, WqeMaskedSwap64Seg, WqeOpcode,
+    WqeRaddrSeg, WqeUmrCtrlSeg, WqeXrcSeg, ce, eth_checksum, extended_atomic,
 };
 
 /// Which segments stand between control segment and operation: the queue's service decides.
@@ -154,7 +155,7 @@ pub struct RemoteAddress {
     pub rkey: u32,
 }
 
-/// What an atomic operation does to its eight bytes.
+/// What an atomic operation does to its bytes: eight, if it has no size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
     /// Stores `swap` if the value is `compare`.
@@ -169,6 +170,74 @@ pub enum AtomicOperation {
         /// Addend.
         add: u64,
     },
+    /// Stores those bits of `swap` that its mask has, if the value is `compare` in those bits that the other mask has.
+    MaskedCompareSwap {
+        /// Bytes: 4 or 8.
+        size: u8,
+        /// Expected value.
+        compare: u64,
+        /// Which bits of it count.
+        compare_mask: u64,
+        /// New value.
+        swap: u64,
+        /// Which bits of it are stored.
+        swap_mask: u64,
+    },
+    /// Adds field by field.
+    MaskedFetchAdd {
+        /// Bytes: 4 or 8.
+        size: u8,
+        /// Addends.
+        add: u64,
+        /// The highest bit of each field: nothing is carried out of it.
+        boundary: u64,
+    },
+}
+
+impl AtomicOperation {
+    /// Returns the bytes that it works on.
+    pub const fn size(&self) -> u8 {
+        match *self {
+            Self::CompareSwap { .. } | Self::FetchAdd { .. } => 8,
+            Self::MaskedCompareSwap { size, .. } | Self::MaskedFetchAdd { size, .. } => size,
+        }
+    }
+
+    /// Returns whether only devices with extended atomics do it.
+    pub const fn is_masked(&self) -> bool {
+        matches!(self, Self::MaskedCompareSwap { .. } | Self::MaskedFetchAdd { .. })
+    }
+
+    /// Returns the value after it, of one that was `value`.
+    pub const fn apply(&self, value: u64) -> u64 {
+        match *self {
+            Self::CompareSwap { compare, swap } => {
+                if value == compare {
+                    swap
+                } else {
+                    value
+                }
+            }
+            Self::FetchAdd { add } => value.wrapping_add(add),
+            Self::MaskedCompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
+                if (value ^ compare) & compare_mask == 0 {
+                    value & !swap_mask | swap & swap_mask
+                } else {
+                    value
+                }
+            }
+            Self::MaskedFetchAdd { size, add, boundary } => {
+                let (mut sum, mut carry, mut bit) = (0, 0, 0);
+                while bit < 8 * size as u32 {
+                    let column = (value >> bit & 1) + (add >> bit & 1) + carry;
+                    sum |= (column & 1) << bit;
+                    carry = if boundary >> bit & 1 == 0 { column >> 1 } else { 0 };
+                    bit += 1;
+                }
+                sum
+            }
+        }
+    }
 }
 
 /// Destination of a datagram.
@@ -263,9 +332,9 @@ pub enum SendBody {
         /// Where the bytes go.
         data: Vec<DataSegment>,
     },
-    /// ATOMIC_CS, ATOMIC_FA.
+    /// ATOMIC_CS, ATOMIC_FA, and the masked ones.
     Atomic {
-        /// The eight bytes.
+        /// The bytes.
         remote: RemoteAddress,
         /// What is done to them.
         operation: AtomicOperation,
@@ -383,6 +452,41 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Takes the operands of an extended atomic, of the size that the modifier says.
+    fn masked(&mut self, opcode: WqeOpcode, opmod: u32) -> Result<AtomicOperation, WqeError> {
+        let swaps = opcode == WqeOpcode::AtomicMaskedCs;
+        let size = 1u8 << extended_atomic::LOG_SMALLEST << (opmod & 7).min(5);
+        Ok(match (opmod & !7 == extended_atomic::EXTENDED, size, swaps) {
+            (true, 4, true) => {
+                type Seg = WqeMaskedSwap32Seg;
+                let segment = self.segment::<Seg>()?;
+                let [swap, compare] = [Seg::SWAP, Seg::COMPARE].map(|field| segment.get(field).into());
+                let [swap_mask, compare_mask] = [Seg::SWAP_MASK, Seg::COMPARE_MASK].map(|field| segment.get(field).into());
+                AtomicOperation::MaskedCompareSwap { size, compare, compare_mask, swap, swap_mask }
+            }
+            (true, 8, true) => {
+                type Seg = WqeMaskedSwap64Seg;
+                let segment = self.segment::<Seg>()?;
+                let (swap, compare) = (segment.get64(Seg::SWAP), segment.get64(Seg::COMPARE));
+                let (swap_mask, compare_mask) = (segment.get64(Seg::SWAP_MASK), segment.get64(Seg::COMPARE_MASK));
+                AtomicOperation::MaskedCompareSwap { size, compare, compare_mask, swap, swap_mask }
+            }
+            (true, 4, false) => {
+                type Seg = WqeMaskedAdd32Seg;
+                let segment = self.segment::<Seg>()?;
+                let (add, boundary) = (segment.get(Seg::ADD).into(), segment.get(Seg::FIELD_BOUNDARY).into());
+                AtomicOperation::MaskedFetchAdd { size, add, boundary }
+            }
+            (true, 8, false) => {
+                type Seg = WqeMaskedAdd64Seg;
+                let segment = self.segment::<Seg>()?;
+                let (add, boundary) = (segment.get64(Seg::ADD), segment.get64(Seg::FIELD_BOUNDARY));
+                AtomicOperation::MaskedFetchAdd { size, add, boundary }
+            }
+            _ => return Err(WqeError::Unsupported { opcode }),
+        })
+    }
+
     fn umr(&mut self) -> Result<Umr, WqeError> {
         let head = self.segment::<WqeUmrCtrlSeg>()?;
         let context = self.segment::<Mkc>()?;
@@ -432,7 +536,7 @@ impl SendWqe {
         if service == WqeService::Xrc && !local {
             xrc_srqn = Some(cursor.segment::<WqeXrcSeg>()?.get(WqeXrcSeg::XRC_SRQN));
         }
-        let body = Self::body(opcode, service, &mut cursor)?;
+        let body = Self::body(opcode, ctrl.get(WqeCtrlSeg::OPMOD), service, &mut cursor)?;
         Ok(Self {
             opcode,
             opmod: ctrl.get(WqeCtrlSeg::OPMOD) as u8,
@@ -448,7 +552,7 @@ impl SendWqe {
         })
     }
 
-    fn body(opcode: WqeOpcode, service: WqeService, cursor: &mut Cursor<'_>) -> Result<SendBody, WqeError> {
+    fn body(opcode: WqeOpcode, opmod: u32, service: WqeService, cursor: &mut Cursor<'_>) -> Result<SendBody, WqeError> {
         let connected_only = match opcode {
             WqeOpcode::Nop | WqeOpcode::Send | WqeOpcode::SendImm => false,
             WqeOpcode::SendInval
@@ -456,7 +560,9 @@ impl SendWqe {
             | WqeOpcode::RdmaWriteImm
             | WqeOpcode::RdmaRead
             | WqeOpcode::AtomicCs
-            | WqeOpcode::AtomicFa => true,
+            | WqeOpcode::AtomicFa
+            | WqeOpcode::AtomicMaskedCs
+            | WqeOpcode::AtomicMaskedFa => true,
             // The queue that changes keys for the kernel is neither; its service passes as connected.
             WqeOpcode::Umr => true,
             _ => return Err(WqeError::Unsupported { opcode }),
@@ -484,6 +590,10 @@ impl SendWqe {
                 };
                 SendBody::Atomic { remote, operation, data: cursor.data(false)? }
             }
+            WqeOpcode::AtomicMaskedCs | WqeOpcode::AtomicMaskedFa => {
+                let remote = cursor.remote()?;
+                SendBody::Atomic { remote, operation: cursor.masked(opcode, opmod)?, data: cursor.data(false)? }
+            }
             WqeOpcode::Umr => SendBody::Umr(Box::new(cursor.umr()?)),
             _ => SendBody::Nop,
         })
@@ -505,7 +615,7 @@ impl SendWqe {
             SendBody::Send { data, .. } | SendBody::Write { data, .. } | SendBody::Read { data, .. } => {
                 data.iter().map(DataSegment::len).sum()
             }
-            SendBody::Atomic { .. } => 8,
+            SendBody::Atomic { operation, .. } => operation.size().into(),
             SendBody::Nop | SendBody::Umr(_) => 0,
         }
     }

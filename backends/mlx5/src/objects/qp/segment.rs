@@ -1,6 +1,6 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MwType, RegOp, Remote, RingView, Rkey, SendFlags, Sge};
+use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MaskedOp, MwType, RegOp, Remote, RingView, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
     DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode,
     WqeRaddrSeg, WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
@@ -121,6 +121,20 @@ pub(super) fn registration_head(reg: &RegOp<'_>, control: [u64; 2]) -> [[u64; WQ
     words[1][0] = be_word(rights(reg.access), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
     [words[1][2], words[1][3]] = [reg.base.to_be(), reg.length.to_be()];
     words
+}
+
+/// Returns the operands of a masked atomic, and how many words they are.
+pub(super) fn masked_operands(op: &MaskedOp) -> ([u64; 4], usize) {
+    match *op {
+        MaskedOp::CompareSwap4 { compare, compare_mask, swap, swap_mask } => {
+            ([be_word(swap, compare), be_word(swap_mask, compare_mask), 0, 0], 2)
+        }
+        MaskedOp::CompareSwap8 { compare, compare_mask, swap, swap_mask } => {
+            ([swap, compare, swap_mask, compare_mask].map(u64::to_be), 4)
+        }
+        MaskedOp::FetchAdd4 { add, boundary } => ([be_word(add, boundary), 0, 0, 0], 2),
+        MaskedOp::FetchAdd8 { add, boundary } => ([add.to_be(), boundary.to_be(), 0, 0], 2),
+    }
 }
 
 /// Returns the octowords of a list of pieces, filled up to whole blocks.

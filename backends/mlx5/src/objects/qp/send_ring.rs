@@ -6,14 +6,14 @@
 use core::cell::Cell;
 
 use bareverbs::{
-    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, Payload, Platform, RegOp,
-    Registers, RingView, Rkey, SendFlags, Sge, Srqn,
+    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, MaskedOp, Payload, Platform,
+    RegOp, Registers, Remote, RingView, Rkey, SendFlags, Sge, Srqn,
 };
-use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, WqeXrcSeg};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, WqeXrcSeg, be_word, extended_atomic};
 
 use super::segment::{
     BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, datagram, inline_head, inline_units, invalidation,
-    last_word, list_octowords, piece, registration_head, remote_address, word_of,
+    last_word, list_octowords, masked_operands, piece, registration_head, remote_address, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 use crate::log::format_as;
@@ -22,6 +22,8 @@ use crate::log::format_as;
 const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
 /// Units before the payload of a datagram: control segment and datagram segment, a block.
 const DATAGRAM_HEAD: u32 = 4;
+/// Units of a masked atomic beside its operands: control, remote address, data.
+const MASKED_UNITS: u32 = 3;
 /// Blocks of a registration before its list: control and UMR control; key context.
 const REG_HEAD_BLOCKS: u32 = 2;
 /// Words of a block.
@@ -398,6 +400,28 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
                 self.put_words(&mut word, block);
             }
         }
+    }
+
+    fn masked_blocks(op: &MaskedOp) -> u32 {
+        let (_, words) = masked_operands(op);
+        blocks_of(MASKED_UNITS.wrapping_add(words as u32 / 2))
+    }
+
+    fn put_masked(&mut self, at: u32, op: &MaskedOp, remote: &Remote, sge: &Sge, flags: SendFlags) {
+        let (operands, words) = masked_operands(op);
+        let opcode = match op {
+            MaskedOp::CompareSwap4 { .. } | MaskedOp::CompareSwap8 { .. } => WqeOpcode::AtomicMaskedCs,
+            MaskedOp::FetchAdd4 { .. } | MaskedOp::FetchAdd8 { .. } => WqeOpcode::AtomicMaskedFa,
+        };
+        let units = MASKED_UNITS.wrapping_add(words as u32 / 2);
+        let [first, second] = self.control(opcode, at, units, flags, 0);
+        let modifier = WqeCtrlSeg::OPMOD.place(extended_atomic::opmod(op.size().trailing_zeros()));
+        self.last = first | be_word(modifier, 0);
+        let mut word = at.wrapping_mul(WORDS);
+        self.put_words(&mut word, &[self.last, second]);
+        self.put_words(&mut word, &remote_address(remote));
+        self.put_words(&mut word, operands.get(..words).unwrap_or_default());
+        self.put_words(&mut word, &data(sge));
     }
 
     fn reg_blocks(count: usize) -> u32 {

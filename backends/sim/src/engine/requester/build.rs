@@ -2,6 +2,7 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 
+use crate::engine::masked;
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::gather;
 use crate::engine::psn;
@@ -23,6 +24,8 @@ pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, O
         WqeOpcode::RdmaRead => (Operation::ReadRequest, None, None),
         WqeOpcode::AtomicCs => (Operation::CompareSwap, None, None),
         WqeOpcode::AtomicFa => (Operation::FetchAdd, None, None),
+        WqeOpcode::AtomicMaskedCs => (Operation::MaskedCompareSwap, None, None),
+        WqeOpcode::AtomicMaskedFa => (Operation::MaskedFetchAdd, None, None),
         _ => (Operation::Send(place), None, None),
     }
 }
@@ -89,6 +92,14 @@ impl Requester {
                 let (swap_add, compare) = match *operation {
                     AtomicOperation::CompareSwap { compare, swap } => (swap, compare),
                     AtomicOperation::FetchAdd { add } => (add, 0),
+                    AtomicOperation::MaskedCompareSwap { size, compare, compare_mask, swap, swap_mask } => {
+                        transport.payload = masked::payload(size, swap_mask, compare_mask).into();
+                        (swap, compare)
+                    }
+                    AtomicOperation::MaskedFetchAdd { size, add, boundary } => {
+                        transport.payload = masked::payload(size, boundary, 0).into();
+                        (add, 0)
+                    }
                 };
                 transport.atomic = Some(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_add, compare });
             }

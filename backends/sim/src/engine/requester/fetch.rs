@@ -1,6 +1,6 @@
 //! Send WQEs taken from the ring: read, decoded, refused if nothing of them can be done; doorbells audited.
 
-use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
+use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg, WqeOpcode};
 
 use crate::audit::Finding;
 use crate::engine::event::EngineEvent;
@@ -115,6 +115,9 @@ impl Requester {
         if (reliable_only && !qp.service.is_reliable()) || (sends && qp.service == Service::RegUmr) {
             return Some(CqeSyndrome::LocalQpOp);
         }
+        if matches!(wqe.opcode, WqeOpcode::AtomicMaskedCs | WqeOpcode::AtomicMaskedFa) && !step.shared.config.extended_atomics {
+            return Some(CqeSyndrome::LocalQpOp);
+        }
         // Queue pair 0 sends to queue pairs 0 alone.
         if let SendBody::Send { address: Some(address), .. } = &wqe.body
             && (address.dqpn == SUBNET_QPN) != qp.is_subnet_management()
@@ -133,7 +136,7 @@ impl Requester {
             return Some(CqeSyndrome::LocalLength);
         }
         if let SendBody::Atomic { data, .. } = &wqe.body
-            && data.iter().map(DataSegment::len).sum::<u64>() < 8
+            && data.iter().map(DataSegment::len).sum::<u64>() < len
         {
             return Some(CqeSyndrome::LocalLength);
         }

@@ -186,7 +186,7 @@ impl Requester {
             return;
         }
         let Some(original) = packet.atomic_ack else { return };
-        let bytes = step.shared.config.atomic_bytes(original);
+        let bytes = step.shared.config.atomic_bytes(original, head.len as usize);
         let list = pointers(head.data());
         match scatter(step, access, list, 0, &bytes) {
             Ok(()) => {

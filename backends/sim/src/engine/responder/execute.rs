@@ -2,14 +2,16 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Field, Qpc};
 
+use crate::engine::masked;
 use crate::engine::memory::key::{Access, KeyError, Right};
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
-use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome, TransportPart};
+use crate::packet::{AtomicEth, Packet, Place, Reth, Syndrome, TransportPart};
 use crate::rejection::Rejection;
+use crate::wqe_decode::AtomicOperation;
 
 /// Maximum message length of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -198,14 +200,17 @@ impl Responder {
         packet: &TransportPart<'_>,
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
+        let operation = masked::operation(packet).ok_or(Refusal::INVALID)?;
+        if operation.is_masked() && !step.shared.config.extended_atomics {
+            return Err(Refusal::INVALID);
+        }
         check_right(qp, step, Qpc::RAE, Right::RemoteAtomic)?;
-        if !atomic.addr.is_multiple_of(8) {
+        if !atomic.addr.is_multiple_of(operation.size().into()) {
             step.ctx.reject(Rejection::AtomicAlignment { qpn: qp.qpn, addr: atomic.addr });
             return Err(Refusal::INVALID);
         }
         self.room_for_response(qp)?;
-        let swaps = packet.bth.opcode.operation == Operation::CompareSwap;
-        let original = self.execute_atomic(qp, step, &atomic, swaps)?;
+        let original = self.execute_atomic(qp, step, &atomic, &operation)?;
         let saved = qp.depth(Qpc::LOG_RRA_MAX);
         self.msn = psn::add(self.msn, 1);
         while self.atomics.len() >= saved {
@@ -222,23 +227,20 @@ impl Responder {
         qp: &QpContext,
         step: &mut QpStep<'_, '_>,
         atomic: &AtomicEth,
-        swaps: bool,
+        operation: &AtomicOperation,
     ) -> Result<u64, Refusal> {
         let access = self.access(qp, step, Right::RemoteAtomic)?;
         let place = (atomic.rkey, atomic.addr);
-        let mut bytes = [0; 8];
+        let size = usize::from(operation.size());
+        let mut bytes = vec![0; size];
         step.shared.keys.read(step.ctx, place, access, &mut bytes).map_err(|error| {
-            reject(step, access, place, 8, error);
+            reject(step, access, place, size as u64, error);
             Refusal::ACCESS
         })?;
-        let original = step.shared.config.atomic_value(bytes);
-        let new = match (swaps, original == atomic.compare) {
-            (false, _) => original.wrapping_add(atomic.swap_add),
-            (true, true) => atomic.swap_add,
-            (true, false) => original,
-        };
+        let original = step.shared.config.atomic_value(&bytes);
+        let new = operation.apply(original);
         if new != original {
-            let bytes = step.shared.config.atomic_bytes(new);
+            let bytes = step.shared.config.atomic_bytes(new, size);
             step.shared.keys.write(step.ctx, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
         }
         Ok(original)

@@ -94,7 +94,7 @@ impl Responder {
                     self.queue_read(qp, packet.bth.psn, reth, true);
                 }
             }
-            Operation::CompareSwap | Operation::FetchAdd => {
+            operation if operation.is_atomic() => {
                 // Sequence numbers wrap after 2^24 packets: the newest atomic with this one is meant.
                 let saved = self.atomics.iter().rev().find(|(psn, _)| *psn == packet.bth.psn);
                 let (Some(&(psn, original)), true) = (saved, room) else { return };
@@ -119,7 +119,7 @@ impl Responder {
         self.check_shape(qp, &packet.transport, operation, place)?;
         match operation {
             Operation::ReadRequest => qp.counts(step).reads += 1,
-            Operation::CompareSwap | Operation::FetchAdd => qp.counts(step).atomics += 1,
+            operation if operation.is_atomic() => qp.counts(step).atomics += 1,
             _ => {}
         }
         match operation {
@@ -144,7 +144,7 @@ impl Responder {
                 self.expected_psn = psn::add(packet.transport.bth.psn, packets);
                 return Ok(());
             }
-            Operation::CompareSwap | Operation::FetchAdd => {
+            Operation::CompareSwap | Operation::FetchAdd | Operation::MaskedCompareSwap | Operation::MaskedFetchAdd => {
                 self.handle_atomic(qp, step, &packet.transport)?;
                 self.expected_psn = psn::add(packet.transport.bth.psn, 1);
                 return Ok(());

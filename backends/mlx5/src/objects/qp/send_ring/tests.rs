@@ -3,7 +3,8 @@
 use std::vec::Vec;
 
 use bareverbs::{
-    Access, EncodedAddress, Lkey, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _, SendWriter as _,
+    Access, EncodedAddress, Lkey, MaskedOp, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _,
+    SendWriter as _,
 };
 
 use super::*;
@@ -217,6 +218,42 @@ fn unbinds_type_2_and_invalidations() {
     sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::AFTER_BIND);
     assert_eq!(ring(&shared, 3, 32), hex("00 0003 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
     assert_eq!(ring(&shared, 0, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
+}
+
+/// By UCX's `uct_rc_mlx5_ep_inline_rdma_post` (`ib_mlx5.h`): modifier 8 | log2(bytes) - 2; swap, compare, swap mask, compare mask; add,
+/// boundary.
+#[test]
+fn masked_atomics() {
+    let (sq, shared) = made(4);
+    let (compare, compare_mask, swap, swap_mask) = (0x0102_0304, 0xf0f0_f0f0, 0x1112_1314, 0x00ff_00ff);
+    let put = |at: u32, op: MaskedOp, len: u32| {
+        sq.writer().put_masked(at, &op, &REMOTE, &sge(0x50, len), SIGNALED);
+        Writer::masked_blocks(&op)
+    };
+    assert_eq!(put(0, MaskedOp::CompareSwap4 { compare, compare_mask, swap, swap_mask }, 4), 1);
+    let remote = "1122334455667788 99aabbcc 00000000";
+    let expected = hex(&std::format!(
+        "08 0000 14  123456 04  00 0000 08  00000000 {remote} 11121314 01020304 00ff00ff f0f0f0f0 00000004 a1b2c3d4 0000000000000050"
+    ));
+    assert_eq!(ring(&shared, 0, 64), expected);
+    let wide = MaskedOp::CompareSwap8 { compare: 1, compare_mask: 2, swap: 3, swap_mask: 4 };
+    assert_eq!(put(1, wide, 8), 2);
+    let expected = hex(&std::format!(
+        "09 0001 14  123456 05  00 0000 08  00000000 {remote} 0000000000000003 0000000000000001 0000000000000004 0000000000000002
+         00000008 a1b2c3d4 0000000000000050"
+    ));
+    assert_eq!(ring(&shared, 1, 80), expected);
+    assert_eq!(put(3, MaskedOp::FetchAdd4 { add: 5, boundary: 0x80 }, 4), 1);
+    assert_eq!(ring(&shared, 3, 48)[32..], hex("00000005 00000080 0000000000000000"));
+    assert_eq!(ring(&shared, 3, 8), hex("08 0003 15  123456 04"));
+    assert_eq!(put(0, MaskedOp::FetchAdd8 { add: 5, boundary: 1 << 63 }, 8), 1);
+    assert_eq!(ring(&shared, 0, 48)[32..], hex("0000000000000005 8000000000000000"));
+    // The doorbell has the control segment as it is in the ring.
+    let mut writer = sq.writer();
+    writer.put_masked(1, &wide, &REMOTE, &sge(0x50, 8), SIGNALED);
+    shared.borrow_mut().log.clear();
+    writer.ring(3);
+    assert_eq!(shared.borrow().log.last(), Some(&Done::Register(4 * 4096 + 0x800, hex("09 0001 14 123456 05"))));
 }
 
 /// By rdma-core's `mlx5_send_wr_mkey_configure`, `_set_mkey_access_flags` and `_set_mkey_layout` (`umr_sg_list_create`): the control

@@ -1,0 +1,103 @@
+//! Atomics with masks, on four bytes or eight: what devices offer beyond IBTA (extended atomics).
+//!
+//! They have a call of their own, beside that for all other requests. A program without such contains nothing of this.
+
+use crate::send_queue::{BASIC, OpSet, PostCursor, SendBatch, SendQueue, free_end, refusal, refusal_to_post};
+use crate::shared::check_sge;
+use crate::verbs::Verbs;
+use crate::{Access, CoreToken, MaskedAtomics, MaskedWr, PostSendError, Provider, SendRing, SendWriter};
+
+impl<P: Provider> Verbs<'_, P> {
+    /// Asks the device which masked atomics it offers.
+    ///
+    /// ```
+    /// # use bareverbs::{MaskedAtomics, MaskedOp, MaskedWr, PostSendError, SendFlags};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let word = b.register(8, bareverbs::Access::LOCAL_WRITE | bareverbs::Access::REMOTE_ATOMIC)?;
+    /// # let old = a.register(8, bareverbs::Access::LOCAL_WRITE)?;
+    /// let offered = a.verbs.query_masked_atomics()?;
+    /// // Four counters of eight bits in a word: the second gets 3 more.
+    /// let op = MaskedOp::FetchAdd4 { add: 3 << 8, boundary: 0x8080_8080 };
+    /// let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote: word.remote(0), sge: old.sge(0, 4) };
+    /// match qa.qp.send.post_masked(offered, &wr) {
+    ///     Ok(()) => qa.wait()?.result()?,
+    ///     Err(PostSendError::NoAtomics) => assert_eq!(offered, MaskedAtomics::default()),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
+    pub fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, P::Error> {
+        self.provider.query_masked_atomics(CoreToken::NEW).map_err(|error| self.failed(error))
+    }
+}
+
+impl<P: Provider> SendQueue<'_, P> {
+    /// Posts a masked atomic and rings the doorbell. `offered` is what the device has said that it offers.
+    ///
+    /// # Errors
+    /// The request is refused, and the queue is as before.
+    pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
+        append_masked(self, offered, wr, true)
+    }
+}
+
+impl<P: Provider> SendBatch<'_, P> {
+    /// Posts a masked atomic: [`SendQueue::post_masked`] as part of a batch.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
+        self.open.call(|queue| append_masked(queue, offered, wr, false))
+    }
+}
+
+/// Posts a masked atomic, on what is kept.
+#[inline(never)]
+fn append_masked<P: Provider>(
+    queue: &SendQueue<'_, P>,
+    offered: MaskedAtomics,
+    wr: &MaskedWr,
+    ring: bool,
+) -> Result<(), PostSendError> {
+    if !queue.slot.can_send() {
+        return Err(refusal_to_post(&queue.shared, queue.slot));
+    }
+    let mut open = PostCursor::new(queue);
+    open.end = free_end(queue.slot, queue.limits.blocks);
+    open.put_masked(offered, wr)?;
+    queue.keep_bind(false);
+    open.finish(ring);
+    Ok(())
+}
+
+impl<'a, P: Provider> PostCursor<'a, P> {
+    fn put_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
+        let MaskedWr { wr_id, flags, ref op, ref remote, ref sge } = *wr;
+        let (limits, opcode, size) = (&self.queue.limits, op.completion(), op.size());
+        if let Some(error) = refusal(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1) {
+            return Err(error);
+        }
+        if !(if size == 4 { offered.four } else { offered.eight }) {
+            return Err(PostSendError::NoAtomics);
+        }
+        if sge.length != size {
+            return Err(PostSendError::AtomicLength { length: sge.length });
+        }
+        if !remote.addr.is_multiple_of(size.into()) {
+            return Err(PostSendError::AtomicAlignment { addr: remote.addr });
+        }
+        if let Err(fault) = check_sge(&self.queue.shared.regions, limits.pd.index(), Access::LOCAL_WRITE, sge) {
+            return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::masked_blocks(op);
+        self.check_room(blocks)?;
+        self.writer.put_masked(self.head, op, remote, sge, self.flags_after(flags));
+        self.remember(wr_id, size, blocks, opcode);
+        Ok(())
+    }
+}
