@@ -381,7 +381,9 @@ impl Windows {
             return Err(BindRefused::TooLong { max: request.max_length });
         }
         Self::check_order(window, request.qp)?;
-        if window.state.rkey == new && window.state.binding.is_some() || self.is_held(request.mw, new) {
+        let held = |state: &WindowState| state.rkey == new && state.binding.is_some();
+        let before = |bind: &PendingBind| bind.mw == request.mw && held(&bind.previous);
+        if held(&window.state) || window.held_tags & tag_bit(new) != 0 && self.binds().any(before) {
             return Err(BindRefused::KeyInUse { rkey: new });
         }
         Ok(CheckedBind { mw: request.mw, old, new, lkey: region.lkey, binding: Some(binding) })
@@ -396,7 +398,8 @@ impl Windows {
 
     /// Checks that no binds of a window are in flight on another queue pair than this.
     fn check_order(window: &Window, qp: QpHandle) -> Result<(), BindRefused> {
-        window.elsewhere(qp).map_or(Ok(()), |qp| Err(BindRefused::OtherQueuePair { qp }))
+        let ordered = window.binder == qp || window.in_flight == 0;
+        if ordered { Ok(()) } else { Err(BindRefused::OtherQueuePair { qp: window.binder }) }
     }
 
     /// Returns the window that a LOCAL_INV names, and its next state.
