@@ -158,7 +158,7 @@ fn a_device_may_answer_anything() {
         match Driver::bring_up(noisy(seed), &SHORT) {
             Ok(driver) => {
                 came_up += 1;
-                let mut verbs = Verbs::new(driver, &mut storage);
+                let mut verbs = Verbs::new(driver, &mut *storage);
                 use_it(&mut verbs);
                 let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
                 let stats = driver.statistics();

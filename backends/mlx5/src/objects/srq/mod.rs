@@ -130,10 +130,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
         if srq.is_xrc {
             return self.commands.perform::<cmd::ArmXrcSrq>(|input| {
-                input
-                    .set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ)
-                    .set(ArmXrcSrqIn::XRC_SRQN, srq.number)
-                    .set(ArmXrcSrqIn::LWM, limit)
+                input.set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ).set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit)
             });
         }
         let mut input = Buffer::zeroed();

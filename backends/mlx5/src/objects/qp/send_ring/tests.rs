@@ -3,8 +3,7 @@
 use std::vec::Vec;
 
 use bareverbs::{
-    Access, EncodedAddress, Lkey, MaskedOp, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _,
-    SendWriter as _,
+    Access, EncodedAddress, Lkey, MaskedOp, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _, SendWriter as _,
 };
 
 use super::*;
