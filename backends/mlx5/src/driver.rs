@@ -1,11 +1,11 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
-use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Machine, Platform};
+use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
 use crate::command::CommandInterface;
-use crate::config::Config;
+use crate::config::{Config, ROCE};
 use crate::dma::arena::PageUse;
 use crate::dma::uar::Uar;
 #[cfg(feature = "ethernet")]
@@ -13,6 +13,9 @@ use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
+
+/// Most addresses in the multicast list of an Ethernet port.
+const MAX_STATIONS: usize = if ROCE { 16 } else { 0 };
 
 /// Steps of the bring-up that a teardown must undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,10 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) attr: DeviceAttr,
     pub(crate) uar: Uar,
     pub(crate) eqs: EventQueues<P>,
+    /// MAC address of an Ethernet port, as the bring-up found it.
+    pub(crate) mac: Mac,
+    /// The multicast list of an Ethernet port: addresses of groups and of broadcasts, and how many users each has.
+    pub(crate) stations: Vec<(Mac, u16), MAX_STATIONS>,
     /// Attachments of queue pairs to multicast groups.
     pub(crate) groups: u32,
     /// Completion queues that exist.
@@ -79,6 +86,8 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
                 after_overflow: None,
                 assigned: 0,
             },
+            mac: Mac::default(),
+            stations: Vec::new(),
             groups: 0,
             cqs: 0,
             #[cfg(feature = "ethernet")]

@@ -178,6 +178,9 @@ errors! {
         or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
     /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
     NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
+    /// The port is an Ethernet port, and has no MAC address: nobody has given the virtual function one.
+    NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`), \
+        then bring it up again";
     /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another
     /// function; only that of a Connect-IB is a second port of the same function, and not driven.
     NoPort {
@@ -393,6 +396,7 @@ mod tests {
             Error::Issi { supported: u32::MAX },
             Error::PortType { port_type: u8::MAX },
             Error::NoRoce,
+            Error::NoMacAddress,
             Error::NoPort { port: u8::MAX },
             Error::GrhRequired,
             Error::MadStatus { attribute: u16::MAX, status: u16::MAX },

@@ -6,8 +6,8 @@ use bareverbs::DmaMemory;
 use bareverbs_decode::command_table::Exchange;
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CMD_ENTRY, CMD_INLINE, CapabilityType, CmdHcaCap, CmdIfBox, CmdOpcode, CmdQueueEntry, InitialSeg,
-    Layout, MAILBOX, MAILBOX_DATA, MadIfcIn, MadIfcOut, ManagePagesIn, ManagePagesOut, PCI_CMD_XPORT, QueryHcaCapOut,
-    SMP_GET_RESP, Smp, View, ViewMut, manage_pages,
+    Layout, MAILBOX, MAILBOX_DATA, MadIfcIn, MadIfcOut, ManagePagesIn, ManagePagesOut, NicVportContext, PCI_CMD_XPORT,
+    QueryHcaCapOut, QueryNicVportContextOut, SMP_GET_RESP, Smp, View, ViewMut, manage_pages,
 };
 use bareverbs_sim::in_process::SimMemory;
 
@@ -209,6 +209,8 @@ impl Card {
                 self.busy = self.setting.busy;
                 (answer_mad(input, self.setting.wrong_byte), Source::Made)
             }
+            // Zeros would be a port without a MAC address, which a physical function has.
+            None if key[0] == CmdOpcode::QueryNicVportContext.code() => (answer_vport(), Source::Made),
             None => (Vec::new(), Source::Made),
         };
         match CmdOpcode::from_code(key[0]) {
@@ -303,6 +305,14 @@ fn answer_mad(input: &[u8], wrong_byte: Option<(usize, u8)>) -> Vec<u8> {
         mad[at] = value;
     }
     output.view_mut().set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &mad);
+    output.as_bytes().to_vec()
+}
+
+/// Returns the context of an Ethernet port that has a MAC address and nothing else.
+fn answer_vport() -> Vec<u8> {
+    let mut output = Buffer::<QueryNicVportContextOut>::zeroed();
+    let mut context = output.view_mut();
+    context.sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT).set64(NicVportContext::PERMANENT_ADDRESS, 0x0200_0000_0001);
     output.as_bytes().to_vec()
 }
 

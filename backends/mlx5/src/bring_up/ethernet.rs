@@ -6,13 +6,14 @@ use bareverbs::{Gid, GidEntry, Guid, LinkLayer, Mac, PhysState, Platform, PortAt
 use bareverbs_mlx5_spec::{
     Buffer, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg, PmtuReg, PtysReg,
     QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ, REGISTER_WRITE,
-    ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd, roce_l3_type,
+    ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd, nic_vport_list, roce_l3_type,
 };
 
 use super::port::{check_entry, check_port};
 use super::port_encoding::{mtu_of, pick};
+use crate::command::CommandInterface;
 use crate::driver::Driver;
-use crate::error::PackedError;
+use crate::error::{Error, PackedError};
 
 /// Bytes of a frame around its data: header, VLAN tag, frame check sequence. An MTU of the card counts them.
 const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
@@ -30,6 +31,24 @@ const LANES: [u8; 32] = [1, 1, 4, 4, 1, 2, 4, 4, 4, 0, 0, 0, 1, 1, 1, 4, 4, 0, 2
 const EXTENDED_GIGABITS: [u16; 21] = [0, 1, 0, 5, 10, 40, 25, 50, 50, 100, 100, 100, 200, 200, 200, 400, 400, 400, 0, 800, 800];
 const EXTENDED_LANES: [u8; 21] = [1, 1, 0, 1, 1, 4, 1, 2, 1, 4, 2, 1, 4, 2, 1, 8, 4, 2, 0, 8, 4];
 
+impl<P: Platform> CommandInterface<P> {
+    /// Sets one of the port's lists of addresses.
+    #[inline(never)]
+    fn set_address_list(&mut self, kind: u32, list: &[(Mac, u16)]) -> Result<(), PackedError> {
+        let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
+        let mut view = input.view_mut();
+        view.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::ADDRESSES_LIST, 1);
+        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
+            .set(NicVportContext::ALLOWED_LIST_TYPE, kind)
+            .set(NicVportContext::ALLOWED_LIST_SIZE, list.len() as u32);
+        let entry = &mut |index: usize| {
+            let [a, b, c, d, e, f] = list.get(index).map_or([0; 6], |(mac, _)| mac.0);
+            u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+        };
+        self.command_with_list::<cmd::ModifyNicVportContext>(input.view(), list.len(), entry)
+    }
+}
+
 impl<P: Platform> Driver<P> {
     fn nic_context(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<(), PackedError> {
         self.commands.command::<cmd::QueryNicVportContext>(View::zeros(), output.view_mut())
@@ -40,12 +59,18 @@ impl<P: Platform> Driver<P> {
         self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))
     }
 
-    /// Queries the GUIDs of the node and of the system that it is part of.
+    /// Queries the GUIDs of the node and of the system that it is part of, and the port's MAC address, which must be one: a virtual
+    /// function has none before its physical function has given it one.
     #[inline(never)]
     pub(super) fn query_ethernet_node(&mut self) -> Result<[Guid; 2], PackedError> {
         let mut context = Buffer::zeroed();
         self.nic_context(&mut context)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
+        let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
+        self.mac = Mac([a, b, c, d, e, f]);
+        if self.mac == Mac::default() {
+            return Err(Error::NoMacAddress.pack());
+        }
         Ok([NicVportContext::NODE_GUID, NicVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
     }
 
@@ -70,7 +95,16 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Lets the port carry RoCE, with an MTU of this many bytes of a frame, or no longer.
+    ///
+    /// Its lists of addresses begin and end with it: the card's switch gives a virtual function what is to addresses of its lists, not
+    /// what is to its permanent address (Linux `esw_update_vport_addr_list`).
     pub(super) fn set_roce(&mut self, mtu: Option<u32>) -> Result<(), PackedError> {
+        let own: &[_] = if mtu.is_some() { &[(self.mac, 1)] } else { &[] };
+        self.commands.set_address_list(nic_vport_list::UNICAST, own)?;
+        if !self.stations.is_empty() {
+            self.stations.clear();
+            self.commands.set_address_list(nic_vport_list::MULTICAST, &[])?;
+        }
         let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
         let mut view = input.view_mut();
         view.sub(ModifyNicVportContextIn::FIELD_SELECT)
@@ -84,7 +118,27 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Lets frames of all multicast groups in, or of none: the card knows those of its queue pairs, and its filter does not.
+    /// Counts one more user of an address in the port's multicast list, or one less. What the list has no room for comes in by
+    /// [`Self::admit_groups`] alone.
+    pub(crate) fn list_station(&mut self, station: Mac, is_more: bool) -> Result<(), PackedError> {
+        let known = self.stations.iter().position(|(known, _)| *known == station);
+        if let Some((_, users)) = known.and_then(|index| self.stations.get_mut(index)) {
+            *users = if is_more { users.saturating_add(1) } else { users.saturating_sub(1) };
+            if *users != 0 {
+                return Ok(());
+            }
+            self.stations.retain(|(_, users)| *users != 0);
+        } else if !is_more || self.stations.push((station, 1)).is_err() {
+            return Ok(());
+        }
+        let result = self.commands.set_address_list(nic_vport_list::MULTICAST, &self.stations);
+        if is_more && result.is_err() {
+            self.stations.pop();
+        }
+        result
+    }
+
+    /// Lets frames of all multicast groups in, or of none. The switch ignores it for a virtual function that is not trusted.
     pub(crate) fn admit_groups(&mut self, all: bool) -> Result<(), PackedError> {
         let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
         let mut view = input.view_mut();
@@ -95,18 +149,17 @@ impl<P: Platform> Driver<P> {
         self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())
     }
 
-    /// Queries what the queues for frames depend on: the MAC address, the MTU of the port as of a network interface, and how much of
-    /// a frame's headers the vport wants in its WQE ([`InlineMode`](bareverbs_mlx5_spec::InlineMode)).
+    /// Queries what the queues for frames depend on: the MTU of the port as of a network interface, and how much of a frame's headers
+    /// the vport wants in its WQE ([`InlineMode`](bareverbs_mlx5_spec::InlineMode)).
     #[cfg(feature = "ethernet")]
     #[inline(never)]
-    pub(crate) fn query_frame_port(&mut self) -> Result<(Mac, u32, u32), PackedError> {
+    pub(crate) fn query_frame_port(&mut self) -> Result<(u32, u32), PackedError> {
         let mut context = Buffer::zeroed();
         self.nic_context(&mut context)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
-        let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         let inline = context.get(NicVportContext::MIN_WQE_INLINE_MODE);
         let mtu = self.read_mtu()?.view().get(PmtuReg::OPER_MTU).saturating_sub(FRAME_OVERHEAD);
-        Ok((Mac([a, b, c, d, e, f]), mtu, inline))
+        Ok((mtu, inline))
     }
 
     /// Queries the state of the port.
@@ -141,7 +194,6 @@ impl<P: Platform> Driver<P> {
             let mode = speed.get(PtysReg::ETH_PROTO_OPER);
             (pick(&GIGABITS, mode), pick(&LANES, mode))
         };
-        let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         Ok(PortAttr {
             link_layer: LinkLayer::Ethernet,
             state: if is_up { PortState::Active } else { PortState::Down },
@@ -152,7 +204,7 @@ impl<P: Platform> Driver<P> {
             pkey_tbl_len: self.caps.pkeys,
             active_width: lanes,
             active_speed_gbps: gigabits.into(),
-            mac: Mac([a, b, c, d, e, f]),
+            mac: self.mac,
             port_guid: Guid(context.get64(NicVportContext::PORT_GUID)),
             grh_required: true,
             ..PortAttr::default()

@@ -190,11 +190,15 @@ impl<P: Platform> CommandInterface<P> {
         Ok(View::<CreateQpOut>::of(&output).get(CreateQpOut::QPN))
     }
 
-    /// Executes a command whose input ends with one 64-bit entry, and of whose output only the status matters.
-    #[cfg(feature = "ethernet")]
-    pub(crate) fn command_with_entry<C: Command>(&mut self, input: View<'_, C::In>, entry: u64) -> Result<(), PackedError> {
+    /// Executes a command whose input ends with `len` 64-bit entries, and of whose output only the status matters.
+    pub(crate) fn command_with_list<C: Command>(
+        &mut self,
+        input: View<'_, C::In>,
+        len: usize,
+        entry: &mut dyn FnMut(usize) -> u64,
+    ) -> Result<(), PackedError> {
         const { assert!(C::Out::SIZE == SHORT) };
-        self.create_object(C::OPCODE, input.as_bytes(), 1, &mut |_| entry).map(|_| ())
+        self.create_object(C::OPCODE, input.as_bytes(), len, entry).map(|_| ())
     }
 
     /// Destroys an object and frees its memory.

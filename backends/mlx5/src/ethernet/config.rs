@@ -6,10 +6,10 @@
 pub enum FrameFilter {
     /// To the port's own address, and broadcasts. No IPv6: its neighbor discovery needs groups.
     Own,
-    /// These, and to all groups.
+    /// These, and to all groups. A virtual function gets them if its physical function trusts it; otherwise the card ignores this.
     #[default]
     Groups,
-    /// Every frame that reaches the port.
+    /// Every frame that reaches the port. A virtual function gets them if its physical function trusts it, as with [`Self::Groups`].
     Everything,
 }
 

@@ -32,13 +32,15 @@ pub(crate) enum Made {
         table: u32,
         index: u32,
     },
+    /// Broadcasts are in the port's multicast list on behalf of the queues.
+    Listing,
     /// The port's filter is open for groups on behalf of the queues.
     Admission,
 }
 
 /// What exists, in the order in which it was made.
 #[derive(Default)]
-pub(crate) struct FrameObjects(Vec<Made, 17>);
+pub(crate) struct FrameObjects(Vec<Made, 18>);
 
 impl FrameObjects {
     /// Adds what was made last. There is room for all.

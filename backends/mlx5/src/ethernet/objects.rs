@@ -1,6 +1,6 @@
 //! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
 
-use bareverbs::{Access, AddressMap, DmaMemory, Extent, MrRequest, Platform};
+use bareverbs::{Access, AddressMap, DmaMemory, Extent, Mac, MrRequest, Platform};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn,
     DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
@@ -31,7 +31,7 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 /// log2 of the rules of the flow table.
 const LOG_RULES: u32 = 2;
 /// Address of broadcasts.
-const BROADCAST: [u8; 6] = [0xff; 6];
+const BROADCAST: Mac = Mac([0xff; 6]);
 /// The bit that the addresses of groups have, as mask and as value.
 const GROUP_BIT: [u8; 6] = [1, 0, 0, 0, 0, 0];
 
@@ -64,7 +64,8 @@ impl<P: Platform> Driver<P> {
             return Err(OpenEthernetError::Frames { limit: MAX_FRAMES });
         }
         let inline = self.commands.query_frame_capabilities()?.ok_or(OpenEthernetError::Unsupported)?;
-        let (mac, mtu, vport_inline) = self.query_frame_port()?;
+        let (mtu, vport_inline) = self.query_frame_port()?;
+        let mac = self.mac;
         let mtu = mtu.min(self.config.ethernet_mtu.into());
         if mtu < MIN_MTU {
             return Err(OpenEthernetError::Mtu { mtu });
@@ -110,7 +111,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         objects: &mut FrameObjects,
         config: &EthernetConfig,
-        mac: bareverbs::Mac,
+        mac: Mac,
         mtu: usize,
         inline: InlineHeaders,
     ) -> Result<(SendQueue<P>, ReceiveQueue, u32), PackedError> {
@@ -278,7 +279,7 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         [rqn, domain]: [u32; 2],
         filter: FrameFilter,
-        mac: bareverbs::Mac,
+        mac: Mac,
     ) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input
@@ -298,7 +299,7 @@ impl<P: Platform> Driver<P> {
         if filter == FrameFilter::Everything {
             self.add_rules(objects, to, 0, None, &[[0; 6]])?;
         } else {
-            self.add_rules(objects, to, 0, Some([0xff; 6]), &[mac.0, BROADCAST])?;
+            self.add_rules(objects, to, 0, Some([0xff; 6]), &[mac.0, BROADCAST.0])?;
         }
         if filter == FrameFilter::Groups {
             self.add_rules(objects, to, 2, Some(GROUP_BIT), &[GROUP_BIT])?;
@@ -306,6 +307,8 @@ impl<P: Platform> Driver<P> {
         self.commands.perform::<cmd::SetFlowTableRoot>(|input| {
             input.set(SetFlowTableRootIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFlowTableRootIn::TABLE_ID, table)
         })?;
+        self.list_station(BROADCAST, true)?;
+        objects.add(Made::Listing);
         if filter != FrameFilter::Own {
             self.promiscuous = filter == FrameFilter::Everything;
             objects.add(Made::Admission);
@@ -363,7 +366,7 @@ impl<P: Platform> Driver<P> {
         set_destination(&mut context.sub(FlowContext::MATCH_VALUE.as_sub()), *address);
         let to =
             DestFormatStruct::DESTINATION_TYPE.place(FlowDestination::Tir.code()) | DestFormatStruct::DESTINATION_ID.place(tir);
-        self.commands.command_with_entry::<cmd::SetFlowTableEntry>(input.view(), u64::from(to) << 32)
+        self.commands.command_with_list::<cmd::SetFlowTableEntry>(input.view(), 1, &mut |_| u64::from(to) << 32)
     }
 
     /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of. A root of the
@@ -395,6 +398,7 @@ impl<P: Platform> Driver<P> {
                         .set(DeleteFteIn::TABLE_ID, table)
                         .set(DeleteFteIn::FLOW_INDEX, index)
                 })?,
+                Made::Listing => self.list_station(BROADCAST, false)?,
                 Made::Admission => {
                     self.promiscuous = false;
                     self.groups = self.groups.saturating_sub(1);

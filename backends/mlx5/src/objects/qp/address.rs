@@ -53,12 +53,19 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0);
-        if self.caps.is_ethernet() && self.groups == 0 {
-            self.admit_groups(true)?;
+        if self.caps.is_ethernet() {
+            if self.groups == 0 {
+                self.admit_groups(true)?;
+            }
+            self.list_station(gid.group_mac().unwrap_or_default(), true)?;
         }
-        self.commands.command_without_output::<cmd::AttachToMcg>(input.view())?;
-        self.groups = self.groups.saturating_add(1);
-        Ok(())
+        let result = self.commands.command_without_output::<cmd::AttachToMcg>(input.view());
+        if result.is_ok() {
+            self.groups = self.groups.saturating_add(1);
+        } else {
+            self.unlist_group(gid);
+        }
+        result
     }
 
     pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
@@ -66,11 +73,18 @@ impl<P: Platform> Driver<P> {
         input.view_mut().set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0);
         self.commands.command_without_output::<cmd::DetachFromMcg>(input.view())?;
         self.groups = self.groups.saturating_sub(1);
-        if self.caps.is_ethernet() && self.groups == 0 {
-            // The queue pair is out of the group, whatever the filter lets in.
-            let _ = self.admit_groups(false);
-        }
+        self.unlist_group(gid);
         Ok(())
+    }
+
+    /// Ends the use of a group by a queue pair, which is out of it, whatever the filter lets in.
+    fn unlist_group(&mut self, gid: &Gid) {
+        if self.caps.is_ethernet() {
+            let _ = self.list_station(gid.group_mac().unwrap_or_default(), false);
+            if self.groups == 0 {
+                let _ = self.admit_groups(false);
+            }
+        }
     }
 }
 
