@@ -6,18 +6,19 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Destination, Gid, GidEntry, GlobalRoute, Mac, Payload, Qkey, QpAttr, QpCap, QpInit, QpType, RecvWr,
-    SendOp, SendWr, WcStatus,
+    Access, AddressHandle, AddressVector, CqHandle, Destination, Gid, GidEntry, GlobalRoute, Mac, Payload, PdHandle, Qkey,
+    QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendOp, SendWr, WcStatus,
 };
 use bareverbs_mlx5::{
     Checksums, Config, Error, Ethernet, EthernetConfig, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,
-    ReceiveFrameError, Received, SendFrameError, Verified,
+    ReceiveFrameError, Received, SendFrameError, Step, Verified,
 };
 use bareverbs_sim::fabric::{Direction, Tap, Uplink};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::PortId;
-use bareverbs_tests::{ALL_ACCESS, CAP, Node, driver_config, instant, pattern, signaled};
+use bareverbs_sim::{DeviceConfig, PortKind};
+use bareverbs_tests::{ALL_ACCESS, CAP, Driver, Node, driver_config, instant, machine, pattern, signaled};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const IPV6_GROUP: [u8; 6] = [0x33, 0x33, 0xff, 1, 2, 3];
@@ -35,9 +36,26 @@ fn mac(node: &mut Node) -> [u8; 6] {
 
 /// Two hosts whose queues for frames are open.
 fn lan(config: &EthernetConfig) -> (World, [Node; 2]) {
+    lan_of(config, instant)
+}
+
+/// A device of this kind with a number.
+type Kind = fn(u16) -> DeviceConfig;
+
+/// A virtual function, whose frames and packets the switch of its card brings by the lists of addresses.
+fn virtual_function(number: u16) -> DeviceConfig {
+    DeviceConfig { virtual_function: true, ..instant(number) }
+}
+
+/// The same, trusted by its physical function.
+fn trusted(number: u16) -> DeviceConfig {
+    DeviceConfig { trusted: true, ..virtual_function(number) }
+}
+
+fn lan_of(config: &EthernetConfig, device: Kind) -> (World, [Node; 2]) {
     let world = World::new(WorldConfig::default());
     let nodes = [1, 2].map(|number| {
-        let mut node = Node::new(world.add(instant(number).with_ethernet()).unwrap());
+        let mut node = Node::new(world.add(device(number).with_ethernet()).unwrap());
         node.verbs.direct().open_ethernet(config).unwrap();
         node
     });
@@ -162,10 +180,20 @@ impl Uplink for Station {
 #[test]
 fn the_filter_says_what_comes_in() {
     let foreign = [2, 9, 9, 9, 9, 9];
-    for (filter, groups, others) in
-        [(FrameFilter::Own, false, false), (FrameFilter::Groups, true, false), (FrameFilter::Everything, true, true)]
-    {
-        let (world, [mut a, _b]) = lan(&EthernetConfig { filter, ..EthernetConfig::DEFAULT });
+    let physical = instant;
+    // A virtual function that is not trusted gets its own frames and broadcasts, whatever it asks for.
+    let cases: [(Kind, _, _, _); 8] = [
+        (physical, FrameFilter::Own, false, false),
+        (physical, FrameFilter::Groups, true, false),
+        (physical, FrameFilter::Everything, true, true),
+        (virtual_function, FrameFilter::Own, false, false),
+        (virtual_function, FrameFilter::Groups, false, false),
+        (virtual_function, FrameFilter::Everything, false, false),
+        (trusted, FrameFilter::Groups, true, false),
+        (trusted, FrameFilter::Everything, true, true),
+    ];
+    for (device, filter, groups, others) in cases {
+        let (world, [mut a, _b]) = lan_of(&EthernetConfig { filter, ..EthernetConfig::DEFAULT }, device);
         let station = Station::default();
         let port = world.add_cable(Box::new(station.clone()));
         let source = [2, 7, 7, 7, 7, 7];
@@ -300,7 +328,17 @@ impl Tap for RoceCount {
 
 #[test]
 fn frames_and_rdma_share_a_port() {
-    let (world, mut nodes) = lan(&EthernetConfig { filter: FrameFilter::Everything, ..EthernetConfig::DEFAULT });
+    share_a_port(instant);
+}
+
+#[test]
+fn frames_and_rdma_share_the_port_of_a_virtual_function() {
+    share_a_port(virtual_function);
+}
+
+fn share_a_port(device: Kind) {
+    let config = EthernetConfig { filter: FrameFilter::Everything, ..EthernetConfig::DEFAULT };
+    let (world, mut nodes) = lan_of(&config, device);
     let packets = RoceCount::default();
     world.set_tap(Some(Box::new(packets.clone())));
     let macs = nodes.each_mut().map(mac);
@@ -353,17 +391,88 @@ fn frames_and_rdma_share_a_port() {
     b.assert_no_findings();
 }
 
+/// A queue pair for datagrams, with its completion queue.
+fn datagrams(node: &mut Node, pd: PdHandle) -> (QpHandle, CqHandle) {
+    let cq = node.verbs.create_cq(16).unwrap();
+    let init = QpInit { pd, qp_type: QpType::Ud, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+    let qp = node.verbs.create_qp(&init).unwrap();
+    node.verbs.modify_qp_to_rts(qp, &QpAttr { port_num: 1, qkey: Qkey::new(1), ..QpAttr::default() }).unwrap();
+    (qp, cq)
+}
+
+fn address_of(node: &mut Node, pd: PdHandle, group: Gid) -> AddressHandle {
+    let own = GidEntry::new(Ipv4Addr::new(192, 0, 2, 2), Mac(mac(node)));
+    node.verbs.set_gid(1, 1, &own).unwrap();
+    let route = GlobalRoute { dgid: group, sgid_index: 1, hop_limit: 1, ..GlobalRoute::default() };
+    node.verbs.create_ah(pd, &AddressVector { port_num: 1, grh: Some(route), ..AddressVector::default() }).unwrap()
+}
+
+/// The switch of the card goes by the multicast list: the groups of queue pairs, each as long as one is in it.
+#[test]
+fn a_virtual_function_hears_the_groups_of_its_queue_pairs() {
+    let (world, [mut a, mut b]) = lan_of(&EthernetConfig::DEFAULT, virtual_function);
+    let groups = [3, 4].map(|number| Gid::from(Ipv4Addr::new(239, 1, 2, number)));
+    let b_pd = b.verbs.alloc_pd().unwrap();
+    let addresses = groups.map(|group| address_of(&mut b, b_pd, group));
+    let (from, from_cq) = datagrams(&mut b, b_pd);
+    let pd = a.verbs.alloc_pd().unwrap();
+    let ends = [(); 2].map(|()| datagrams(&mut a, pd));
+    let region = a.region(pd, 4096, ALL_ACCESS);
+    let sges = [region.sge(0, 4096)];
+    for (qp, _) in ends {
+        (0..8).for_each(|wr_id| a.verbs.post_recv(qp, &RecvWr { wr_id, sges: &sges }).unwrap());
+    }
+    // Datagrams that each queue pair gets when one is sent to each group.
+    let mut arrived = |a: &mut Node| {
+        for ah in addresses {
+            let to = Destination { ah, remote_qpn: Destination::MULTICAST_QPN, remote_qkey: Qkey::new(1) };
+            b.verbs.post_send(from, &SendWr::send_to(&to, b"to the group")).unwrap();
+            assert_eq!(b.completions(from_cq, 1)[0].status, WcStatus::Success);
+        }
+        pass(&world);
+        ends.map(|(_, cq)| a.verbs.completions(cq).map(Result::unwrap).count())
+    };
+    assert_eq!(arrived(&mut a), [0, 0]);
+    a.verbs.attach_mcast(ends[0].0, &groups[0]).unwrap();
+    a.verbs.attach_mcast(ends[1].0, &groups[0]).unwrap();
+    assert_eq!(arrived(&mut a), [1, 1]);
+    a.verbs.attach_mcast(ends[1].0, &groups[1]).unwrap();
+    assert_eq!(arrived(&mut a), [1, 2]);
+    a.verbs.detach_mcast(ends[0].0, &groups[0]).unwrap();
+    assert_eq!(arrived(&mut a), [0, 2], "the other one is in the group");
+    // Broadcasts are in the same list.
+    a.verbs.direct().close_ethernet().unwrap();
+    assert_eq!(arrived(&mut a), [0, 2]);
+    a.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
+    a.verbs.detach_mcast(ends[1].0, &groups[0]).unwrap();
+    a.verbs.detach_mcast(ends[1].0, &groups[1]).unwrap();
+    assert_eq!(arrived(&mut a), [0, 0]);
+    let sent = frame(BROADCAST, mac(&mut b), 0x88b5, &[1; 46]);
+    ethernet(&mut b).send(&sent).unwrap();
+    pass(&world);
+    assert_eq!(all_received(&mut a), [sent]);
+    a.assert_no_findings();
+}
+
+#[test]
+fn a_virtual_function_without_a_mac_address_is_refused_with_the_remedy() {
+    let world = World::new(WorldConfig::default());
+    let device = DeviceConfig { port: PortKind::Ethernet { mac: [0; 6] }, ..virtual_function(1).with_ethernet() };
+    let host = world.add(device.clone()).unwrap();
+    let brought_up = Driver::bring_up(machine(&host), &driver_config(&host));
+    let refused = brought_up.map(drop).map_err(|(error, _)| error).unwrap_err();
+    assert_eq!((refused.step, refused.cause, refused.needs_reset), (Step::QueryPort, Error::NoMacAddress, false));
+    assert!(refused.to_string().contains("`ip link set PF vf N mac ADDRESS`"), "{refused}");
+    // A second one has none either.
+    world.add(DeviceConfig { port: device.port, ..virtual_function(2).with_ethernet() }).unwrap();
+}
+
 /// Frames to groups arrive as long as the frame queues or a queue pair want them.
 #[test]
 fn groups_of_queue_pairs_and_of_frames_do_not_end_each_other() {
     let (world, [mut a, mut b]) = lan(&EthernetConfig::DEFAULT);
     let pd = a.verbs.alloc_pd().unwrap();
-    let a_cq = a.verbs.create_cq(16).unwrap();
-    let qp = a
-        .verbs
-        .create_qp(&QpInit { pd, qp_type: QpType::Ud, send_cq: a_cq, recv_cq: a_cq, cap: CAP, sq_sig_all: true })
-        .unwrap();
-    a.verbs.modify_qp_to_rts(qp, &QpAttr { port_num: 1, qkey: Qkey::new(1), ..QpAttr::default() }).unwrap();
+    let (qp, a_cq) = datagrams(&mut a, pd);
     let group = Gid::from(Ipv4Addr::new(239, 1, 2, 3));
     a.verbs.attach_mcast(qp, &group).unwrap();
     a.verbs.detach_mcast(qp, &group).unwrap();
@@ -377,14 +486,9 @@ fn groups_of_queue_pairs_and_of_frames_do_not_end_each_other() {
     let region = a.region(pd, 4096, ALL_ACCESS);
     let sges = [region.sge(0, 4096)];
     a.verbs.post_recv(qp, &RecvWr { wr_id: 5, sges: &sges }).unwrap();
-    let (pd, cq) = (b.verbs.alloc_pd().unwrap(), b.verbs.create_cq(16).unwrap());
-    let from =
-        b.verbs.create_qp(&QpInit { pd, qp_type: QpType::Ud, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true }).unwrap();
-    b.verbs.modify_qp_to_rts(from, &QpAttr { port_num: 1, qkey: Qkey::new(1), ..QpAttr::default() }).unwrap();
-    let address = GidEntry::new(Ipv4Addr::new(192, 0, 2, 2), Mac(mac(&mut b)));
-    b.verbs.set_gid(1, 1, &address).unwrap();
-    let route = GlobalRoute { dgid: group, sgid_index: 1, hop_limit: 1, ..GlobalRoute::default() };
-    let ah = b.verbs.create_ah(pd, &AddressVector { port_num: 1, grh: Some(route), ..AddressVector::default() }).unwrap();
+    let b_pd = b.verbs.alloc_pd().unwrap();
+    let (from, cq) = datagrams(&mut b, b_pd);
+    let ah = address_of(&mut b, b_pd, group);
     let to = Destination { ah, remote_qpn: Destination::MULTICAST_QPN, remote_qkey: Qkey::new(1) };
     b.verbs.post_send(from, &SendWr::send_to(&to, b"to the group")).unwrap();
     assert_eq!((b.completions(cq, 1)[0].status, a.completions(a_cq, 1)[0].wr_id), (WcStatus::Success, 5));

@@ -115,7 +115,7 @@ pub enum PortKind {
     InfiniBand,
     /// Ethernet: frames, and among them packets of RoCEv2.
     Ethernet {
-        /// Permanent MAC address: a unicast address, not 0.
+        /// Permanent MAC address: a unicast address. 0 is that of a virtual function to which nobody has given one.
         mac: [u8; 6],
     },
 }
@@ -202,8 +202,12 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
-    /// Whether it is a virtual function: HOST_ENDIANNESS and writes of PAOS are for the physical one, and are refused.
+    /// Whether it is a virtual function: HOST_ENDIANNESS and writes of PAOS are for the physical one, and are refused. On Ethernet the
+    /// switch of the card brings it what is to the unicast and multicast addresses that its driver has listed, RoCE too.
     pub virtual_function: bool,
+    /// Whether the physical function trusts a virtual one (`ip link set PF vf N trust on`): without that its promiscuous modes are
+    /// accepted and ignored.
+    pub trusted: bool,
     /// Whether the port says that each path from it needs a global route (`grh_required`). Packets without one pass nevertheless.
     pub grh_required: bool,
     /// Whether the function has virtual ports (`ib_virt`). Without them drivers query the port by MAD_IFC: then
@@ -283,6 +287,7 @@ impl DeviceConfig {
             extended_atomics: false,
             umr: true,
             virtual_function: false,
+            trusted: false,
             grh_required: false,
             ib_virt: true,
             devx: true,
@@ -364,7 +369,7 @@ pub enum ConfigError {
         /// MAC address of both.
         mac: [u8; 6],
     },
-    /// The MAC address of a port must be a unicast address and not 0.
+    /// The MAC address of a port must be a unicast address, and not 0 but for a virtual function.
     Mac {
         /// MAC address asked for.
         mac: [u8; 6],
@@ -449,7 +454,9 @@ impl DeviceConfig {
                 return Err(ConfigError::Lid { lid });
             }
             PortKind::InfiniBand if ![256, 512, 1024, 2048, 4096].contains(&mtu) => return Err(ConfigError::Mtu { mtu }),
-            PortKind::Ethernet { mac } if mac == [0; 6] || is_group_address(mac) => return Err(ConfigError::Mac { mac }),
+            PortKind::Ethernet { mac } if mac == [0; 6] && !self.virtual_function || is_group_address(mac) => {
+                return Err(ConfigError::Mac { mac });
+            }
             PortKind::Ethernet { .. } if !ETHERNET_MTUS.contains(&mtu) => return Err(ConfigError::EthernetMtu { mtu }),
             PortKind::Ethernet { .. } if self.managed => return Err(ConfigError::ManagedEthernet),
             _ => {}
@@ -481,7 +488,7 @@ impl DeviceConfig {
                 return Err(ConfigError::GuidTaken { guid });
             }
             match port.mac() {
-                Some(mac) if !macs.insert(mac) => return Err(ConfigError::MacTaken { mac }),
+                Some(mac) if mac != [0; 6] && !macs.insert(mac) => return Err(ConfigError::MacTaken { mac }),
                 Some(_) => {}
                 None => subnet += 1,
             }
@@ -540,6 +547,8 @@ mod tests {
             assert_eq!(set(mac), Err(ConfigError::Mac { mac }));
         }
         assert_eq!(set([2, 0, 0, 0, 0, 1]), Ok(()));
+        let fresh = PortKind::Ethernet { mac: [0; 6] };
+        assert_eq!(with(&|config| (config.virtual_function, config.port) = (true, fresh)), Ok(()));
         for (mtu, is_possible) in [(89, false), (90, true), (1522, true), (4096, true), (10_000, true), (10_001, false)] {
             assert_eq!(with(&|config| config.mtu = mtu).is_ok(), is_possible, "{mtu}");
         }

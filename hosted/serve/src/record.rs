@@ -196,7 +196,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 14] = [
+const SETTINGS: [Setting; 15] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -244,6 +244,11 @@ const SETTINGS: [Setting; 14] = [
         name: "virtual-function",
         get: |config| config.virtual_function.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.virtual_function = value != 0),
+    },
+    Setting {
+        name: "trusted",
+        get: |config| config.trusted.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.trusted = value != 0),
     },
     time!("command-time", command_time.other),
     time!("start-time", command_time.start),

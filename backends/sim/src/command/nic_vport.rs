@@ -120,7 +120,9 @@ pub(super) fn modify_context(
             all: context.is_set(NicVportContext::PROMISC_ALL),
         };
     }
-    firmware.engine.set_frame_filter(frame_filter(vport));
+    // Without an error: the driver of a virtual function does not learn that it is not trusted.
+    let is_trusted = firmware.config.trusted || !firmware.config.virtual_function;
+    firmware.engine.set_frame_filter(frame_filter(vport, is_trusted));
     let [no_unicast, no_multicast] = &mut vport.no_local_loopback;
     if select.is_set(Select::DISABLE_UC_LOCAL_LB) {
         *no_unicast = context.is_set(NicVportContext::DISABLE_UC_LOCAL_LB);
@@ -135,15 +137,15 @@ pub(super) fn modify_context(
 }
 
 /// Returns the filter that the context of the port asks for.
-fn frame_filter(vport: &NicVport) -> FrameFilter {
+fn frame_filter(vport: &NicVport, is_trusted: bool) -> FrameFilter {
     let [unicast, multicast, _] = &vport.lists;
     let addresses = |list: &[u64]| list.iter().map(|entry| mac_of(*entry)).collect();
     let Promiscuous { unicast: all_unicast, multicast: all_multicast, all } = vport.promiscuous;
     FrameFilter {
         unicast: addresses(unicast),
         multicast: addresses(multicast),
-        all_unicast: all_unicast || all,
-        all_multicast: all_multicast || all,
+        all_unicast: is_trusted && (all_unicast || all),
+        all_multicast: is_trusted && (all_multicast || all),
     }
 }
 

@@ -24,6 +24,9 @@ pub(crate) struct EngineConfig {
     pub memory_limit: u64,
     /// Permanent MAC address of an Ethernet port.
     pub mac: Option<[u8; 6]>,
+    /// The switch of the card brings the port what is to an address of its lists alone: that of a virtual function (Linux
+    /// `esw_update_vport_addr_list`). RoCE passes it too.
+    pub is_behind_switch: bool,
 }
 
 impl Default for EngineConfig {
@@ -38,6 +41,7 @@ impl Default for EngineConfig {
             log_max_reads: 4,
             memory_limit: DEFAULT_MEMORY_LIMIT,
             mac: None,
+            is_behind_switch: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::nic::queue::Taken;
 use super::nic::{FrameFilter, TirTarget};
 use super::resources::QpStep;
 use crate::config::is_group_address;
-use crate::packet::Addressing;
+use crate::packet::{Addressing, LinkAddress};
 use crate::step::StepContext;
 use crate::trace::Record;
 
@@ -21,12 +21,21 @@ impl Engine {
     }
 
     /// Returns whether a frame with these addresses is a packet of RoCE for this port: those to other IP addresses are frames
-    /// like others.
+    /// like others, and so is what the switch of the card does not bring a virtual function.
     pub(in crate::engine) fn is_roce(&self, addressing: &Addressing) -> bool {
         let port = &self.shared.port;
         let has_members = |gid: [u8; 16]| self.groups.members(gid).next().is_some();
         let of_group = addressing.link.is_multicast() && addressing.link.gids().is_some_and(|[_, group]| has_members(group));
-        port.has_roce() && (port.is_destination(&addressing.link) || of_group)
+        port.has_roce() && self.is_delivered(&addressing.link) && (port.is_destination(&addressing.link) || of_group)
+    }
+
+    /// Returns whether the switch of the card, if the port is behind it, brings a packet of RoCE here.
+    fn is_delivered(&self, link: &LinkAddress) -> bool {
+        let config = &self.shared.config;
+        match link {
+            LinkAddress::RoceV2(address) if config.is_behind_switch => self.nic.filter.admits(address.destination, config),
+            _ => true,
+        }
     }
 
     /// Sends a frame of a queue in this transport domain. One for this port comes back without the wire, one for a group also.
@@ -35,7 +44,7 @@ impl Engine {
         ctx.trace(Record::Sent { bytes: &frame });
         let is_group = is_group_address(destination);
         self.shared.stats.frames_sent.counts_of(destination).count(frame.len());
-        let is_own = self.nic.filter.is_own(destination, self.shared.config.mac);
+        let is_own = self.nic.filter.is_own(destination, &self.shared.config);
         if is_group || is_own {
             self.steer(ctx, &frame, domain);
         }
@@ -53,7 +62,7 @@ impl Engine {
             stats.malformed += 1;
             return;
         };
-        if !self.nic.filter.admits(headers.destination, self.shared.config.mac) {
+        if !self.nic.filter.admits(headers.destination, &self.shared.config) {
             stats.frames_for_others.count(frame.len());
             return;
         }

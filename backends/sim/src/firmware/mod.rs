@@ -106,6 +106,7 @@ impl Firmware {
             max_mtu: self.config.max_payload(self.port.mtu()),
             log_max_reads: self.config.limits.log_max_reads,
             mac: self.config.mac(),
+            is_behind_switch: self.config.virtual_function,
             memory_limit: self.config.memory_limit.max(MIN_MEMORY_LIMIT),
         });
     }
