@@ -31,10 +31,10 @@ fn command_line(run: &str) -> Vec<String> {
 
 /// Returns the sockets of the service.
 fn sockets() -> Vec<PathBuf> {
-    let Some(Subcommand::Sim(SimCommand::Serve(args))) = Cli::try_parse_from(command_line("/run")).unwrap().command else {
-        panic!("it serves no devices")
-    };
-    args.sockets.clone()
+    match Cli::try_parse_from(command_line("/run")).unwrap().command {
+        Some(Subcommand::Sim(SimCommand::Serve(args))) => args.sockets.clone(),
+        _ => vec![],
+    }
 }
 
 #[test]
