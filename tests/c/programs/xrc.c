@@ -186,7 +186,7 @@ int main(void)
     memset(b->bytes, 0, 64);
     wr.remote_srqn = srqs[1].srq_num;
     OK(a, bv_post_send(a->device, a->qp, &wr, 1, NULL));
-    CHECK(wait_for(a).status == BV_WC_REM_INV_REQ_ERR && b->bytes[0] == 0);
+    CHECK(wait_for(a).status == BV_WC_REM_ACCESS_ERR && b->bytes[0] == 0);
 
     OK(b, bv_destroy_srq(b->device, srqs[0]));
     OK(b, bv_destroy_qp(b->device, target));

@@ -20,6 +20,12 @@ use crate::program::{
 };
 use crate::xrc::{arrivals_of, queue_of};
 
+/// Entries of 128 bytes, where the driver has them.
+#[cfg(feature = "large-completions")]
+const LARGE: CqeSize = CqeSize::Bytes128;
+#[cfg(not(feature = "large-completions"))]
+const LARGE: CqeSize = CqeSize::Bytes64;
+
 /// Bytes that a datagram's route takes in its receive.
 const GRH_AREA: usize = 40;
 const QKEY: Qkey = Qkey::new(0x1234);
@@ -151,7 +157,7 @@ impl<'s> Run<'s> {
             lid += 1;
             let config = DeviceConfig::with_lid(lid);
             let config = if program.ethernet { config.with_ethernet() } else { config };
-            let cqe_size = if program.large[usize::from(lid) - 1] { CqeSize::Bytes128 } else { CqeSize::Bytes64 };
+            let cqe_size = if program.large[usize::from(lid) - 1] { LARGE } else { CqeSize::Bytes64 };
             Side::new(world.add(config).expect("a device"), cqe_size, tables)
         });
         let mut run = Self { world, sides, rounds: Default::default(), lossy: program.loss != 0, next_id: 1000, requests: 0 };

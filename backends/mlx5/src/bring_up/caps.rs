@@ -86,7 +86,9 @@ pub(crate) struct Capabilities {
     pub(crate) atomics: bool,
     /// The queues have a real-time clock, and want their contexts to name the clock that they have.
     pub(crate) qp_clock: bool,
+    #[cfg(feature = "ethernet")]
     pub(crate) sq_clock: bool,
+    #[cfg(feature = "ethernet")]
     pub(crate) rq_clock: bool,
     pub(crate) windows: bool,
     /// Extended reliable connections, with completions that say of which shared receive queue they are.
@@ -148,7 +150,9 @@ impl Capabilities {
             user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
             atomics,
             qp_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            #[cfg(feature = "ethernet")]
             sq_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            #[cfg(feature = "ethernet")]
             rq_clock: view.is_set(CmdHcaCap::RQ_TS_FORMAT),
             windows: view.is_set(CmdHcaCap::IMAICL),
             xrc: view.is_set(CmdHcaCap::XRC),
