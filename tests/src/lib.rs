@@ -372,6 +372,11 @@ pub struct Pair {
     pub b: Node,
 }
 
+/// Returns a connection whose ends wait for receives without end, and ask often.
+pub fn without_rnr_limit() -> Connection {
+    Connection { rnr_retry: 7, min_rnr_timer: 1, ..Connection::default() }
+}
+
 impl Pair {
     /// Creates two hosts with default devices.
     pub fn new() -> Self {
@@ -405,10 +410,10 @@ impl Pair {
         to_rts(&mut self.b, b.qp, &steps_b(connection, lid_a, a.qpn, psn_a, psn_b));
     }
 
-    /// Creates a connected RC queue pair on each host, every send signaled.
+    /// Creates a connected RC queue pair on each host, every send signaled. They wait for receives without end.
     pub fn connected(&mut self) -> (End, End) {
         let (a, b) = (end(&mut self.a, true), end(&mut self.b, true));
-        self.connect(&a, &b, &Connection::default());
+        self.connect(&a, &b, &without_rnr_limit());
         (a, b)
     }
 

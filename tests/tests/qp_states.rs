@@ -14,7 +14,8 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Node, Pair, end, end_in, pattern, rc_steps, refused, signaled, to_rts, to_state, uc_steps,
+    ALL_ACCESS, CAP, Connection, End, Node, Pair, end, end_in, pattern, rc_steps, refused, signaled, to_rts, to_state,
+    uc_steps, without_rnr_limit,
 };
 
 use QpAttrMask as M;
@@ -448,7 +449,7 @@ fn flushed(from: u64, count: u64) -> Vec<(u64, WcStatus)> {
 fn the_error_state_flushes_both_queues_in_order() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
-    pair.connect(&a, &b, &Connection::default());
+    pair.connect(&a, &b, &without_rnr_limit());
     stuff(&mut pair, &a);
     pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
     // Unsignaled ones too: none may be lost.
@@ -483,7 +484,7 @@ fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHan
 fn requests_without_a_doorbell_are_flushed_too() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
-    pair.connect(&a, &b, &Connection::default());
+    pair.connect(&a, &b, &without_rnr_limit());
     stuff(&mut pair, &a);
     let mw = forget_batch(&mut pair, &a, 10..13);
     pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
@@ -501,7 +502,7 @@ fn requests_without_a_doorbell_when_the_queue_pair_failed() {
     for moves in [false, true] {
         let mut pair = Pair::new();
         let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
-        pair.connect(&a, &b, &Connection::default());
+        pair.connect(&a, &b, &without_rnr_limit());
         let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
         let wrong = Remote { addr: 0, ..there.remote(0) };
         let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: wrong };
@@ -526,7 +527,7 @@ fn requests_without_a_doorbell_when_the_queue_pair_failed() {
 fn requests_after_a_forgotten_batch_are_done() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
-    pair.connect(&a, &b, &Connection::default());
+    pair.connect(&a, &b, &without_rnr_limit());
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     let remote = there.remote(0);
     for round in 1..200_u64 {
@@ -550,7 +551,7 @@ fn requests_after_a_forgotten_batch_are_done() {
 fn a_failed_request_flushes_what_is_behind_it() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
-    pair.connect(&a, &b, &Connection::default());
+    pair.connect(&a, &b, &without_rnr_limit());
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     let op = |good: bool| {
         let remote = if good { there.remote(0) } else { Remote { addr: 0, ..there.remote(0) } };

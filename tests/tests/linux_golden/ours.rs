@@ -82,7 +82,7 @@ impl Fixture {
     }
 
     fn connect(&mut self, tool: &Tool, a: End, b: End) {
-        let connection = Connection { mtu: tool.mtu, timeout: 14, access: tool.peer, ..Connection::default() };
+        let connection = Connection { mtu: tool.mtu, timeout: 14, rnr_retry: 7, access: tool.peer, ..Connection::default() };
         for (node, end, peer) in [(&mut self.pair.a, a, b), (&mut self.pair.b, b, a)] {
             let lid = node.verbs.query_port(1).unwrap().lid;
             let other = bareverbs::Lid::new(3 - lid.get());

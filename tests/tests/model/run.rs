@@ -190,6 +190,7 @@ impl<'s> Run<'s> {
             // Close to where they wrap.
             psn: (0xff_fff0, 0xff_ff00),
             rnr_retry: 1,
+            min_rnr_timer: 1,
             ..Connection::default()
         };
         let (ends_a, ends_b) = (&a.qps[pair], &b.qps[pair]);
@@ -437,7 +438,7 @@ impl<'s> Run<'s> {
             None => self.sides[side].memory[region].bytes.get(from, len).to_vec(),
         };
         if ready.srqn.is_some() && ready.queue.is_none() {
-            return WcStatus::RemInvReqErr;
+            return WcStatus::RemAccessErr;
         }
         let takes_receive = matches!(ready.kind, Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) | Kind::SendWithInvFast);
         if !takes_receive {

@@ -28,10 +28,12 @@ fn check_source(context: View<'_, Qpc>) -> Outcome {
     Ok(())
 }
 
-/// Refuses time stamps of a clock that the queues of the device do not have.
+/// Refuses time stamps of a clock that the queues of the device do not have. Those of whichever clock there is are always good: libmlx5
+/// asks for them on cards that name no formats.
 pub(super) fn check_time_stamps(firmware: &Firmware, format: u32) -> Outcome {
     let has_real_time = firmware.caps.general(CmdHcaCap::SQ_TS_FORMAT) != 0;
-    if has_real_time == (format == ts_format::FREE_RUNNING) {
+    let missing = if has_real_time { ts_format::FREE_RUNNING } else { ts_format::REAL_TIME };
+    if format == missing {
         return Err(Refusal::new(CmdStatus::BadParam, "time stamps of a clock that the queues do not have"));
     }
     Ok(())
