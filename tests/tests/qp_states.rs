@@ -573,7 +573,7 @@ fn reset_forgets_everything_and_the_queue_pair_works_again() {
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
     for round in 0..4 {
         let psn = (0x10_0000 * round, 0x99_0000 + round);
-        pair.connect(&a, &b, &Connection { psn, ..Connection::default() });
+        pair.connect(&a, &b, &Connection { psn, ..without_rnr_limit() });
         let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
         let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
         // A different number of requests each time, so that stale counters would show.
