@@ -21,6 +21,8 @@ const UD_LOG_MSG_MAX: u32 = 12;
 const MANAGEMENT_LOG_MSG_MAX: u32 = 8;
 /// Difference between a static rate of the verbs and that of the device's path.
 const RATE_OFFSET: u32 = 5;
+/// Greatest static rate of the verbs: 800 Gb/s.
+const MAX_RATE: u8 = 23;
 
 /// Returns log2 of a number of outstanding reads, rounded up.
 const fn log_up(count: u8) -> u32 {
@@ -208,13 +210,26 @@ fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Res
     Ok(())
 }
 
-/// Returns the device's code of the greatest static rate that it has and that does not exceed the requested one.
+/// Returns the device's code of a static rate: that of the nearest number of a rate, from the requested one down, that the device has,
+/// as Linux does (`ib_rate_to_mlx5`); 0, no limit, if it has none.
 pub(super) fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
-    let most = Ads::STAT_RATE.max() - RATE_OFFSET;
-    match u32::from(rate) {
+    match rate {
         0 => Ok(0),
-        requested if requested > most => Err(Error::LimitExceeded { limit: most }.pack()),
-        requested => Ok((1..=requested).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
+        2..=MAX_RATE => Ok((2..=rate).rev().map(rate_code).find(|code| rates & 1 << code != 0).unwrap_or(0)),
+        _ => Err(Error::LimitExceeded { limit: MAX_RATE.into() }.pack()),
+    }
+}
+
+/// Returns the device's code of a rate of the verbs (`enum ibv_rate`): what is above 60 Gb/s came later, and has codes of its own.
+const fn rate_code(rate: u8) -> u32 {
+    match rate {
+        12 => 1,
+        15 => 2,
+        16 => 3,
+        17 => 4,
+        20 => 5,
+        21 => 6,
+        rate => rate as u32 + RATE_OFFSET,
     }
 }
 
@@ -246,6 +261,21 @@ mod tests {
             let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
             let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
             assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], 1, "{given} given");
+        }
+    }
+
+    /// By the numbers of `enum ibv_rate` and of Linux's `ib_to_mlx5_rate_map`.
+    #[test]
+    fn rates_of_path_records_have_the_codes_of_linux() {
+        let code = |rate, rates| stat_rate(rate, rates).map_err(Error::from);
+        // 2.5, 10, 56, 100, 200 and 400 Gb/s, of a device that has all.
+        for (rate, expected) in [(0, 0), (2, 7), (3, 8), (12, 1), (16, 3), (17, 4), (21, 6)] {
+            assert_eq!(code(rate, 0xffff), Ok(expected), "{rate}");
+        }
+        // A device without that one: 100 Gb/s, then 25; one that has none.
+        assert_eq!([code(17, 1 << 3 | 1 << 2), code(16, 1 << 2), code(16, 0), code(23, 0)], [Ok(3), Ok(2), Ok(0), Ok(0)]);
+        for rate in [1, 24, 200] {
+            assert_eq!(code(rate, 0xffff), Err(Error::LimitExceeded { limit: 23 }), "{rate}");
         }
     }
 
