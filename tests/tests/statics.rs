@@ -10,7 +10,7 @@ use bareverbs::{
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_tests::{ALL_ACCESS, Connection, Driver, machine, rc_steps, register, signaled};
+use bareverbs_tests::{ALL_ACCESS, Driver, machine, rc_steps, register, signaled, without_rnr_limit};
 
 /// Rings of different sizes: 16 requests of three blocks of 64 bytes and 16 receives; half of that, twice.
 static LONG: QpRings<64, 16> = QpRings::new();
@@ -48,7 +48,7 @@ fn verbs_over_statics() {
         let lid = verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid;
         for mut qp in qps {
             let qpn = verbs.qp_info(qp.handle()).unwrap().qpn;
-            for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
+            for (attr, mask) in rc_steps(&without_rnr_limit(), lid, qpn, 3, 3) {
                 verbs.modify_qp(qp.handle(), &attr, mask).unwrap();
             }
             let remote = bareverbs::Remote { addr: info.addr, rkey: info.rkey };
@@ -86,7 +86,7 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     let QueuePair { mut send, mut recv } = qp;
     let qp = send.qp();
     let (lid, qpn) = (verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid, verbs.qp_info(qp).unwrap().qpn);
-    for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
+    for (attr, mask) in rc_steps(&without_rnr_limit(), lid, qpn, 3, 3) {
         verbs.modify_qp(qp, &attr, mask).unwrap();
     }
     let receiver = thread::spawn(move || {
