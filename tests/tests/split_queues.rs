@@ -18,6 +18,7 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, Driver, End, Node, Rdma, Region, pattern, rc_steps, refused, signaled, to_state,
+    without_rnr_limit,
 };
 
 /// The control path, for several threads.
@@ -258,7 +259,7 @@ impl Control<'_> {
         let lid = self.verbs.lock().query_port(1).unwrap().lid;
         for (qp, peer) in [(first, second), (second, first)] {
             let dest = self.verbs.lock().qp_info(peer).unwrap().qpn;
-            for (attr, mask) in rc_steps(&Connection { timeout: 14, ..Connection::default() }, lid, dest, 7, 7) {
+            for (attr, mask) in rc_steps(&Connection { timeout: 14, ..without_rnr_limit() }, lid, dest, 7, 7) {
                 self.modify(qp, &attr, mask);
             }
         }
