@@ -1,6 +1,6 @@
 //! Requests: posted as lists.
 
-use bareverbs::{BadWr, Lkey, Payload, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
+use bareverbs::{BadWr, Lkey, Payload, PostRecvError, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 use crate::argument::{Argument, Output, slice};
 use crate::call::{on_verbs, qp_of};
@@ -126,6 +126,44 @@ unsafe fn send_wr(wr: &bv_send_wr) -> Result<SendWr<'_>, Argument> {
     Ok(SendWr { wr_id: wr.wr_id, flags, op })
 }
 
+/// Posts a list by `post`, which counts what it has posted, and writes the count. `posted` may be NULL.
+///
+/// # Safety
+/// `posted` is writable or NULL.
+#[inline(always)]
+pub(crate) unsafe fn post_list(
+    posted: *mut usize,
+    post: impl FnOnce(&mut usize) -> Result<(), Failure>,
+) -> Result<i32, Failure> {
+    // SAFETY: as promised.
+    let posted = if posted.is_null() { None } else { Some(unsafe { Output::new(posted, "posted") }?) };
+    let mut done = 0;
+    let result = post(&mut done);
+    if let Some(posted) = posted {
+        posted.set(done);
+    }
+    result.map(|()| 0)
+}
+
+/// Posts receives up to the first that is refused, and counts them.
+///
+/// # Safety
+/// The pointers of the requests are to `num_sge` pieces each, which nobody writes during the call.
+#[inline(always)]
+pub(crate) unsafe fn post_receives(
+    wrs: &[bv_recv_wr],
+    done: &mut usize,
+    mut post: impl FnMut(&RecvWr<'_>) -> Result<(), PostRecvError>,
+) -> Result<(), Failure> {
+    for (index, wr) in wrs.iter().enumerate() {
+        // SAFETY: as promised.
+        let sges = unsafe { sges(wr.sg_list, wr.num_sge) }?;
+        post(&RecvWr { wr_id: wr.wr_id, sges }).map_err(|error| BadWr { index, error })?;
+        *done = index.wrapping_add(1);
+    }
+    Ok(())
+}
+
 /// Posts `count` sends up to the first that is refused, with one doorbell, and writes how many were posted: the index of the
 /// one that was refused. `posted` may be NULL.
 ///
@@ -150,9 +188,7 @@ pub unsafe extern "C" fn bv_post_send(
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            let posted = if posted.is_null() { None } else { Some(Output::new(posted, "posted")?) };
-            let mut done = 0;
-            let mut post = || -> Result<(), Failure> {
+            post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
                 let (send, is_xrc) = qp_of(up.qps, qp)?.send();
                 let mut batch = send.batch();
@@ -160,15 +196,10 @@ pub unsafe extern "C" fn bv_post_send(
                     let wr = send_wr(c)?;
                     let to_srq = wr.to_srq(Srqn::new(c.remote_srqn));
                     batch.post(if is_xrc { &to_srq } else { &wr }).map_err(|error| BadWr { index, error })?;
-                    done = index.wrapping_add(1);
+                    *done = index.wrapping_add(1);
                 }
                 Ok(())
-            };
-            let result = post();
-            if let Some(posted) = posted {
-                posted.set(done);
-            }
-            result.map(|()| 0)
+            })
         })
     }
 }
@@ -193,23 +224,11 @@ pub unsafe extern "C" fn bv_post_recv(
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            let posted = if posted.is_null() { None } else { Some(Output::new(posted, "posted")?) };
-            let mut done = 0;
-            let mut post = || -> Result<(), Failure> {
+            post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
                 let queue = qp_of(up.qps, qp)?.recv().ok_or(Argument::NoReceives)?;
-                for (index, wr) in wrs.iter().enumerate() {
-                    let sges = sges(wr.sg_list, wr.num_sge)?;
-                    queue.post(&RecvWr { wr_id: wr.wr_id, sges }).map_err(|error| BadWr { index, error })?;
-                    done = index.wrapping_add(1);
-                }
-                Ok(())
-            };
-            let result = post();
-            if let Some(posted) = posted {
-                posted.set(done);
-            }
-            result.map(|()| 0)
+                post_receives(wrs, done, |wr| queue.post(wr))
+            })
         })
     }
 }

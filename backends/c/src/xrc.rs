@@ -1,12 +1,11 @@
 //! XRC: domains, and their shared receive queues.
 
-use bareverbs::{BadWr, PdHandle, RecvWr, SrqCap, SrqHandle, SrqInit};
+use bareverbs::{PdHandle, SrqCap, SrqHandle, SrqInit};
 
 use crate::argument::{Argument, Output, reference, slice};
 use crate::call::{cq_of, on_verbs, srq_place};
 use crate::device::{CQueuePair, bv_device};
-use crate::failure::Failure;
-use crate::post::sges;
+use crate::post::{post_list, post_receives};
 use crate::queues::{bv_qp_init, keep_qp};
 use crate::{BV_MAX_XRCD, bv_cq, bv_pd, bv_qp, bv_recv_wr, bv_srq, bv_xrcd};
 
@@ -185,23 +184,11 @@ pub unsafe extern "C" fn bv_post_srq_recv(
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            let posted = if posted.is_null() { None } else { Some(Output::new(posted, "posted")?) };
-            let mut done = 0;
-            let mut post = || -> Result<(), Failure> {
+            post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
                 let queue = srq_place(up.srqs, srq)?.as_mut().ok_or(Argument::Stale("shared receive queue"))?;
-                for (index, wr) in wrs.iter().enumerate() {
-                    let sges = sges(wr.sg_list, wr.num_sge)?;
-                    queue.post(&RecvWr { wr_id: wr.wr_id, sges }).map_err(|error| BadWr { index, error })?;
-                    done = index.wrapping_add(1);
-                }
-                Ok(())
-            };
-            let result = post();
-            if let Some(posted) = posted {
-                posted.set(done);
-            }
-            result.map(|()| 0)
+                post_receives(wrs, done, |wr| queue.post(wr))
+            })
         })
     }
 }
