@@ -8,7 +8,7 @@ use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
 use crate::srq_slot::{Srq, SrqEntriesView, SrqEntry, SrqSlot};
-use crate::storage::{RingsView, SendEntry, StorageView};
+use crate::storage::{RingsView, SendEntry, StorageView, view_of};
 use crate::sync::{Lock, Word64};
 use crate::table::{Slot, Table};
 use crate::window::{Mw, WindowCell, Windows};
@@ -171,19 +171,6 @@ impl<'r, P: Provider> BoxedStorage<'r, P> {
 
 impl<'s, P: Provider> From<&'s mut BoxedStorage<'_, P>> for StorageView<'s, P> {
     fn from(storage: &'s mut BoxedStorage<'_, P>) -> Self {
-        let BoxedStorage { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } =
-            storage;
-        let regions = Regions::new(region_slots);
-        let shared = Shared { regions, cqs: cq_slots, qps: qp_slots, srqs: srq_slots, windows: windows as &'s Lock<Windows> };
-        Self {
-            pds: Table::new(pds),
-            mrs: Table::new(mrs),
-            mws: Table::new(mws),
-            cqs: Table::new(cqs),
-            qps: Table::new(qps),
-            srqs: Table::new(srqs),
-            shared,
-            events,
-        }
+        view_of!(BoxedStorage, storage)
     }
 }

@@ -292,6 +292,26 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
     }
 }
 
+/// Returns the [`StorageView`] of a borrowed storage, whose fields have the same names with each kind of tables.
+macro_rules! view_of {
+    ($kind:ident, $storage:expr) => {{
+        let $kind { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } = $storage;
+        let (regions, windows): (_, &Lock<Windows>) = (Regions::new(region_slots), windows);
+        StorageView {
+            pds: Table::new(pds),
+            mrs: Table::new(mrs),
+            mws: Table::new(mws),
+            cqs: Table::new(cqs),
+            qps: Table::new(qps),
+            srqs: Table::new(srqs),
+            shared: Shared { regions, cqs: cq_slots, qps: qp_slots, srqs: srq_slots, windows },
+            events,
+        }
+    }};
+}
+#[cfg(feature = "alloc")]
+pub(crate) use view_of;
+
 /// A storage that is borrowed by [`Verbs::new`](crate::Verbs::new), of any capacities.
 pub struct StorageView<'s, P: Provider> {
     pub(crate) pds: Table<'s, kind::Pd, Pd<P>>,
@@ -314,19 +334,7 @@ impl<'s, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
     From<&'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>> for StorageView<'s, P>
 {
     fn from(storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP, SRQ>) -> Self {
-        let Storage { pds, mrs, mws, cqs, qps, srqs, region_slots, cq_slots, qp_slots, srq_slots, windows, events } = storage;
-        let regions = Regions::new(region_slots);
-        let shared = Shared { regions, cqs: cq_slots, qps: qp_slots, srqs: srq_slots, windows: windows as &'s Lock<Windows> };
-        Self {
-            pds: Table::new(pds),
-            mrs: Table::new(mrs),
-            mws: Table::new(mws),
-            cqs: Table::new(cqs),
-            qps: Table::new(qps),
-            srqs: Table::new(srqs),
-            shared,
-            events,
-        }
+        view_of!(Storage, storage)
     }
 }
 
