@@ -3,7 +3,7 @@
 use bareverbs::{Access, DeviceAttr, MaskedAtomics, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
-    QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
+    QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut, ts_format,
 };
 
 #[cfg(feature = "ethernet")]
@@ -84,12 +84,12 @@ pub(crate) struct Capabilities {
     pub(crate) user_index: bool,
     /// 8-byte atomics in the host's byte order.
     pub(crate) atomics: bool,
-    /// The queues have a real-time clock, and want their contexts to name the clock that they have.
-    pub(crate) qp_clock: bool,
+    /// The time stamps that contexts of queue pairs, send queues and receive queues ask for.
+    pub(crate) qp_time_stamps: u32,
     #[cfg(feature = "ethernet")]
-    pub(crate) sq_clock: bool,
+    pub(crate) sq_time_stamps: u32,
     #[cfg(feature = "ethernet")]
-    pub(crate) rq_clock: bool,
+    pub(crate) rq_time_stamps: u32,
     pub(crate) windows: bool,
     /// Extended reliable connections, with completions that say of which shared receive queue they are.
     pub(crate) xrc: bool,
@@ -149,11 +149,11 @@ impl Capabilities {
             stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
             user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
             atomics,
-            qp_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            qp_time_stamps: time_stamps(view.get(CmdHcaCap::SQ_TS_FORMAT)),
             #[cfg(feature = "ethernet")]
-            sq_clock: view.is_set(CmdHcaCap::SQ_TS_FORMAT),
+            sq_time_stamps: time_stamps(view.get(CmdHcaCap::SQ_TS_FORMAT)),
             #[cfg(feature = "ethernet")]
-            rq_clock: view.is_set(CmdHcaCap::RQ_TS_FORMAT),
+            rq_time_stamps: time_stamps(view.get(CmdHcaCap::RQ_TS_FORMAT)),
             windows: view.is_set(CmdHcaCap::IMAICL),
             xrc: view.is_set(CmdHcaCap::XRC),
             relaxed_write: view.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
@@ -164,6 +164,11 @@ impl Capabilities {
             ..Self::default()
         }
     }
+}
+
+/// Returns the time stamps that contexts ask for on a device with these formats: a card with a real-time clock refuses those of another.
+const fn time_stamps(formats: u32) -> u32 {
+    if formats == 0 { ts_format::FREE_RUNNING } else { ts_format::DEFAULT }
 }
 
 /// The start of the output of QUERY_HCA_CAP and of the input of SET_HCA_CAP: 16 bytes, then the page as far as it has fields.
@@ -345,7 +350,7 @@ impl Capabilities {
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
                 (caps.ethernet, caps.pkeys) = (true, 1);
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
-                caps.qp_clock = roce.is_set(RoceCap::QP_TS_FORMAT);
+                caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
             port_type => return Err(Error::PortType { port_type: port_type as u8 }.pack()),
         }

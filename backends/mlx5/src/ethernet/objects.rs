@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
     DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
     FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState,
     Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg,
-    WqeInlineCap, cmd, flow_action, ts_format,
+    WqeInlineCap, cmd, flow_action,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
@@ -221,7 +221,7 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::MIN_WQE_INLINE_MODE, inline as u32)
                 .set(Sqc::USER_INDEX, NO_USER_INDEX)
                 .set(Sqc::CQN, cqn)
-                .set(Sqc::TS_FORMAT, if this.caps.sq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING })
+                .set(Sqc::TS_FORMAT, this.caps.sq_time_stamps)
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
@@ -242,7 +242,7 @@ impl<P: Platform> Driver<P> {
             let mut view = input.view_mut();
             let mut context = view.sub(CreateRqIn::CTX);
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
-            context.set(Rqc::TS_FORMAT, if this.caps.rq_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING });
+            context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
             this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
             Ok((this.make_in::<cmd::CreateRq>(objects, input.view(), memory)?, memory))
         })

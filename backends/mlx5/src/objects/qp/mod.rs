@@ -8,7 +8,7 @@ pub(crate) mod segment;
 pub(crate) mod send_ring;
 
 use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes};
-use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type, ts_format};
+use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
 use crate::dma::object_memory::ObjectMemory;
@@ -234,7 +234,7 @@ impl<P: Platform> Driver<P> {
         } else {
             context.set(Qpc::LOG_SQ_SIZE, rings.send_blocks.trailing_zeros());
         }
-        context.set(Qpc::TS_FORMAT, if self.caps.qp_clock { ts_format::DEFAULT } else { ts_format::FREE_RUNNING });
+        context.set(Qpc::TS_FORMAT, self.caps.qp_time_stamps);
         if let Some(Receives { rq_type, srqn, xrcd }) = receives {
             context.set(Qpc::RQ_TYPE, rq_type).set(Qpc::SRQN_RMPN_XRQN, srqn).set(Qpc::XRCD, xrcd);
         } else if rings.recv_entries == 0 {
