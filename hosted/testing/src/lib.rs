@@ -83,4 +83,4 @@ pub use faults::Faults;
 pub use network::{Network, Running};
 pub use node::{Driver, Node, PAGES, nodes, pair};
 pub use repeat::comparable;
-pub use wait::{MAX_RNR_NAKS, Overdue, PATIENCE, WaitError, Waiter};
+pub use wait::{MAX_RNR_NAKS, Overdue, WAIT_TIMEOUT, WaitError, Waiter};

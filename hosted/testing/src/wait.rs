@@ -15,7 +15,7 @@ use crate::Network;
 
 /// How long a wait may last: many times what the retries of a connection take. Of simulated time, which takes a moment to pass unless
 /// frames fly all the time; of the machine's time while the network runs in the background.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many RNR NAKs may come in one wait while the network does not run in the background. A queue pair that repeats a request for ever
 /// ([`Connection::rnr_retry`](crate::Connection::rnr_retry) 7) keeps simulated time from passing; this many take a fraction of a second.
 pub const MAX_RNR_NAKS: u64 = 2048;
@@ -42,7 +42,7 @@ const SHOWN: usize = 4;
 pub struct Waiter {
     network: Network,
     host: Host,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Why there is no completion. Its `Debug` is its text.
@@ -84,19 +84,19 @@ pub struct Overdue {
 
 impl Waiter {
     pub(crate) const fn new(network: Network, host: Host) -> Self {
-        Self { network, host, patience: PATIENCE }
+        Self { network, host, timeout: WAIT_TIMEOUT }
     }
 
-    /// Sets how long a wait may last, [`PATIENCE`] otherwise.
+    /// Sets how long a wait may last, [`WAIT_TIMEOUT`] otherwise.
     #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Waits for the next completion. Look at its status first: a request that failed is a completion too.
     ///
     /// # Errors
-    /// The queue returns an error, or nothing for as long as the patience lasts.
+    /// The queue returns an error, or nothing before the timeout.
     pub fn wait<P: Provider>(&self, cq: &mut CompletionQueue<'_, P>) -> Result<Completion, WaitError> {
         /// Polls between two counts of RNR NAKs, which need the lock of the world.
         const POLLS: u32 = 64;
@@ -115,11 +115,11 @@ impl Waiter {
                 thread::yield_now();
                 started.elapsed()
             } else {
-                clock.relax(start.after(self.patience));
+                clock.relax(start.after(self.timeout));
                 clock.now().since(start)
             };
             let is_spent = || !runs && polls.is_multiple_of(POLLS) && self.rnr_naks() - naks_before >= MAX_RNR_NAKS;
-            if waited >= self.patience || is_spent() {
+            if waited >= self.timeout || is_spent() {
                 return Err(WaitError::Overdue(Box::new(self.facts(cq, waited, self.rnr_naks() - naks_before))));
             }
         }

@@ -48,7 +48,7 @@ fn a_loop_that_sleeps_gets_its_completions_though_frames_are_lost() {
 fn a_wait_ends_though_nobody_posts() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [mut qa, _qb] = connect(&mut a, &mut b).unwrap();
-    let waiter = a.waiter().patience(Duration::from_millis(50));
+    let waiter = a.waiter().timeout(Duration::from_millis(50));
     let _running = a.network().run_in_background().unwrap();
     let start = a.host.clock().now();
     let ended = waiter.wait(&mut qa.cq);

@@ -152,13 +152,13 @@ fn a_wait_that_is_over_has_the_facts() {
     a.arm(Fault::DropCqe { cqn });
     a.arm(Fault::LostInterrupt { vector: 31 });
     qa.qp.send.post(&SendWr::write(target.remote(0), b"x")).unwrap();
-    let patient = a.waiter().patience(Duration::from_secs(2));
-    let WaitError::Overdue(facts) = patient.wait(&mut qa.cq).unwrap_err() else { panic!("the completion was dropped") };
+    let waiter = a.waiter().timeout(Duration::from_secs(2));
+    let WaitError::Overdue(facts) = waiter.wait(&mut qa.cq).unwrap_err() else { panic!("the completion was dropped") };
     assert!(facts.waited >= Duration::from_secs(2) && facts.waited < Duration::from_secs(3), "{facts:?}");
     assert_eq!((facts.wire.sent, facts.wire.delivered, facts.wire.lost), (2, 2, 0), "the write and its acknowledgment");
     assert!(facts.link_is_up && facts.fault_is_armed && facts.findings.is_empty(), "{facts:?}");
     a.set_link(false);
-    let WaitError::Overdue(facts) = patient.wait(&mut qa.cq).unwrap_err() else { panic!("nothing was posted") };
+    let WaitError::Overdue(facts) = waiter.wait(&mut qa.cq).unwrap_err() else { panic!("nothing was posted") };
     let text = facts.to_string();
     assert!(text.contains("2 frames, delivered 2 and lost 0") && text.contains("link down; a fault is armed"), "{text}");
 }

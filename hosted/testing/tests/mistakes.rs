@@ -213,7 +213,7 @@ fn errors_print_their_text() {
     let most = |max_send_wr| Connection { cap: bareverbs::QpCap { max_send_wr, ..many }, ..Connection::default() };
     assert!(connect_with(&mut a, &mut b, &most(171)).is_err());
     let [mut qa, _qb] = connect_with(&mut a, &mut b, &most(170)).unwrap();
-    let waiter = a.waiter().patience(std::time::Duration::from_millis(1));
+    let waiter = a.waiter().timeout(std::time::Duration::from_millis(1));
     let error = waiter.wait(&mut qa.cq).unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(error.to_string().starts_with("no completion in #"), "{error}");
