@@ -33,7 +33,7 @@ impl MappedRing {
 format_as!([] MappedRing, "MappedRing({:#x})", |this| this.place.ring.addr().get());
 
 // SAFETY: every access is volatile, and the bytes stay where they are as long as the ring lives (promised to `new`). No other thread
-// accesses them meanwhile (promised by whoever made the token that opened the ring).
+// accesses them meanwhile (promised by the implementation of `OpensRings` that opened the ring).
 unsafe impl Send for MappedRing {}
 
 impl DmaRing for MappedRing {

@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         end.qp.recv.post(&RecvWr { wr_id: 0, sges: &[inbox.sge(0, AREA as u32 + 64)] })?;
     }
 
-    // A destination is a port (the address handle), a queue pair there, and its Q_Key. Between machines LID and number are told by
-    // something else first.
+    // A destination is a port (the address handle), a queue pair there, and its Q_Key. Between machines, LID and number are
+    // exchanged by something else first.
     let ah = a.verbs.create_ah(a.pd, &path_to(&mut b.verbs)?)?;
     let remote_qpn = b.verbs.qp_info(end_b.qp.handle())?.qpn;
     end_a.qp.send.post(&SendWr::send_to(&Destination { ah, remote_qpn, remote_qkey: Qkey::new(QKEY) }, b"who is there?"))?;

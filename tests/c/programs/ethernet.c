@@ -80,7 +80,7 @@ static void ping_pong(struct node *a, struct node *b, int rounds)
     }
 }
 
-/* Back to RESET; an empty poll says that no completion of before is left. */
+/* Back to RESET; an empty poll says that no stale completion is left. */
 static void reset(struct node *node)
 {
     bv_wc wc;

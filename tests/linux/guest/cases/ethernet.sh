@@ -86,7 +86,7 @@ echo 1 >"/proc/sys/net/ipv6/conf/$nic/disable_ipv6"
 sleep 2
 ping_peer() { [ "$me" = 1 ] || step "ping" ping -c 20 -i 0.1 -W 5 -s 1000 $peer; }
 watched ping_peer
-# Twenty there and twenty back, by whoever counts: Linux, the port as the driver sees it, the wire (with check sequences).
+# Twenty there and twenty back, by each counter: Linux, the port as the driver sees it, the wire (with check sequences).
 counted 20 tx_packets rx_packets link:tx_packets link:rx_packets tx_vport_unicast_packets rx_vport_unicast_packets tx_packets_phy rx_packets_phy
 counted $((20 * 1042)) tx_bytes rx_bytes link:tx_bytes link:rx_bytes tx_vport_unicast_bytes rx_vport_unicast_bytes
 counted $((20 * 1046)) tx_bytes_phy rx_bytes_phy
