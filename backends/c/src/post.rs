@@ -149,11 +149,12 @@ pub(crate) unsafe fn post_list(
 ///
 /// # Safety
 /// The pointers of the requests are to `num_sge` pieces each, which nobody writes during the call.
-#[inline(always)]
+// Not inlined: one for both kinds of queues.
+#[inline(never)]
 pub(crate) unsafe fn post_receives(
     wrs: &[bv_recv_wr],
     done: &mut usize,
-    mut post: impl FnMut(&RecvWr<'_>) -> Result<(), PostRecvError>,
+    post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostRecvError>,
 ) -> Result<(), Failure> {
     for (index, wr) in wrs.iter().enumerate() {
         // SAFETY: as promised.
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn bv_post_recv(
             post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
                 let queue = qp_of(up.qps, qp)?.recv().ok_or(Argument::NoReceives)?;
-                post_receives(wrs, done, |wr| queue.post(wr))
+                post_receives(wrs, done, &mut |wr| queue.post(wr))
             })
         })
     }

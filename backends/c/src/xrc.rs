@@ -187,7 +187,7 @@ pub unsafe extern "C" fn bv_post_srq_recv(
             post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
                 let queue = srq_place(up.srqs, srq)?.as_mut().ok_or(Argument::Stale("shared receive queue"))?;
-                post_receives(wrs, done, |wr| queue.post(wr))
+                post_receives(wrs, done, &mut |wr| queue.post(wr))
             })
         })
     }
