@@ -34,6 +34,7 @@ class Guest(machine.Machine):
         loader=None,
         accel="tcg",
         background=True,
+        inherited=(),
     ):
         tree = trees[suite]
         #: One a slot, counted from 1; those after the last device are empty.
@@ -82,7 +83,7 @@ class Guest(machine.Machine):
             command += ["-device", "virtio-rng-pci,bus=shared,addr=0.1"]
         # Beside the devices' sockets, whose folder is known to have a short path.
         monitor = sockets[0].with_suffix(".monitor") if sockets else None
-        super().__init__(name, folder, command, monitor=monitor, background=background)
+        super().__init__(name, folder, command, monitor=monitor, background=background, inherited=inherited)
         #: The messages of its kernel.
         self.console = folder / f"{name}.console"
         self._answered = 0

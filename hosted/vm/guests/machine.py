@@ -48,15 +48,17 @@ def environment():
 class Machine:
     """One virtual machine. What it prints is in `lines` as it comes, and in a file with the seconds since power-on."""
 
-    def __init__(self, name, folder, command, *, decoder=None, monitor=None, background=True):
+    def __init__(self, name, folder, command, *, decoder=None, monitor=None, background=True, inherited=()):
         """`decoder` is a program that turns what the machine prints into lines; `monitor` a path for the socket of QEMU's
-        monitor. One in the background has a lower priority than everything else."""
+        monitor. One in the background has a lower priority than everything else. QEMU inherits open files under
+        their numbers."""
         self.name = name
         self.command = command
         self.output = folder / f"{name}.output"
         self.complaints = folder / f"{name}.qemu"
         self.decoder_command = decoder
         self.background = background
+        self.inherited = inherited
         self.monitor = None
         if monitor:
             self.monitor = Monitor(monitor)
@@ -95,7 +97,7 @@ class Machine:
 
     def _spawn(self, command, **streams):
         with open(self.complaints, "wb") as complaints:
-            self.process = subprocess.Popen(command, stderr=complaints, env=environment(), **streams)
+            self.process = subprocess.Popen(command, stderr=complaints, env=environment(), pass_fds=self.inherited, **streams)
 
     def _read(self, printed):
         with open(self.output, "w", encoding="utf-8") as file:

@@ -4,6 +4,7 @@ import collections
 import gzip
 import re
 import shutil
+import socket
 import time
 
 from guests.errors import Failed
@@ -36,6 +37,8 @@ class GuestRun(CaseRun):
         self.sockets = []
         #: What the case said that it starts, and when (seconds since the start of the server).
         self.starts = []
+        #: Both ends of the socket between two cards of the guest.
+        self.joined = ()
 
     def transcript(self):
         """Returns what the guests printed on their second serial lines."""
@@ -144,9 +147,9 @@ class GuestRun(CaseRun):
         return ("-netdev", far[self.case.wire], "-device", f"virtio-net-pci,netdev=lan,mac={LAN_MAC}")
 
     def _joined_cards(self):
-        """Returns QEMU's options for two cards and the socket between them."""
-        socket = f"addr.type=unix,addr.path={self.runtime / 'joined'}"
-        ends = (f"stream,id=left,server=on,{socket}", f"stream,id=right,server=off,{socket},reconnect-ms=200")
+        """Returns QEMU's options for two cards and the sockets between them. QEMU opens both ends: the one that it accepts from a
+        listening socket would block, and QEMU wait for itself."""
+        ends = [f"stream,id={name},addr.type=fd,addr.str={end.fileno()}" for name, end in zip(("left", "right"), self.joined)]
         cards = (f"virtio-net-pci,netdev={name},mac=52:54:00:00:02:0{at}" for at, name in enumerate(("left", "right"), 1))
         return (*(word for end in ends for word in ("-netdev", end)), *(word for card in cards for word in ("-device", card)))
 
@@ -176,6 +179,7 @@ class GuestRun(CaseRun):
         if has_wire:
             options += self._wire()
         if case.joined_cards:
+            self.joined = socket.socketpair()
             options += self._joined_cards()
         name = "guest" if case.guests == 1 else f"guest{number}"
         if boot > 1:
@@ -209,6 +213,7 @@ class GuestRun(CaseRun):
             companion=case.companion,
             one_slot=case.one_slot,
             loader=loader,
+            inherited=[end.fileno() for end in self.joined],
         )
 
     def _obey(self, number, command):
