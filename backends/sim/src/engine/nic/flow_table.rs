@@ -132,12 +132,27 @@ const MAX_RULES: usize = 1 << 17;
 /// Rules that are looked at in one step of work.
 const RULES_PER_STEP: usize = 64;
 
+/// Returns the blocks that a bit of `match_criteria_enable` enables each.
+fn blocks(parameter: &MatchParam) -> &[[u8; 64]] {
+    parameter.as_chunks().0
+}
+
+/// Returns the words of a block.
+fn words(block: &[u8; 64]) -> impl Iterator<Item = u64> {
+    block.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
 impl Group {
     /// Returns whether the fields of a frame are those of a rule.
     fn matches(&self, value: &MatchParam, frame: &MatchParam) -> bool {
-        let is_enabled = |at: usize| self.criteria.enable >> (at / 64) & 1 != 0;
-        let bytes = self.criteria.mask.iter().zip(value).zip(frame).enumerate();
-        bytes.filter(|(at, _)| is_enabled(*at)).all(|(_, ((mask, value), frame))| (value ^ frame) & mask == 0)
+        let (masks, values, frames) = (blocks(&self.criteria.mask), blocks(value), blocks(frame));
+        let same = |at: usize| {
+            words(&masks[at])
+                .zip(words(&values[at]))
+                .zip(words(&frames[at]))
+                .all(|((mask, value), frame)| (value ^ frame) & mask == 0)
+        };
+        (0..masks.len()).all(|at| self.criteria.enable >> at & 1 == 0 || same(at))
     }
 }
 
