@@ -62,7 +62,7 @@ pub enum Command {
     Sim(SimCommand),
     /// Boots a Debian guest with simulated devices, and gives a shell in it, runs a command there, or runs one here meanwhile
     ///
-    /// The guest is x86-64, the shell and the command run as root. Packages are downloaded the first time, about 600 MB, into the
+    /// The guest is x86-64, the shell and the command run as root. Packages are downloaded the first time, 210 MB, into the
     /// folder that the variable BAREVERBS_LINUX_CACHE names [default: ~/.cache/bareverbs/vm/packages]. Nothing is installed.
     ///
     /// Examples: bareverbs vm --share . --run ./my-test; bareverbs vm --share . --here 'cargo test'; bareverbs vm --install ucx-utils

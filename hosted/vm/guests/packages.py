@@ -25,10 +25,13 @@ TIMEOUT = 1800
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DEBIAN = "http://deb.debian.org/debian"
 
+# Programs that a machine's own apt runs after or before an update.
+HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success", "APT::Update::Post-Invoke-Stats")
 
-def mirror():
-    """Returns the address of the Debian archive that this machine's own apt sources name, or of the one for everybody."""
-    places = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
+
+def mirror(folder=pathlib.Path("/etc/apt")):
+    """Returns the address of the Debian archive that the sources in a folder of apt name, or of the one for everybody."""
+    places = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
     for place in places:
         if not place.is_file():
             continue
@@ -212,11 +215,15 @@ class Tree:
             # A list that could not be fetched is an error.
             "APT::Update::Error-Mode": "any",
         }
-        lines = [f'{key} "{value}";' for key, value in settings.items()] + ['APT::Architectures {"amd64";};']
+        # What of the machine's own settings has no meaning here: releases of its distribution, and programs that follow its updates.
+        lines = [f"#clear {key};" for key in ("APT::Default-Release", "APT::Architectures", *HOOKS)]
+        lines += [f'{key} "{value}";' for key, value in settings.items()] + ['APT::Architectures {"amd64";};']
         (etc / "apt.conf").write_text("\n".join(lines) + "\n")
 
     def _apt(self, command, progress=None):
-        environment = dict(os.environ, APT_CONFIG=str(self.home / "etc/apt.conf"), LC_ALL="C", DEBIAN_FRONTEND="noninteractive")
+        environment = dict(os.environ, LC_ALL="C", DEBIAN_FRONTEND="noninteractive")
+        # Read after the machine's own settings, of which its proxy and the like remain.
+        command = [command[0], "-c", str(self.home / "etc/apt.conf"), *command[1:]]
         return _run(command, environment) if progress is None else _run_shown(command, environment, progress)
 
 
@@ -251,7 +258,7 @@ def _run(command, environment=None, descriptors=()):
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetUpError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
-        raise SetUpError(f"{' '.join(command[:4])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise SetUpError(f"{' '.join(command[:5])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
 
 
