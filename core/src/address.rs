@@ -129,6 +129,7 @@ fn ipv4_of(area: &[u8; GlobalRoute::AREA]) -> Option<(u8, Ipv4Addr)> {
 /// Part of an address vector ([`CreateAhError::Value`](crate::CreateAhError::Value)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum AddressPart {
     /// [`AddressVector::port_num`].
     PortNum,

@@ -18,6 +18,7 @@ use crate::{
 /// Attributes of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct CqInfo {
     /// Number.
     pub cqn: Cqn,

@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Errno {
     /// Not in the same protection domain.
     Eperm = 1,

@@ -12,6 +12,7 @@ use crate::{
 /// An event (`ibv_async_event`, and completion events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Event {
     /// A completion came into an armed queue.
     Completion(CqHandle),

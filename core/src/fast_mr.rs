@@ -92,6 +92,7 @@ impl FastRegion {
 /// Attributes of a region that requests register. A request changes them when it is posted, and a failed one changes them back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct FastMrInfo {
     /// Protection domain.
     pub pd: PdHandle,

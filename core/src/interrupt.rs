@@ -22,6 +22,7 @@ pub struct InterruptHandler<'s, P: Provider> {
 /// What an interrupt was about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct Interrupted {
     /// Completion events taken; each woke the task that waits for its completion queue.
     pub completions: u32,

@@ -10,6 +10,7 @@ const MAX_PRIORITY: u8 = 7;
 /// What of a path does not fit the link layer of its port ([`LinkLayer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum LinkFault {
     /// An Ethernet port, and no route.
     NoRoute,

@@ -5,6 +5,7 @@ use core::fmt;
 /// Why a device is lost: nothing that was posted completes any more, until it is brought up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum DeviceLoss {
     /// It did not answer a command, or its answer cannot be believed.
     NoAnswer,

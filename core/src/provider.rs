@@ -690,6 +690,7 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
 /// An asynchronous event (`ibv_async_event`) with the device's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum AsyncEvent {
     /// A completion queue overran or broke: the device's syndrome.
     CqError(Cqn, u8),

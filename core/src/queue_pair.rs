@@ -40,6 +40,7 @@ pub struct QpInit {
 /// Attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct QpInfo {
     /// Number.
     pub qpn: Qpn,

@@ -14,6 +14,7 @@ use crate::{
 /// Attributes of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct MrInfo {
     /// Protection domain.
     pub pd: PdHandle,

@@ -23,6 +23,7 @@ pub struct SrqInit {
 /// Attributes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct SrqInfo {
     /// Number.
     pub srqn: Srqn,

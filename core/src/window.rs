@@ -33,6 +33,7 @@ pub struct Type1Bind {
 /// Attributes of a memory window. A bind changes it when it is posted, and a failed one changes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct MwInfo {
     /// Protection domain.
     pub pd: PdHandle,

@@ -59,6 +59,7 @@ pub struct Binding {
 /// The operation of a send request, with what only it needs.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum SendOp<'a> {
     /// SEND.
     Send {
@@ -444,6 +445,7 @@ pub struct RecvWr<'a> {
 /// What a completion completes (`ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// SEND of any kind.
     Send,
@@ -470,6 +472,7 @@ pub enum WcOpcode {
 /// How it ended (`ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum WcStatus {
     /// Done.
     Success,
@@ -550,6 +553,7 @@ impl WcStatus {
 /// Why a request failed: what [`Completion::result`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct WcError {
     /// How it ended, never [`WcStatus::Success`].
     pub status: WcStatus,
@@ -573,6 +577,7 @@ impl core::error::Error for WcError {}
 /// What came with a completed receive, or why a request was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum WcData {
     /// Nothing.
     None,
@@ -587,6 +592,7 @@ pub enum WcData {
 /// A completion (`ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct Completion {
     /// Of the request.
     pub wr_id: u64,

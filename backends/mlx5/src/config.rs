@@ -8,6 +8,7 @@ pub(crate) const ROCE: bool = cfg!(feature = "roce");
 /// Bytes of an entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum CqeSize {
     /// 64: two entries in a cache line of 128 bytes.
     #[default]

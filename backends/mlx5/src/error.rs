@@ -23,6 +23,7 @@ macro_rules! errors {
         /// An error of the driver, with its facts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
         pub enum Error {
             $($(#[$meta])* $name $({ $($(#[$fmeta])* $fact: $ty),+ })?,)+
         }
@@ -244,6 +245,7 @@ listed! {
     /// A feature that is missing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+    #[non_exhaustive]
     pub enum Feature {
         /// Transport other than RC and UC.
         Transport,

@@ -2,6 +2,7 @@
 
 /// One mistake of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finding {
     /// A doorbell names a WQE beyond what the doorbell record says is written.
     DoorbellPastRecord {

@@ -345,6 +345,7 @@ impl DeviceConfig {
 
 /// Why a device cannot be as its configuration says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A port that no subnet manager configures needs a local identifier of its own, which is no multicast one (IBTA 4.1.3).
     Lid {

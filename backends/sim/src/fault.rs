@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 /// One fault. Each happens once; arm it again for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// The next command with this opcode is never completed.
     StuckCommand {

@@ -60,6 +60,7 @@ impl Default for Limits {
 
 /// One of the [`Limits`], by a name for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Limit {
     /// `qps`: queue pairs, two of which the device keeps.
     QueuePairs,
@@ -89,6 +90,7 @@ pub enum Limit {
 
 /// Why a limit cannot be what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LimitError {
     /// The number is no power of two.
     NotAPower {

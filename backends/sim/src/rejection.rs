@@ -6,6 +6,7 @@ use std::fmt;
 
 /// What an access of a queue pair through a memory key does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyUse {
     /// Reads for a request of this host.
     LocalRead,
@@ -21,6 +22,7 @@ pub enum KeyUse {
 
 /// Why a memory key does not open the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyFault {
     /// No key here has this index: never made, destroyed, or another host's.
     Unknown,
@@ -52,6 +54,7 @@ pub enum KeyFault {
 
 /// One thing that a device refused or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rejection {
     /// A memory key did not open the bytes that a request names.
     Access {

@@ -4,6 +4,7 @@ use bareverbs::Instant;
 
 /// One thing that happened, with its bytes as they lay in memory, in a register or on the wire.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Record<'a> {
     /// A firmware command was executed.
     Command {

@@ -58,6 +58,7 @@ pub struct Carrier<'s, P: Provider, B> {
 /// Why a [`Carrier`] was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum OpenError<E> {
     /// The buffer has less than [`Carrier::BYTES`].
     Buffer {
@@ -79,6 +80,7 @@ pub enum OpenError<E> {
 /// Why a [`Carrier`] did not do what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum CarrierError<E> {
     /// The completion queue is broken, or has an invalid completion, or the device is lost.
     Poll(PollCqError),
@@ -154,6 +156,7 @@ impl<E: bareverbs::DeviceError> core::error::Error for OpenError<E> {}
 /// Why a [`Carrier`] was not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum CloseError<E> {
     /// The queue pair was not destroyed.
     Qp(DestroyQpError<E>),

@@ -3,6 +3,7 @@
 /// Why an [`Endpoint`](crate::Endpoint) refused a call. It has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum CmError {
     /// No connection has this ID any more: it was closed.
     UnknownConnection,

@@ -110,6 +110,7 @@ pub struct RtsAttributes {
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Cause {
     /// The peer asked for it (DREQ), and was answered.
     Peer,
@@ -124,6 +125,7 @@ pub enum Cause {
 /// What was waited for in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Unanswered {
     /// The peer's answer to our REQ.
     Req,
@@ -139,6 +141,7 @@ pub enum Unanswered {
 /// given to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A peer asks for a connection (REQ): [`accept`](crate::Endpoint::accept) or [`reject`](crate::Endpoint::reject) it.
     Requested {

@@ -290,7 +290,7 @@ impl World {
                     assert!(self.now - ended >= 2 * timeout(LIFE).as_nanos() as u64, "its number is free too early");
                 }
             }
-            Event::ServiceRequested { .. } | Event::Resolved { .. } | Event::Unresolved { .. } => panic!("{event:?}"),
+            _ => panic!("{event:?}"),
         }
     }
 

@@ -98,6 +98,7 @@ operation_error! {
 /// Why a region was not changed; it is as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum ReregMrError<E> {
     /// What it would be was not registered.
     Register(RegMrError<E>),

@@ -34,6 +34,7 @@ macro_rules! operation_error {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
         pub enum $name {
             $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)+
             $($($(#[$imeta])* $inner($ity),)+)?
@@ -70,6 +71,7 @@ macro_rules! operation_error {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
         pub enum $name<E> {
             $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)*
             $($(#[$dmeta])* $device(E),)+

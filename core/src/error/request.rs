@@ -22,6 +22,7 @@ operation_error! {
 /// Why a send was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum PostSendError {
     /// The queue pair cannot send in its state.
     NotReady {
@@ -196,6 +197,7 @@ impl core::error::Error for PostSendError {}
 /// Why a receive was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum PostRecvError {
     /// The queue pair cannot receive in its state.
     NotReady {

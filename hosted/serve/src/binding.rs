@@ -34,6 +34,7 @@ pub struct PortBinding {
 
 /// Why a port cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BindingError {
     /// The text does not begin with a name.
     Name,

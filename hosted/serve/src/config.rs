@@ -30,6 +30,7 @@ pub struct ServedDevice {
 
 /// Source of the commands of the control channel ([`crate::ControlLine`]).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ControlInput {
     /// Standard input. The thread that reads it does not end before the input does.
     Stdin,

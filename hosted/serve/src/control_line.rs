@@ -19,6 +19,7 @@ pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal]
 
 /// An action on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Plugs or unplugs the cable.
     Link {
@@ -97,6 +98,7 @@ impl FromStr for ControlLine {
 
 /// Error of a line that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ParseError {
     /// There is no command of this name.
     Name(String),

@@ -18,6 +18,7 @@ pub(crate) struct Gone;
 
 /// Why a server could not start.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ServeError {
     /// Another server listens on the path.
     InUse(PathBuf),

@@ -195,6 +195,7 @@ impl Printer {
             Record::Sent { bytes } => format!("sent      {}", frame_line(self.port, bytes)),
             Record::Received { bytes } => format!("received  {}", frame_line(self.port, bytes)),
             Record::Note(note) => format!("note      {note}"),
+            other => format!("{other:?}"),
         }
     }
 }

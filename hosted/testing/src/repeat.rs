@@ -23,8 +23,10 @@ use bareverbs::{Completion, QpHandle};
 /// # TestResult::Ok(())
 /// ```
 #[must_use]
-pub fn comparable(done: Completion) -> Completion {
+pub fn comparable(mut done: Completion) -> Completion {
     // The number of the handle with this index and the first generation: an index is in the upper half, counted from 1.
-    let qp = if done.qp == QpHandle::NONE { done.qp } else { QpHandle::from_raw((u64::from(done.qp.index()) + 1) << 32) };
-    Completion { qp, ..done }
+    if done.qp != QpHandle::NONE {
+        done.qp = QpHandle::from_raw((u64::from(done.qp.index()) + 1) << 32);
+    }
+    done
 }

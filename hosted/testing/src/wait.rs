@@ -47,6 +47,7 @@ pub struct Waiter {
 
 /// Why there is no completion. Its `Debug` is its text.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum WaitError {
     /// The queue returned an error: a completion that cannot be, or, once a call of [`Verbs`](bareverbs::Verbs) has found it, an overrun
     /// ([`poll_event`](bareverbs::Verbs::poll_event)) or a lost device ([`maintain`](bareverbs::Verbs::maintain)).
@@ -57,6 +58,7 @@ pub enum WaitError {
 
 /// The facts about a completion that did not come. Its `Debug` is its text.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Overdue {
     /// The queue.
     pub cq: CqHandle,

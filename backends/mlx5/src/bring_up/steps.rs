@@ -27,6 +27,7 @@ listed! {
     /// A step of the bring-up, in order.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+    #[non_exhaustive]
     pub enum Step {
         /// Compare the memory with the size of the arena.
         CheckArena,

@@ -3,6 +3,7 @@
 /// Which frames come in. The port takes those of RDMA out before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum FrameFilter {
     /// To the port's own address, and broadcasts. No IPv6: its neighbor discovery needs groups.
     Own,

@@ -16,6 +16,7 @@ macro_rules! frame_error {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[non_exhaustive]
         pub enum $name {
             $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $fact: $ty),+ })?,)+
             $($($(#[$imeta])* $inner($ity),)+)?

@@ -12,6 +12,7 @@ pub struct Probability {
 
 /// A share that no [`Probability`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ProbabilityError {
     /// Below 0 or above 100 per cent, or no number.
     OutOfRange,

@@ -17,6 +17,7 @@ use std::str::FromStr;
 /// # Ok::<(), bareverbs_serve::JoinedWireError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JoinedWire {
     /// A connection on which each frame follows its length, four bytes in network byte order: `-netdev stream` of QEMU, and
     /// its older `-netdev socket`. Text: `stream:unix:PATH` or `stream:tcp:HOST:PORT`, then `,server=on` if it listens.
@@ -68,6 +69,7 @@ impl FromStr for TapName {
 
 /// The address of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StreamAddress {
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -77,6 +79,7 @@ pub enum StreamAddress {
 
 /// The addresses of both ends of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DatagramAddress {
     /// Paths of Unix sockets.
     Unix {
@@ -96,6 +99,7 @@ pub enum DatagramAddress {
 
 /// A text that is no [`JoinedWire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JoinedWireError {
     /// It does not begin with a kind of socket.
     Kind,

@@ -42,6 +42,7 @@ pub trait Actor {
 
 /// Why a module was not loaded. The text does not repeat the command, which [`super::BindError`] contains.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum RunError {
     /// There is no modprobe.
     Missing {

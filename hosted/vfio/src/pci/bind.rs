@@ -59,6 +59,7 @@ pub struct Unbound {
 
 /// Why functions could not be bound or unbound.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum BindError {
     /// There is no such function.
     NoFunction {
@@ -96,6 +97,7 @@ pub struct StepError {
 
 /// Why a step failed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// The kernel refused it.
     Io(io::Error),

@@ -14,6 +14,7 @@ const IFF_UP: u32 = 1;
 
 /// A use of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Usage {
     /// A network interface of it carries a default route.
     DefaultRoute {
