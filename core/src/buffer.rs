@@ -17,6 +17,10 @@ pub struct Extent {
 }
 
 /// Turns an address of a region into the address that the device uses. Asked once for each [`Extent`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say where its bytes lie for the device",
+    note = "every `DmaBuffer` does; `OffsetMap` does where device addresses are the CPU's plus a constant"
+)]
 pub trait AddressMap {
     /// Returns where the byte at `addr` lies, and how many bytes from there on are contiguous. `None`: the device does not see
     /// it.

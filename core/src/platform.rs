@@ -26,6 +26,11 @@ impl core::error::Error for OutOfRange {}
 
 /// Device registers (a BAR). Offsets are bytes; a value is stored as the CPU stores it, so a driver of a big-endian
 /// device turns it round first (`to_be`). Each call is one access of its width. Never assumed to be plain memory.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the registers of a device",
+    note = "a BAR is `bareverbs_vfio::Bar` on Linux, `bareverbs_mmio::MappedBar` where it is mapped, and \
+            `bareverbs_sim::in_process::SimRegisters` in tests"
+)]
 pub trait Registers {
     /// A register of eight bytes that a queue writes without the owner of the BAR.
     type Doorbell: Doorbell + 'static;
@@ -62,6 +67,10 @@ pub trait Registers {
 }
 
 /// Registers of eight bytes, found to exist when [`Registers::doorbell`] made it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a register of eight bytes",
+    note = "`Registers::doorbell` makes it, of `Registers::Doorbell`"
+)]
 pub trait Doorbell {
     /// Writes register `index` as the CPU stores the value, in one access where the machine has one. The index is counted
     /// round the registers that there are.
@@ -69,6 +78,10 @@ pub trait Doorbell {
 }
 
 /// A register of four bytes, found to exist when [`Registers::word`] made it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a register of four bytes",
+    note = "`Registers::word` makes it, of `Registers::Word`"
+)]
 pub trait WordRegister {
     /// Writes it as the CPU stores the value.
     fn write(&self, value: u32);
@@ -81,6 +94,10 @@ pub trait WordRegister {
 /// - Nothing but the backend of a device has a value of the type.
 /// - A ring that the backend opens is used while no other code accesses the same bytes, through the memory or another ring: the
 ///   backend moves from one to the other in one thread, or after one thread is known to be done.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the backend of a device, and only that opens rings",
+    note = "programs call `Verbs`, which have their rings opened"
+)]
 #[expect(unsafe_code, reason = "rings over the same bytes would race")]
 pub unsafe trait OpensRings {}
 
@@ -134,6 +151,13 @@ impl RingToken {
 /// - The bytes belong to the value and to the rings made of it ([`Self::ring`]) alone.
 /// - They stay allocated as long as the value or a ring of it lives. Once all of them are gone, the device cannot reach the
 ///   bytes any more (an IOMMU sees to that), or they are never used for anything else.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory that CPU and device share",
+    note = "slices and `Vec` are not: references to their bytes may exist while the device writes",
+    note = "the memory of a driver is `bareverbs_vfio::DmaAllocation` on Linux, `bareverbs_mmio::MappedMemory` where it is \
+            mapped, and `bareverbs_sim::in_process::SimMemory` in tests",
+    note = "memory to be registered is a `DmaBuffer`"
+)]
 #[expect(unsafe_code, reason = "a wrong implementation would let the device write anywhere")]
 pub unsafe trait DmaMemory {
     /// Part of the memory that one queue works in.
@@ -231,6 +255,10 @@ impl RingLayout {
 }
 
 /// A ring of eight-byte words and its doorbell record, in the hands of the one queue that uses it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a ring in memory that CPU and device share",
+    note = "`DmaMemory::ring` makes it, of `DmaMemory::Ring`"
+)]
 pub trait DmaRing {
     /// The ring while it is used, with frequently used state in registers.
     type View<'a>: RingView + Copy
@@ -242,6 +270,10 @@ pub trait DmaRing {
 
 /// What [`DmaRing::view`] gives. Words are counted round the ring: there is none outside. Values are as the CPU stores and
 /// loads them. Each access is one of its width.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a view of a ring",
+    note = "`DmaRing::view` makes it, of `DmaRing::View`"
+)]
 pub trait RingView {
     /// Writes the first `N` words, 8 at most, of 64-byte block `block`, counted round the ring.
     fn put<const N: usize>(self, block: u32, words: &[u64; N]);
@@ -270,6 +302,11 @@ pub trait RingView {
 ///   [`Self::free`] returns `true` for the address, or [`Self::free_all`] is called.
 /// - They stay allocated as long as the value lives. Once it is gone, the device cannot reach them any more (an IOMMU sees to
 ///   that), or they are never used for anything else.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no pages for the firmware of a device",
+    note = "pages come from `bareverbs_vfio::FirmwarePages` on Linux, `bareverbs_mmio::PageRanges` where RAM is mapped, and \
+            `bareverbs_sim::in_process::SimPages` in tests"
+)]
 #[expect(unsafe_code, reason = "a wrong implementation would let the device write anywhere")]
 pub unsafe trait PageSource {
     /// Prepares `pages` more pages, before the first of them is allocated.
@@ -304,6 +341,11 @@ impl core::fmt::Display for TooFewPages {
 impl core::error::Error for TooFewPages {}
 
 /// Ordering between this CPU and the device.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not order accesses of CPU and device",
+    note = "`bareverbs_mmio::CpuFence` does on x86-64, AArch64, RISC-V and Arm, and `bareverbs_sim::in_process::SimFence` in \
+            tests"
+)]
 pub trait DmaFence {
     /// Orders earlier writes to [`DmaMemory`] before later writes to registers and memory, as the device sees them.
     fn release(&self);
@@ -358,6 +400,11 @@ impl Instant {
 }
 
 /// Time. Every wait of a driver asks it and has a deadline.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a clock",
+    note = "implement `Clock::now` with a timer of the machine; `bareverbs_vfio::MonotonicClock` is that of Linux, \
+            `bareverbs_sim::in_process::SimClock` of tests"
+)]
 pub trait Clock {
     /// Returns the present moment, which never goes back.
     fn now(&self) -> Instant;
@@ -377,6 +424,11 @@ pub trait Clock {
 ///   All belong to one device.
 /// - [`DmaFence`] orders accesses as its methods say: with one that does not, the device reads addresses that are not written yet.
 /// - The rest is promised by [`DmaMemory`] and [`PageSource`]; a [`Clock`] promises nothing that memory depends on.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the registers, memory, pages, fence and clock of a machine",
+    note = "platforms are `bareverbs_vfio::VfioPlatform` on Linux and `bareverbs_sim::in_process::SimPlatform` in tests; a \
+            machine without an operating system implements `Platform`"
+)]
 #[expect(unsafe_code, reason = "wrong registers or fences would let the device write anywhere")]
 pub unsafe trait Platform {
     /// Device registers.

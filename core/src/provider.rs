@@ -11,6 +11,10 @@ use crate::{
 };
 
 /// An error of a backend: small, with facts, and with an errno.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the error of a backend",
+    note = "backends have one each, as `bareverbs_mlx5::Error`; the errors of `Verbs` contain it"
+)]
 pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
     /// Returns the errno that the verbs give for it.
     fn errno(&self) -> Errno;
@@ -190,6 +194,10 @@ format_as!(
 ///   none before it is told of it, and none after the core was told that what named it is destroyed.
 /// - A ring is handed out once for each queue that is made. It is used by no other queue until that is destroyed.
 /// - A [`CoreToken`] goes on to other backends only with the request that it came with, and their answer is given back.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the backend of a device",
+    note = "the backend for ConnectX is `bareverbs_mlx5::Mlx5`, of a `Platform` and a number of pages"
+)]
 #[expect(unsafe_code, reason = "a wrong implementation would let the device use memory that is somebody else's")]
 pub unsafe trait Provider {
     /// Error of every operation.
@@ -725,6 +733,10 @@ pub enum AsyncEvent {
 }
 
 /// Queues of completion events: what an interrupt handler needs of a backend.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the queues of completion events of a backend",
+    note = "`Provider::take_completion_events` gives it, of `Provider::CompletionEvents`"
+)]
 pub trait CompletionEvents {
     /// Takes the next event of the queues that interrupt with `vector`, of any queue for `None`. After
     /// [`CompletionEvent::Empty`] the device interrupts again at the next event.

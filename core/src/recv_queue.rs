@@ -26,6 +26,10 @@ pub struct RecvQueue<'s, P: Provider> {
 format_as!([P: Provider] RecvQueue<'_, P>, "RecvQueue({:?})", |this| this.qp());
 
 /// Where the receives of a queue pair come from: a [`RecvQueue`] of its own, [`SharedReceives`], or [`NoReceives`]. Nothing else does it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not where the receives of a queue pair come from",
+    note = "it is a `RecvQueue`, `SharedReceives` or `NoReceives`"
+)]
 pub trait ReceiveSide<'s>: sealed::Side<'s> {}
 
 impl<'s, P: Provider> ReceiveSide<'s> for RecvQueue<'s, P> {}

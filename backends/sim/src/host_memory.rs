@@ -23,6 +23,11 @@ impl std::error::Error for DmaFault {}
 ///
 /// # Errors
 /// Both functions return [`DmaFault`] if a byte of the range is not mapped for the device.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory that a simulated device reaches",
+    note = "it is reached through `&self`, since host and device share it: `in_process::MemoryMap` is the memory of a host \
+            in this process"
+)]
 pub trait HostMemory {
     /// Fills `into` from device address `addr` on, or copies nothing.
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault>;

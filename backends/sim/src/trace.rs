@@ -80,6 +80,10 @@ pub enum Record<'a> {
 }
 
 /// Takes records as they happen.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not take records of a device",
+    note = "implement `Tracer::record`; `Box<dyn Tracer>` is one too"
+)]
 pub trait Tracer {
     /// One record; `now` is the device's time.
     fn record(&mut self, now: Instant, record: Record<'_>);

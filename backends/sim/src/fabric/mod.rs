@@ -50,6 +50,10 @@ const BATCH: usize = 64;
 const SPARE_FRAMES: usize = 1024;
 
 /// What leads out of this process: where frames go that no port here is for, or those of a port with a cable. It must not wait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` takes no frames of a port",
+    note = "implement `Uplink::send`, which must not wait"
+)]
 pub trait Uplink {
     /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) of a port here. Returns whether it is on its way.
     fn send(&self, from: PortId, frame: Vec<u8>) -> bool;
@@ -66,6 +70,10 @@ pub enum Direction {
 
 /// Sees the frames on the cables of the ports: each one where it arrives, after all that the wire did to it, and those that
 /// leave over the uplink. It is called with the switch locked, so it must not wait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not look at frames",
+    note = "`capture::PcapNg` writes them into a file for Wireshark; `Arc<Mutex<_>>` of a tap is one"
+)]
 pub trait Tap {
     /// A frame (LRH to ICRC, or an Ethernet frame without check sequence) on the cable of `port` at `now`.
     fn frame(&mut self, now: Instant, port: PortId, direction: Direction, frame: &[u8]);

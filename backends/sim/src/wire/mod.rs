@@ -50,6 +50,10 @@ pub struct Delivery {
 }
 
 /// A subnet: frames go in at one port and come out at another.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a wire between ports",
+    note = "wires are `PerfectWire`, and `FaultyWire` of any other"
+)]
 pub trait Wire {
     /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) from a port at `now`.
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>);
