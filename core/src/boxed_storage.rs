@@ -111,7 +111,7 @@ pub struct Capacities {
 /// let (send_cq, recv_cq) = (cq.handle(), cq.handle());
 /// let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
 /// let qps = (0..wanted).map(|_| verbs.create_qp(&init)).collect::<Result<Vec<_>, _>>()?;
-/// assert_eq!((qps.len(), verbs.create_qp(&init).err()), (wanted, Some(CreateQpError::Full)));
+/// assert_eq!((qps.len(), verbs.create_qp(&init).err()), (wanted, Some(CreateQpError::Full { capacity: wanted, fitting: wanted })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct BoxedStorage<'r, P: Provider> {

@@ -589,7 +589,9 @@ fn end_drain_or_report<P: Provider>(
             Some((queue.flush)(queue).ok_or(PollCqError::DeviceLost { loss }))
         }
         None if broken == 0 => None,
-        None => Some(Err(PollCqError::Broken { cqn: queue.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
+        None => {
+            Some(Err(PollCqError::Broken { cqn: queue.cqn, syndrome: broken.wrapping_sub(1) as u8, entries: queue.entries }))
+        }
     }
 }
 
@@ -780,9 +782,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if entries == 0 || entries > max {
             return Err(CreateCqError::Entries { entries, max });
         }
-        let handle = self.cqs.vacancy(self.first_generation).ok_or(CreateCqError::Full)?;
+        let full = CreateCqError::Full { capacity: self.cqs.capacity() };
+        let handle = self.cqs.vacancy(self.first_generation).ok_or(full)?;
         let cqs: &'s [CqSlot] = self.shared.cqs;
-        let slot = cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
+        let slot = cqs.get(usize::from(handle.index())).ok_or(full)?;
         let created = self.provider.create_cq(CoreToken::NEW, entries);
         let created = created.map_err(|error| CreateCqError::Device(self.failed(error)))?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;

@@ -138,9 +138,10 @@ impl<P: Provider> Verbs<'_, P> {
     pub fn alloc_fast_mr(&mut self, pd: PdHandle, max_sges: u32) -> Result<FastMr, AllocFastMrError<P::Error>> {
         let domain = self.pds.get(pd).ok_or(AllocFastMrError::StalePd)?;
         let max = u16::try_from(max_sges).ok().filter(|max| *max != 0).ok_or(AllocFastMrError::SgeCount { count: max_sges })?;
-        let any = self.mw_vacancy().ok_or(AllocFastMrError::Full)?;
+        let any = self.mw_vacancy().map_err(|capacity| AllocFastMrError::WindowsFull { capacity })?;
+        let full = AllocFastMrError::RegionsFull { capacity: self.shared.regions.slots().len() };
         if !self.shared.regions.slots().iter().any(RegionSlot::is_vacant) {
-            return Err(AllocFastMrError::Full);
+            return Err(full);
         }
         let (mut inner, rkey) = match self.provider.create_fast_mr(CoreToken::NEW, &domain.inner, max_sges) {
             Ok(created) => created,
@@ -158,7 +159,7 @@ impl<P: Provider> Verbs<'_, P> {
                 return Err(AllocFastMrError::Device(self.failed(error)));
             }
             let fault = AnswerFault::NoKey;
-            return Err(if is_no_key { AllocFastMrError::Answer { fault } } else { AllocFastMrError::Full });
+            return Err(if is_no_key { AllocFastMrError::Answer { fault } } else { full });
         };
         let mw = self.adopt_mw(any, pd, inner, MwType::Type2, rkey);
         // Nobody else takes the slot. It is that of a region without a byte.
@@ -316,7 +317,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             let blocks = <P::SendRing as SendRing>::Writer::<'a>::reg_blocks(sges.len());
             let free = self.end.wrapping_sub(self.head);
             if free < blocks {
-                return Err(FastRegError::QueueFull { needed: blocks, free });
+                return Err(FastRegError::QueueFull { needed: blocks, free, blocks: queue.limits.blocks });
             }
             let room = windows.room().ok_or(FastRegError::TooManyPending)?;
             let base = if access.contains(Access::ZERO_BASED) { 0 } else { pieces.addr };
@@ -362,7 +363,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
                 return Err(FastRegError::Length { index, max: limits.max_window });
             }
             if !region.contains(piece.addr, bytes) {
-                return Err(FastRegError::Range { index });
+                let Sge { addr, length, .. } = *piece;
+                return Err(FastRegError::Range { index, addr, length, start: region.base, size: region.length });
             }
             length = length.wrapping_add(bytes);
         }

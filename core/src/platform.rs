@@ -14,11 +14,19 @@ pub struct OutOfRange {
     pub offset: usize,
     /// Its length in bytes.
     pub len: usize,
+    /// Bytes of the registers or the memory.
+    pub size: usize,
 }
 
 impl core::fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "no access of {} bytes at offset {} ({:#x}): it ends outside", self.len, self.offset, self.offset)
+        let Self { offset, len, size } = *self;
+        write!(f, "no access of {len} bytes at offset {offset}: ")?;
+        if offset.checked_add(len).is_some_and(|end| end <= size) {
+            f.write_str("it is not aligned")
+        } else {
+            write!(f, "there are {size} bytes")
+        }
     }
 }
 

@@ -223,12 +223,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !self.shared.qps.iter().any(fits) {
             let QpCap { max_send_wr, max_recv_wr, .. } = *cap;
             let RingSizes { send_blocks: send, recv_entries: recv, .. } = *sizes;
-            return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
+            let lengths = self.shared.qps.iter().map(|slot| [slot.rings.send.len() as u32, slot.rings.recv.len() as u32]);
+            let longest = lengths.fold([0; 2], |[sends, recvs], [send, recv]| [sends.max(send), recvs.max(recv)]);
+            return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv, longest });
         }
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
         let slots: &'s [QpSlot<'s>] = self.shared.qps;
         let mut chosen: Option<(QpHandle, &'s QpSlot<'s>)> = None;
-        let mut none = CreateQpError::Full;
+        let fitting = slots.iter().filter(|slot| fits(slot)).count();
+        let mut none = CreateQpError::Full { capacity: slots.len(), fitting };
         for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| size(slot) < size(other))
                 && let Some(handle) = self.qps.vacancy_at(index, self.first_generation)
@@ -337,7 +340,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Moves a queue pair to RESET. Nothing that was posted is left, and none of its completions is given after this. Those that
     /// wait are dropped when their completion queues are polled, wherever that is: the queue pair leaves RESET when both were
-    /// found empty.
+    /// found empty. One to which nothing was posted since the last RESET leaves it at once: after a refused transition, say.
     ///
     /// ```
     /// # use bareverbs::QpState;
@@ -356,6 +359,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             return Err(ModifyQpError::Stale);
         }
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        let untouched = qp.send.head.get() == 0 && qp.send.slot.is_untouched();
         let [from, to] = self.modify(qp.handle(), &attr, QpAttrMask::STATE, true)?;
         // Before anything that may unwind: a ring that kept its requests would show them to the device again.
         qp.send.reset();
@@ -363,7 +367,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(kept) = self.qps.get_mut(qp.handle()) {
             kept.attr = QpAttr::default();
         }
-        self.drop_requests(qp.handle(), RESET);
+        // Nothing was posted and nothing received since the last RESET: no completion of it waits anywhere.
+        let receives_of_others = from != QpState::Init && qp.send.slot.srq() != SrqHandle::NONE;
+        if !untouched || receives_of_others {
+            self.drop_requests(qp.handle(), RESET);
+        }
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", qp.handle(), from, to);
         Ok(())
     }

@@ -260,7 +260,7 @@ impl<P: Provider> RecvQueue<'_, P> {
             }
         }
         if self.head.wrapping_sub(self.slot.recv.tail.load(Ordering::Acquire)) >= self.entries {
-            return Err(PostRecvError::QueueFull);
+            return Err(PostRecvError::QueueFull { capacity: self.entries });
         }
         self.write(wr.wr_id, wr.sges);
         Ok(())

@@ -70,7 +70,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # Errors
     /// The table is full, or the device refuses.
     pub fn alloc_pd(&mut self) -> Result<PdHandle, AllocPdError<P::Error>> {
-        let handle = self.pds.vacancy(self.first_generation).ok_or(AllocPdError::Full)?;
+        let full = AllocPdError::Full { capacity: self.pds.capacity() };
+        let handle = self.pds.vacancy(self.first_generation).ok_or(full)?;
         let made = self.provider.alloc_pd(CoreToken::NEW);
         let inner = made.map_err(|error| AllocPdError::Device(self.failed(error)))?;
         self.pds.occupy(handle, Pd { inner, users: 0 });
@@ -173,7 +174,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ) -> Result<(MrHandle, MrInfo, &'s RegionSlot), Unregistered<P::Error>> {
         self.check_region(pd, addr, length, access)?;
         if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
-            return Err(RegMrError::Full.into());
+            return Err(self.no_place_for_region().into());
         }
         let (mut inner, lkey, rkey) = self.create_key(pd, &MrRequest { addr, length, access, map })?;
         // The slot where a search for the key begins, or the first vacant one after it that has generations left.
@@ -189,9 +190,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut inner) {
                     return Err(Unregistered { error: RegMrError::Device(self.failed(error)), in_use: true });
                 }
-                return Err(
-                    if vacant.is_some() { RegMrError::Answer { fault: AnswerFault::NoKey } } else { RegMrError::Full }.into()
-                );
+                return Err(match vacant {
+                    Some(_) => RegMrError::Answer { fault: AnswerFault::NoKey },
+                    None => self.no_place_for_region(),
+                }
+                .into());
             }
         };
         self.join_pd(pd);
@@ -200,6 +203,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.publish(handle, Some(&info));
         log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
         Ok((handle, info, slot))
+    }
+
+    fn no_place_for_region(&self) -> RegMrError<P::Error> {
+        RegMrError::Full { capacity: self.shared.regions.slots().len() }
     }
 
     /// Creates a key over memory that was checked ([`Self::check_region`]).

@@ -733,7 +733,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Returns an error if `blocks` blocks are not free.
     pub(crate) fn check_room(&mut self, needed: u32) -> Result<(), PostSendError> {
         let free = self.end.wrapping_sub(self.head);
-        if free < needed { Err(PostSendError::QueueFull { needed, free }) } else { Ok(()) }
+        let blocks = self.queue.limits.blocks;
+        if free < needed { Err(PostSendError::QueueFull { needed, free, blocks }) } else { Ok(()) }
     }
 
     fn put_sges(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
@@ -848,7 +849,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             }
             self.put_bind(windows, bind.wr_id, bind.flags, &request, region.as_ref()).map_err(|fault| match fault {
                 BindFault::Refused(refused) => BindType1Error::Refused(refused),
-                BindFault::QueueFull { needed, free } => BindType1Error::QueueFull { needed, free },
+                BindFault::QueueFull { needed, free, blocks } => BindType1Error::QueueFull { needed, free, blocks },
                 BindFault::TooManyPendingBinds => BindType1Error::TooManyPendingBinds,
             })
         })
@@ -894,7 +895,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<usize, BindFault> {
         let free = self.end.wrapping_sub(self.head);
         if free < blocks {
-            return Err(BindFault::QueueFull { needed: blocks, free });
+            return Err(BindFault::QueueFull { needed: blocks, free, blocks: self.queue.limits.blocks });
         }
         windows.room().ok_or(BindFault::TooManyPendingBinds)
     }
@@ -1032,7 +1033,7 @@ fn ring_at_end<P: Provider>(queue: &SendQueue<'_, P>, head: u32) {
 /// Why a bind whose arguments make sense was not posted.
 enum BindFault {
     Refused(BindRefused),
-    QueueFull { needed: u32, free: u32 },
+    QueueFull { needed: u32, free: u32, blocks: u32 },
     TooManyPendingBinds,
 }
 
@@ -1040,7 +1041,7 @@ impl BindFault {
     fn into_post_send(self) -> PostSendError {
         match self {
             Self::Refused(refused) => PostSendError::Bind(refused),
-            Self::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
+            Self::QueueFull { needed, free, blocks } => PostSendError::QueueFull { needed, free, blocks },
             Self::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
         }
     }

@@ -397,7 +397,8 @@ pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge)
         return Err(crate::SgeFault::Access);
     }
     if !region.contains(sge.addr, u64::from(sge.length)) {
-        return Err(crate::SgeFault::Range);
+        let Sge { addr, length, .. } = *sge;
+        return Err(crate::SgeFault::Range { addr, length, start: region.base, size: region.length });
     }
     Ok(())
 }
@@ -776,6 +777,13 @@ impl<'r> QpSlot<'r> {
     /// Returns whether its completions are to be dropped.
     pub(crate) fn is_draining(&self) -> bool {
         matches!(self.draining.load(Ordering::Acquire), RESET | GONE)
+    }
+
+    /// Returns whether the device was told of no request since the last RESET, and all of before are drained. Counters that came round
+    /// to 0 say as much: each request before them is retired.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let words = [&self.send.head, &self.send.tail, &self.recv.head, &self.recv.tail];
+        !self.is_draining() && words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     /// Returns why its device is lost, if it is; in any case after the state was seen that it has because of that.

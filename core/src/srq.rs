@@ -146,7 +146,9 @@ impl<P: Provider> SharedReceiveQueue<'_, P> {
                 return Err(PostRecvError::Sge { index, lkey: sge.lkey, fault });
             }
         }
-        let after = self.slot.free_place(self.written, self.places).ok_or(PostRecvError::QueueFull)?;
+        // One place is always kept back: each request names that of the one after it.
+        let full = PostRecvError::SharedQueueFull { capacity: self.places.saturating_sub(1) };
+        let after = self.slot.free_place(self.written, self.places).ok_or(full)?;
         self.ring.put(self.next, after, wr.sges);
         self.slot.remember(self.next, wr.wr_id);
         self.next = after;
@@ -205,10 +207,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slots: &'s [SrqSlot<'s>] = self.shared.srqs;
         let fits = |slot: &SrqSlot<'_>| slot.capacity() >= places as usize;
         if !slots.iter().any(fits) {
-            return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, places });
+            let most = slots.iter().map(SrqSlot::capacity).max().unwrap_or(0) as u32;
+            return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, places, most });
         }
         let mut chosen: Option<(SrqHandle, &'s SrqSlot<'s>)> = None;
-        let mut none = CreateSrqError::Full;
+        let fitting = slots.iter().filter(|slot| fits(slot)).count();
+        let mut none = CreateSrqError::Full { capacity: slots.len(), fitting };
         for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| slot.capacity() < other.capacity())
                 && let Some(handle) = self.srqs.vacancy_at(index, self.first_generation)

@@ -36,6 +36,11 @@ impl<'s, K, T> Table<'s, K, T> {
         Self { kind: PhantomData, slots }
     }
 
+    /// Returns how many places it has.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
     #[cfg_attr(not(feature = "small"), inline)]
     #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn get(&self, handle: Handle<K>) -> Option<&T> {

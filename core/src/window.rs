@@ -376,7 +376,8 @@ impl Windows {
             return Err(BindRefused::Overflow);
         }
         if !region.contains(binding.addr, binding.length) {
-            return Err(BindRefused::Range);
+            let Binding { addr, length, .. } = *binding;
+            return Err(BindRefused::Range { addr, length, start: region.base, size: region.length });
         }
         if binding.length > request.max_length {
             return Err(BindRefused::TooLong { max: request.max_length });
@@ -567,7 +568,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get(pd).ok_or(AllocMwError::StalePd)?;
-        let any = self.mw_vacancy().ok_or(AllocMwError::Full)?;
+        let any = self.mw_vacancy().map_err(|capacity| AllocMwError::Full { capacity })?;
         let (inner, rkey) = match self.provider.create_mw(CoreToken::NEW, &domain.inner, kind) {
             Ok(created) => created,
             Err(error) => return Err(AllocMwError::Device(self.failed(error))),
@@ -581,9 +582,12 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(handle)
     }
 
-    /// Returns a vacant place of the table of windows.
-    pub(crate) fn mw_vacancy(&self) -> Option<MwHandle> {
-        self.shared.windows.with(|windows| self.first_vacancy(windows, &mut (0..windows.cells().len())))
+    /// Returns a vacant place of the table of windows, or how many it has.
+    pub(crate) fn mw_vacancy(&self) -> Result<MwHandle, usize> {
+        self.shared.windows.with(|windows| {
+            let places = windows.cells().len();
+            self.first_vacancy(windows, &mut (0..places)).ok_or(places)
+        })
     }
 
     fn first_vacancy(&self, windows: &Windows, places: &mut dyn Iterator<Item = usize>) -> Option<MwHandle> {

@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Completion, Errno, Event, Payload, PollCqError, QpCap, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp, WcStatus,
+    Completion, CqInfo, Errno, Event, Payload, PollCqError, QpCap, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp,
+    WcStatus,
 };
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;
@@ -260,10 +261,10 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     let mut some = [Completion::EMPTY; 16];
     assert_eq!(pair.a.verbs.poll_cq(cq, &mut some), Ok(4));
     assert_eq!(some[..4].iter().map(|done| done.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    let cqn = pair.a.verbs.cq_info(cq).unwrap().cqn;
+    let CqInfo { cqn, entries, .. } = pair.a.verbs.cq_info(cq).unwrap();
     for _ in 0..2 {
         let error = refused!(pair.a.verbs.poll_cq(cq, &mut some), Eio, PollCqError::Broken { .. });
-        assert_eq!(error, PollCqError::Broken { cqn, syndrome: 1 });
+        assert_eq!(error, PollCqError::Broken { cqn, syndrome: 1, entries });
     }
     pair.a.verbs.destroy_qp(qp).unwrap();
     pair.a.verbs.destroy_cq(cq).unwrap();
@@ -319,8 +320,14 @@ fn a_queue_of_two_queue_pairs_has_room_for_what_their_rings_admit() {
         if by_rings {
             assert_eq!((good, polled), (2 * sizes.send_blocks, Ok(0)));
         } else {
-            assert_eq!((good, polled), (info.entries, Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1 })));
-            assert_eq!(queue.completions().next(), Some(Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1 })));
+            assert_eq!(
+                (good, polled),
+                (info.entries, Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1, entries: info.entries }))
+            );
+            assert_eq!(
+                queue.completions().next(),
+                Some(Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1, entries: info.entries }))
+            );
         }
         drop(there);
         pair.assert_no_findings();

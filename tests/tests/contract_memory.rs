@@ -187,7 +187,7 @@ fn a_full_table_of_regions() {
     let reg = |node: &mut Node| register(&mut node.verbs, pd, buffer.bytes(), Access::empty());
     let mut all: Vec<_> = (0..16).map(|_| reg(&mut node).unwrap()).collect();
     let full = node.snapshot();
-    refused!(reg(&mut node), Enomem, RegMrError::Full);
+    refused!(reg(&mut node), Enomem, RegMrError::Full { capacity: 16 });
     assert_eq!(node.snapshot(), full);
     // One goes, one comes: and the old handle does not name the new one.
     let gone = all.pop().unwrap();
@@ -290,7 +290,7 @@ fn domains_are_busy_while_used_and_few() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pds: Vec<_> = (0..4).map(|_| node.verbs.alloc_pd().unwrap()).collect();
     let full = node.snapshot();
-    refused!(node.verbs.alloc_pd(), Enomem, AllocPdError::Full);
+    refused!(node.verbs.alloc_pd(), Enomem, AllocPdError::Full { capacity: 4 });
     assert_eq!(node.snapshot(), full);
 
     let region = node.region(pds[0], 4096, Access::empty());
@@ -316,7 +316,7 @@ fn a_full_table_of_windows() {
         (0..8).map(|n| node.verbs.alloc_mw(pd, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 }).unwrap()).collect();
     let full = node.snapshot();
     for kind in [MwType::Type1, MwType::Type2] {
-        refused!(node.verbs.alloc_mw(pd, kind), Enomem, AllocMwError::Full);
+        refused!(node.verbs.alloc_mw(pd, kind), Enomem, AllocMwError::Full { capacity: 8 });
     }
     assert_eq!(node.snapshot(), full);
     for (n, mw) in all.into_iter().enumerate() {
@@ -496,7 +496,7 @@ fn expected(wrong: Wrong, error: &BindType1Error) -> (Errno, bool) {
         NoBindRight => (Errno::Eacces, matches!(error, Refused(BindRefused::NoBindRight))),
         NoLocalWrite => (Errno::Eacces, matches!(error, Refused(BindRefused::NoLocalWrite))),
         Wrong::Overflow => (Errno::Efault, matches!(error, Refused(BindRefused::Overflow))),
-        Wrong::Range => (Errno::Erange, matches!(error, Refused(BindRefused::Range))),
+        Wrong::Range => (Errno::Erange, matches!(error, Refused(BindRefused::Range { .. }))),
         QueueFull => (Errno::Enospc, matches!(error, BindType1Error::QueueFull { free: 0..3, .. })),
         Wrong::TooManyPendingBinds => (Errno::Enomem, matches!(error, BindType1Error::TooManyPendingBinds)),
     }

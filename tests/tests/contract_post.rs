@@ -491,7 +491,7 @@ fn a_send_queue_holds_exactly_its_blocks() {
         // One more is one too many, however long it is asked for.
         for _ in 0..3 {
             let error = refused!(fixture.send(9, SendFlags::SIGNALED, op), Enospc, PostSendError::QueueFull { .. });
-            assert_eq!(error, PostSendError::QueueFull { needed: 1, free: 0 });
+            assert_eq!(error, PostSendError::QueueFull { needed: 1, free: 0, blocks: capacity });
         }
         assert_eq!(fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().send_blocks, capacity);
         let done = fixture.done();
@@ -547,10 +547,9 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp);
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
     while post(op).unwrap() > 2 {}
-    let error = refused!(post(bind), Enospc, PostSendError::QueueFull { .. });
-    assert_eq!(error, PostSendError::QueueFull { needed: 3, free: 2 });
+    refused!(post(bind), Enospc, PostSendError::QueueFull { needed: 3, free: 2, .. });
     assert_eq!((post(op), post(op)), (Ok(1), Ok(0)));
-    refused!(post(op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
+    refused!(post(op), Enospc, PostSendError::QueueFull { needed: 1, free: 0, .. });
     drop(batch);
     assert_eq!(fixture.pair.a.verbs.mw_info(mw), before, "the window is as it was");
 }
@@ -568,7 +567,8 @@ fn a_receive_queue_holds_exactly_its_entries() {
             fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: lap << 32 | u64::from(n), sges: &sges }).unwrap();
         }
         let full = fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 1, sges: &[] });
-        refused!(full, Enospc, PostRecvError::QueueFull);
+        let full = refused!(full, Enospc, PostRecvError::QueueFull { .. });
+        assert_eq!(full, PostRecvError::QueueFull { capacity });
         for _ in 0..capacity {
             fixture.send(1, SendFlags::SIGNALED, SendOp::Send { payload }).unwrap();
             assert_eq!(fixture.done().status, WcStatus::Success);
@@ -594,6 +594,9 @@ fn sges_and_their_regions() {
     let good = fixture.here.clone();
     let at = |addr: u64, length: u32| Sge { addr, length, lkey: good.info.lkey };
     let (start, end) = (good.buffer.addr, good.buffer.addr + 8192);
+    let range = |name, addr, length| {
+        (name, at(addr, length), Errno::Erange, SgeFault::Range { addr, length, start, size: 8192 }, false)
+    };
     let cases: [(&str, Sge, Errno, SgeFault, bool); 11] = [
         ("another domain", foreign.sge(0, 8), Errno::Eperm, SgeFault::Domain, false),
         ("no local write", read_only.sge(0, 8), Errno::Eacces, SgeFault::Access, true),
@@ -606,12 +609,12 @@ fn sges_and_their_regions() {
             SgeFault::UnknownKey,
             false,
         ),
-        ("before the start", at(start - 1, 8), Errno::Erange, SgeFault::Range, false),
-        ("past the end", at(end - 7, 8), Errno::Erange, SgeFault::Range, false),
-        ("behind the end", at(end, 8), Errno::Erange, SgeFault::Range, false),
-        ("overflows", at(u64::MAX - 3, 8), Errno::Erange, SgeFault::Range, false),
-        ("longer than all", at(start, 8193), Errno::Erange, SgeFault::Range, false),
-        ("as long as can be", at(start + 8, u32::MAX), Errno::Erange, SgeFault::Range, false),
+        range("before the start", start - 1, 8),
+        range("past the end", end - 7, 8),
+        range("behind the end", end, 8),
+        range("overflows", u64::MAX - 3, 8),
+        range("longer than all", start, 8193),
+        range("as long as can be", start + 8, u32::MAX),
     ];
     for (name, sge, errno, fault, only_writes) in cases {
         let (before, recvs) = (fixture.free(), fixture.pair.a.verbs.qp_info(fixture.a.qp).unwrap().recvs);
@@ -650,7 +653,11 @@ fn a_zero_based_region_counts_from_its_start() {
     let remote = fixture.there.remote(0);
     for (addr, length) in [(4096, 1), (1, 4096), (zero.buffer.addr, 8)] {
         let op = SendOp::Write { payload: Payload::Sges(&sge(addr, length)), remote };
-        refused!(fixture.post(SendFlags::empty(), op), Erange, PostSendError::Sge { fault: SgeFault::Range, .. });
+        refused!(
+            fixture.post(SendFlags::empty(), op),
+            Erange,
+            PostSendError::Sge { fault: SgeFault::Range { start: 0, size: 4096, .. }, .. }
+        );
     }
     let whole = sge(0, 4096);
     fixture.send(1, SendFlags::SIGNALED, SendOp::Write { payload: Payload::Sges(&whole), remote }).unwrap();
@@ -731,7 +738,7 @@ fn lists_that_end_at_the_queue_s_end() {
     let capacity = fixture.free() as usize;
     let list = vec![signaled(1, op); capacity + 5];
     let bad = fixture.pair.a.verbs.post_send_list(fixture.a.qp, &list).unwrap_err();
-    assert_eq!(bad, BadWr { index: capacity, error: PostSendError::QueueFull { needed: 1, free: 0 } });
+    assert_eq!(bad, BadWr { index: capacity, error: PostSendError::QueueFull { needed: 1, free: 0, blocks: capacity as u32 } });
     assert_eq!(bad.error.errno(), Errno::Enospc);
     assert_eq!(fixture.pair.a.completions(fixture.a.cq, capacity).len(), capacity);
     // An empty list is nothing.
@@ -755,6 +762,8 @@ fn binds_and_invalidations_as_work_requests() {
     let info = fixture.info();
     let of = |region: &Region| Binding { mr: region.mr, addr: region.buffer.addr, ..info };
     use BindRefused::*;
+    let (start, size) = (fixture.here.buffer.addr, 8192);
+    let range = |addr, length| Range { addr, length, start, size };
     let cases = [
         (type1, info, Errno::Einval, WindowType { kind: MwType::Type1 }),
         (gone, info, Errno::Einval, StaleWindow),
@@ -767,8 +776,8 @@ fn binds_and_invalidations_as_work_requests() {
         (type2, Binding { access: Access::REMOTE_WRITE, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
         (type2, Binding { access: Access::REMOTE_ATOMIC, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
         (type2, Binding { addr: u64::MAX, length: 2, ..info }, Errno::Efault, Overflow),
-        (type2, Binding { length: 8193, ..info }, Errno::Erange, Range),
-        (type2, Binding { addr: info.addr - 1, ..info }, Errno::Erange, Range),
+        (type2, Binding { length: 8193, ..info }, Errno::Erange, range(info.addr, 8193)),
+        (type2, Binding { addr: info.addr - 1, ..info }, Errno::Erange, range(info.addr - 1, info.length)),
     ];
     let before = fixture.free();
     for (mw, info, errno, refusal) in cases {

@@ -393,7 +393,7 @@ fn in_arena<const PAGES: usize>(demand: PageDemand) -> bool {
             assert_eq!((held(&host), verbs.provider().statistics().pages_used), before, "nothing half-made");
             assert_eq!(refusal.errno(), Errno::Enomem, "{PAGES} pages: {refusal}");
             assert!(
-                matches!(refusal, CreateCqError::Full | CreateCqError::Device(Error::ArenaFull { .. })),
+                matches!(refusal, CreateCqError::Full { .. } | CreateCqError::Device(Error::ArenaFull { .. })),
                 "{PAGES} pages: {refusal:?}"
             );
             if let Some(&cq) = cqs.first() {
@@ -409,7 +409,7 @@ fn in_arena<const PAGES: usize>(demand: PageDemand) -> bool {
                 assert_eq!((held(&host), verbs.provider().statistics().pages_used), before, "nothing half-made");
                 assert_eq!(refusal.errno(), Errno::Enomem, "{PAGES} pages: {refusal}");
                 assert!(
-                    matches!(refusal, CreateQpError::Full | CreateQpError::Device(Error::ArenaFull { .. })),
+                    matches!(refusal, CreateQpError::Full { .. } | CreateQpError::Device(Error::ArenaFull { .. })),
                     "{PAGES} pages: {refusal:?}"
                 );
                 for qp in qps {
@@ -664,7 +664,7 @@ fn refusals_name_what_does_not_fit() {
     refused!(node.verbs.create_cq(max), Enomem, CreateCqError::Device(Error::ArenaFull { .. }));
     assert_eq!(node.snapshot(), before);
     let cqs: Vec<_> = (0..8).map(|_| node.verbs.create_cq(1).unwrap()).collect();
-    refused!(node.verbs.create_cq(1), Enomem, CreateCqError::Full);
+    refused!(node.verbs.create_cq(1), Enomem, CreateCqError::Full { capacity: 8 });
     let cq = cqs[0];
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
     let before = node.snapshot();
@@ -683,11 +683,15 @@ fn refusals_name_what_does_not_fit() {
     {
         let error = refused!(node.verbs.create_qp(&QpInit { cap, ..init }), Enomem, CreateQpError::Rings { .. });
         let QpCap { max_send_wr, max_recv_wr, .. } = cap;
-        assert_eq!(error, CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
+        assert!(
+            matches!(error, CreateQpError::Rings { max_send_wr: s, max_recv_wr: r, send: blocks, recv: entries, .. }
+                if (s, r, blocks, entries) == (max_send_wr, max_recv_wr, send, recv)),
+            "{error:?}"
+        );
     }
     assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();
-    refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full);
+    refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full { capacity: 16, fitting: 16 });
     refused!(node.verbs.destroy_cq(cq), Ebusy, bareverbs::DestroyCqError::Busy { users: 32 });
     for qp in qps {
         node.verbs.destroy_qp(qp).unwrap();

@@ -70,7 +70,7 @@ fn every_byte_arrives_where_the_queue_pair_that_took_the_receive_says() {
         for place in 0..15 {
             post(&mut second, &inboxes[1], place).unwrap();
         }
-        assert_eq!(post(&mut first, &inboxes[0], 31), Err(PostRecvError::QueueFull));
+        assert_eq!(post(&mut first, &inboxes[0], 31), Err(PostRecvError::SharedQueueFull { capacity: 31 }));
         let (mut got, mut sent) = (0, 0);
         for round in 0..60_u32 {
             for (number, (of, (from, into))) in ends.iter_mut().enumerate() {
@@ -245,11 +245,11 @@ fn a_reset_drops_completions_and_frees_their_places() {
     }
     settle(&a);
     b.verbs.reset_qp(&mut into.qp).unwrap();
-    assert_eq!(post(&mut shared, &inbox, 3), Err(PostRecvError::QueueFull));
+    assert_eq!(post(&mut shared, &inbox, 3), Err(PostRecvError::SharedQueueFull { capacity: 3 }));
     assert!(taken(&mut into.cq).is_empty());
     post(&mut shared, &inbox, 3).unwrap();
     post(&mut shared, &inbox, 0).unwrap();
-    assert_eq!(post(&mut shared, &inbox, 1), Err(PostRecvError::QueueFull));
+    assert_eq!(post(&mut shared, &inbox, 1), Err(PostRecvError::SharedQueueFull { capacity: 3 }));
     let mut places = Vec::new();
     for _ in 0..3 {
         other.qp.send.post(&SendWr::send(b"x")).unwrap();

@@ -63,7 +63,7 @@ pub(crate) struct CRegisters {
 impl CRegisters {
     /// Checks that `count` registers of `width` bytes are there, aligned to that.
     fn check(&self, offset: usize, width: usize, count: usize) -> Result<(), OutOfRange> {
-        let out = OutOfRange { offset, len: count.saturating_mul(width) };
+        let out = OutOfRange { offset, len: count.saturating_mul(width), size: self.size };
         let end = count.checked_mul(width).and_then(|len| offset.checked_add(len)).ok_or(out)?;
         if count != 0 && offset.is_multiple_of(width) && end <= self.size { Ok(()) } else { Err(out) }
     }

@@ -41,7 +41,7 @@ impl MappedBar {
     fn registers<T>(&self, base: NonNull<u8>, offset: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
         let len = count.saturating_mul(size_of::<T>());
         if !offset.is_multiple_of(size_of::<T>()) || len > self.len || offset > self.len - len {
-            return Err(OutOfRange { offset, len });
+            return Err(OutOfRange { offset, len, size: self.len });
         }
         // SAFETY: the bytes from `offset` to `offset + len` lie in the BAR (checked), of which each base is a mapping.
         Ok(unsafe { base.add(offset) }.cast())
@@ -77,7 +77,7 @@ impl Registers for MappedBar {
 
     fn doorbell(&self, offset: usize, count: usize) -> Result<MappedDoorbell, OutOfRange> {
         if !count.is_power_of_two() {
-            return Err(OutOfRange { offset, len: count.saturating_mul(8) });
+            return Err(OutOfRange { offset, len: count.saturating_mul(8), size: self.len });
         }
         Ok(MappedDoorbell { first: self.registers(self.doorbells, offset, count)?, mask: count.wrapping_sub(1) })
     }
@@ -204,13 +204,13 @@ mod tests {
     fn an_access_outside_or_unaligned_is_refused_and_touches_nothing() {
         let (mut bar, base) = bar(0x1010);
         for offset in [1, 2, 3, 0x100e, 0x1010, 0x1011, LEN, usize::MAX - 3, usize::MAX] {
-            assert_eq!(bar.read32(offset), Err(OutOfRange { offset, len: 4 }), "{offset:#x}");
-            assert_eq!(bar.write32(offset, u32::MAX), Err(OutOfRange { offset, len: 4 }), "{offset:#x}");
-            assert_eq!(bar.word(offset).err(), Some(OutOfRange { offset, len: 4 }), "{offset:#x}");
+            assert_eq!(bar.read32(offset), Err(OutOfRange { offset, len: 4, size: 0x1010 }), "{offset:#x}");
+            assert_eq!(bar.write32(offset, u32::MAX), Err(OutOfRange { offset, len: 4, size: 0x1010 }), "{offset:#x}");
+            assert_eq!(bar.word(offset).err(), Some(OutOfRange { offset, len: 4, size: 0x1010 }), "{offset:#x}");
         }
         for (offset, count) in [(4, 1), (0x100c, 1), (0x1010, 1), (0x1008, 2), (0, 0x400), (usize::MAX - 7, 1), (0, 3), (0, 0)]
         {
-            let refused = Some(OutOfRange { offset, len: 8 * count });
+            let refused = Some(OutOfRange { offset, len: 8 * count, size: 0x1010 });
             assert_eq!(bar.doorbell(offset, count).err(), refused, "{count} at {offset:#x}");
         }
         assert!(bar.doorbell(0, 1 << (usize::BITS - 1)).is_err());

@@ -87,8 +87,8 @@ mod tests {
         let mut back = [0; 4];
         buffer.read(4092, &mut back).unwrap();
         assert_eq!(back, [1, 2, 3, 4]);
-        assert_eq!(buffer.write(4093, &[0; 4]), Err(OutOfRange { offset: 4093, len: 4 }));
-        assert_eq!(buffer.read(4096, &mut [0]), Err(OutOfRange { offset: 4096, len: 1 }));
+        assert_eq!(buffer.write(4093, &[0; 4]), Err(OutOfRange { offset: 4093, len: 4, size: 4096 }));
+        assert_eq!(buffer.read(4096, &mut [0]), Err(OutOfRange { offset: 4096, len: 1, size: 4096 }));
         assert_eq!(buffer.into_memory().device_addr(), 0x7000);
     }
 }

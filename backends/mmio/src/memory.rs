@@ -38,7 +38,7 @@ impl MappedMemory {
     /// Returns the first of `len` bytes at `at`, if all of them lie in the memory.
     fn bytes(&self, at: usize, len: usize) -> Result<NonNull<u8>, OutOfRange> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
-            return Err(OutOfRange { offset: at, len });
+            return Err(OutOfRange { offset: at, len, size: self.len });
         }
         // SAFETY: `at` is within the bytes promised to `new`.
         Ok(unsafe { self.base.add(at) })
@@ -50,7 +50,7 @@ impl MappedMemory {
     fn aligned<T>(&self, at: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
         let len = count * size_of::<T>();
         if !at.is_multiple_of(size_of::<T>()) || len > self.len || at > self.len - len {
-            return Err(OutOfRange { offset: at, len });
+            return Err(OutOfRange { offset: at, len, size: self.len });
         }
         // SAFETY: `at` is within the bytes promised to `new`, and a multiple of the size of `T` from an aligned start.
         Ok(unsafe { self.base.add(at) }.cast())
@@ -71,7 +71,7 @@ unsafe impl DmaMemory for MappedMemory {
 
     fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<MappedRing, OutOfRange> {
         if layout.end() > self.len {
-            return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
+            return Err(OutOfRange { offset: layout.ring(), len: layout.len(), size: self.len });
         }
         // SAFETY: both lie below the end that `RingLayout` states, so within the bytes that were promised to `new`.
         let (ring, record) = unsafe { (self.base.add(layout.ring()), self.base.add(layout.doorbell_record())) };
@@ -213,8 +213,8 @@ mod tests {
         assert_eq!(memory.read_u8(60), Ok(0xaabb_ccdd_u32.to_ne_bytes()[0]));
         assert_eq!((memory.len(), memory.device_addr()), (64, 0x10_0000));
         for (at, len) in [(64, 1), (usize::MAX, 1), (63, 2), (0, 65), (usize::MAX - 3, 8)] {
-            assert_eq!(memory.read(at, &mut vec![0; len]), Err(OutOfRange { offset: at, len }));
-            assert_eq!(memory.write(at, &vec![0; len]), Err(OutOfRange { offset: at, len }));
+            assert_eq!(memory.read(at, &mut vec![0; len]), Err(OutOfRange { offset: at, len, size: 64 }));
+            assert_eq!(memory.write(at, &vec![0; len]), Err(OutOfRange { offset: at, len, size: 64 }));
         }
         assert!(memory.read_u8(64).is_err() && memory.store_u32(62, 0).is_err() && memory.store_u32(64, 0).is_err());
         assert!(memory.load::<1>(60).is_err() && memory.load::<1>(4).is_err() && memory.store(64, &[0]).is_err());

@@ -146,7 +146,7 @@ mod tests {
         let memory = unsafe { MappedMemory::new(aligned::<512>(0), 512, 0) };
         assert_eq!(
             memory.ring(token(), &RingLayout::new(448, 128, 0).unwrap()).err(),
-            Some(OutOfRange { offset: 448, len: 128 })
+            Some(OutOfRange { offset: 448, len: 128, size: 512 })
         );
         assert!(memory.ring(token(), &RingLayout::new(0, 64, 512).unwrap()).is_err());
         assert!(memory.ring(token(), &RingLayout::new(384, 128, 504).unwrap()).is_ok());

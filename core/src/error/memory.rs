@@ -1,5 +1,6 @@
 //! Errors of protection domains, memory regions and memory windows.
 
+use super::request::{Outside, SendQueueFull};
 use super::{AnswerFault, operation_error};
 use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
@@ -7,7 +8,10 @@ operation_error! {
     /// Why a protection domain was not made.
     pub enum AllocPdError<E> {
         /// The table is full.
-        Full => Enomem, "the table of protection domains is full: the Storage has no more places";
+        Full {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of protection domains is full: the Storage has {capacity} places (pds)";
     }
     device {
         /// The device refuses.
@@ -19,7 +23,7 @@ operation_error! {
     /// Why a protection domain was not destroyed; it is as before.
     pub enum DeallocPdError<E> {
         /// The handle is stale.
-        Stale => Einval, "the protection domain's handle is stale";
+        Stale => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// Regions, windows or queue pairs belong to it.
         Busy {
             /// How many.
@@ -36,7 +40,7 @@ operation_error! {
     /// Why a region was not registered; nothing was made.
     pub enum RegMrError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// Flags that this library does not know.
         UnknownFlags {
             /// Their bits.
@@ -64,7 +68,10 @@ operation_error! {
             bits: u32
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
-        Full => Enomem, "the table of memory regions is full: the Storage has no more places";
+        Full {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of memory regions is full: the Storage has {capacity} places (mrs)";
         /// What the device answered cannot be. Nothing that was there is touched. The buffer stays the device's, unless the answer is
         /// no key at all.
         Answer {
@@ -82,7 +89,7 @@ operation_error! {
     /// Why a region was not deregistered; it is as before.
     pub enum DeregMrError<E> {
         /// The handle is stale.
-        Stale => Einval, "the region's handle is stale";
+        Stale => Einval, "the region's handle is stale: its object is destroyed, or another device's";
         /// Windows are bound to it, or would be again if a bind in flight failed.
         Busy {
             /// How many bindings.
@@ -143,9 +150,12 @@ operation_error! {
     /// Why a window was not made.
     pub enum AllocMwError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// The table is full.
-        Full => Enomem, "the table of memory windows is full: the Storage has no more places";
+        Full {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of memory windows is full: the Storage has {capacity} places (mws)";
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -162,7 +172,7 @@ operation_error! {
     /// Why a window was not destroyed; it is as before.
     pub enum DeallocMwError<E> {
         /// The handle is stale.
-        Stale => Einval, "the window's handle is stale";
+        Stale => Einval, "the window's handle is stale: its object is destroyed, or another device's";
         /// Binds of it were posted and have not completed.
         Busy {
             /// How many.
@@ -179,9 +189,9 @@ operation_error! {
     /// What is wrong with a binding, however it is requested.
     pub enum BindRefused {
         /// The window's handle is stale.
-        StaleWindow => Einval, "the window's handle is stale";
+        StaleWindow => Einval, "the window's handle is stale: its object is destroyed, or another device's";
         /// The region's handle is stale.
-        StaleRegion => Einval, "the region's handle is stale";
+        StaleRegion => Einval, "the region's handle is stale: its object is destroyed, or another device's";
         /// No window of the queue pair's domain has this key.
         UnknownKey {
             /// The key.
@@ -206,7 +216,16 @@ operation_error! {
         /// Address and length overflow the address space.
         Overflow => Efault, "the window overflows the address space";
         /// The window would reach outside the region.
-        Range => Erange, "the window is not inside the region";
+        Range {
+            /// Address of its first byte, as requests name it.
+            addr: u64,
+            /// Its bytes.
+            length: u64,
+            /// First address of the region: 0 if it is zero-based.
+            start: u64,
+            /// Bytes of the region.
+            size: u64
+        } => Erange, "the window: {outside}", outside = Outside { addr: *addr, length: *length, start: *start, size: *size };
         /// The window would be longer than the device allows.
         TooLong {
             /// Maximum length of a window in bytes.
@@ -244,7 +263,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send";
+        } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
         /// The device is lost.
         DeviceLost {
             /// Why.
@@ -255,8 +274,10 @@ operation_error! {
             /// Blocks that the request needs.
             needed: u32,
             /// Blocks that are free.
-            free: u32
-        } => Enospc, "the send queue is full: the request needs {needed} of its blocks of 64 bytes, {free} are free; poll completions first";
+            free: u32,
+            /// Blocks of the queue.
+            blocks: u32
+        } => Enospc, "{full}", full = SendQueueFull { needed, free, blocks };
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
         TooManyPendingBinds => Enomem, "no room to remember the bind";
     }
@@ -270,14 +291,22 @@ operation_error! {
     /// Why a region for registration by requests was not made.
     pub enum AllocFastMrError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// No piece, or more than 65,535.
         SgeCount {
             /// Pieces asked for.
             count: u32
         } => Einval, "a registration has 1 to 65,535 pieces, not {count}";
-        /// The table of regions or that of windows is full: it takes a place in each.
-        Full => Enomem, "the table of regions or of windows is full";
+        /// The table of regions is full: it takes a place there, and one among the windows.
+        RegionsFull {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of memory regions is full: the Storage has {capacity} places (mrs)";
+        /// The table of windows is full.
+        WindowsFull {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of memory windows is full: the Storage has {capacity} places (mws)";
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -314,7 +343,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send";
+        } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
         /// The device is lost.
         DeviceLost {
             /// Why.
@@ -367,8 +396,10 @@ operation_error! {
             /// Blocks that the request needs.
             needed: u32,
             /// Blocks that are free.
-            free: u32
-        } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
+            free: u32,
+            /// Blocks of the queue.
+            blocks: u32
+        } => Enospc, "{full}", full = SendQueueFull { needed, free, blocks };
         /// No room to remember it: as many binds and registrations are unfinished as there may be windows.
         TooManyPending => Enomem, "no room to remember the registration";
         /// No region has the key of the pieces.
@@ -379,7 +410,15 @@ operation_error! {
         /// A piece is not inside its region.
         Range {
             /// Which one, from 0.
-            index: usize
-        } => Erange, "piece {index} is not inside its region";
+            index: usize,
+            /// Address of its first byte, as requests name it.
+            addr: u64,
+            /// Its bytes.
+            length: u32,
+            /// First address of the region: 0 if it is zero-based.
+            start: u64,
+            /// Bytes of the region.
+            size: u64
+        } => Erange, "piece {index}: {outside}", outside = Outside { addr: *addr, length: (*length).into(), start: *start, size: *size };
     }
 }

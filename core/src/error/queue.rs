@@ -158,7 +158,10 @@ operation_error! {
             max: u32
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The table is full.
-        Full => Enomem, "the table of completion queues is full: the Storage has no more places";
+        Full {
+            /// Places of the table.
+            capacity: usize
+        } => Enomem, "the table of completion queues is full: the Storage has {capacity} places (cqs)";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -182,7 +185,7 @@ operation_error! {
             max: u32
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The queue is of other verbs.
-        Stale => Einval, "no such completion queue here";
+        Stale => Einval, "no such completion queue here: it is destroyed, or another device's";
     }
     device {
         /// The device refuses: for instance, more completions wait than there would be room for.
@@ -194,7 +197,7 @@ operation_error! {
     /// Why a completion queue was not destroyed; it is as before.
     pub enum DestroyCqError<E> {
         /// The handle is stale, or the queue is of other verbs.
-        Stale => Einval, "no such completion queue here";
+        Stale => Einval, "no such completion queue here: it is destroyed, or another device's";
         /// Queue pairs complete into it.
         Busy {
             /// How many work queues.
@@ -235,18 +238,18 @@ operation_error! {
     /// Why a queue pair was not created; nothing is created.
     pub enum CreateQpError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// A completion queue's handle is stale.
-        StaleCq => Einval, "a completion queue's handle is stale";
+        StaleCq => Einval, "a completion queue's handle is stale: its object is destroyed, or another device's";
         /// The shared receive queue's handle is stale.
-        StaleSrq => Einval, "the shared receive queue's handle is stale";
+        StaleSrq => Einval, "the shared receive queue's handle is stale: its object is destroyed, or another device's";
         /// The shared receive queue is one of XRC: only requests of XRC initiators name it.
         XrcSrq => Einval, "an XRC shared receive queue serves no queue pair of another transport";
         /// An XRC queue pair has a domain: [`Verbs::create_xrc_send_qp`](crate::Verbs::create_xrc_send_qp) and
         /// [`Verbs::create_xrc_recv_qp`](crate::Verbs::create_xrc_recv_qp) create one.
         NoXrcDomain => Einval, "an XRC queue pair needs a domain: create_xrc_send_qp, create_xrc_recv_qp";
         /// The XRC domain is of other verbs.
-        StaleXrcDomain => Einval, "no such XRC domain here";
+        StaleXrcDomain => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// The transport has no shared receive queues.
         SrqTransport {
             /// The transport.
@@ -261,9 +264,12 @@ operation_error! {
             /// Blocks of the send ring that they need.
             send: u32,
             /// Entries of the receive ring that they need.
-            recv: u32
+            recv: u32,
+            /// Blocks of the longest send ring of the storage, and entries of the longest receive ring.
+            longest: [u32; 2]
         } => Enomem, "{max_send_wr} send requests need a ring of {send} blocks, {max_recv_wr} receives one of {recv} entries: no QpRings \
-                      of the Storage are as long as both: give it longer ones, or ask for less (a bind of a window takes three blocks)";
+                      of the Storage are as long as both, the longest have {blocks} blocks and {entries} entries: give it longer ones, or \
+                      ask for less (a bind of a window takes three blocks)", blocks = longest[0], entries = longest[1];
         /// More than the device has.
         Capacity {
             /// The requested capacities.
@@ -272,7 +278,12 @@ operation_error! {
             max: QpCap
         } => Einval, "the device has no such capacities: {excess}", excess = Excess { wanted, max };
         /// The table is full, or all rings that are long enough are in use.
-        Full => Enomem, "the table of queue pairs is full, or the rings that are long enough are in use: the Storage has no more";
+        Full {
+            /// Places of the table.
+            capacity: usize,
+            /// Those of them whose rings are long enough.
+            fitting: usize
+        } => Enomem, "no queue pair is free: the Storage has {capacity} places (qps), {fitting} of them with rings that are long enough";
         /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
         /// Poll that queue until it is empty.
         Draining => Eagain, "completions of a queue pair that is gone are not polled yet: poll the completion queues until they are empty";
@@ -292,7 +303,7 @@ operation_error! {
     /// Why a queue pair was not modified.
     pub enum ModifyQpError<E> {
         /// The handle is stale, or the queues are not those of one queue pair of these verbs.
-        Stale => Einval, "no such queue pair here";
+        Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
         /// CUR_STATE does not agree with the state.
         CurState {
             /// State that the caller assumes.
@@ -353,7 +364,7 @@ operation_error! {
     /// Why a queue pair was not queried.
     pub enum QueryQpError<E> {
         /// The handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
+        Stale => Einval, "the queue pair's handle is stale: its object is destroyed, or another device's";
     }
     device {
         /// The device refuses.
@@ -365,7 +376,7 @@ operation_error! {
     /// Why a queue pair was not destroyed.
     pub enum DestroyQpError<E> {
         /// The handle is stale, or the queues are not those of one queue pair of these verbs.
-        Stale => Einval, "no such queue pair here";
+        Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
         /// A queue of it was not dropped: whoever has both destroys it by them.
         Owned => Ebusy, "the queue pair is somebody's";
         /// It is in multicast groups: [`Verbs::detach_mcast`](crate::Verbs::detach_mcast).
@@ -384,7 +395,7 @@ operation_error! {
     /// Why a queue was not drained.
     pub enum DrainError<E> {
         /// The queue is of other verbs.
-        Stale => Einval, "no such queue pair here";
+        Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
         /// The requests of the queue do not complete into this completion queue.
         OtherCq => Einval, "the requests of the queue complete into another completion queue";
         /// Not every request was done in time. The queue pair is in ERR, and the call may be repeated.
@@ -413,7 +424,7 @@ operation_error! {
     /// Why a shared receive queue was not created; nothing is created.
     pub enum CreateSrqError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// No requests, or more than the device has.
         Capacity {
             /// The requested capacities.
@@ -427,14 +438,21 @@ operation_error! {
             /// Requested requests.
             max_wr: u32,
             /// Places that they need.
-            places: u32
-        } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the storage are as many";
+            places: u32,
+            /// Places of the longest.
+            most: u32
+        } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the Storage are as many, the longest have {most}";
         /// The table is full, or all entries that are enough are in use.
-        Full => Enomem, "the table of shared receive queues is full, or the entries that are enough are in use: the Storage has no more";
+        Full {
+            /// Places of the table.
+            capacity: usize,
+            /// Those of them whose entries are enough.
+            fitting: usize
+        } => Enomem, "no shared receive queue is free: the Storage has {capacity} places (srqs), {fitting} of them with enough entries";
         /// The XRC domain is of other verbs.
-        StaleXrcDomain => Einval, "no such XRC domain here";
+        StaleXrcDomain => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// The completion queue is of other verbs.
-        StaleCq => Einval, "no such completion queue here";
+        StaleCq => Einval, "no such completion queue here: it is destroyed, or another device's";
         /// All free entries that are enough belonged to an XRC shared receive queue with completions that may wait in a completion
         /// queue. Poll that queue until it is empty.
         Draining => Eagain, "completions of a shared receive queue that is gone are not polled yet: poll the completion queues until they are empty";
@@ -454,7 +472,7 @@ operation_error! {
     /// Why the limit of a shared receive queue was not set; it is as before.
     pub enum ArmSrqError<E> {
         /// The handle is stale.
-        Stale => Einval, "the shared receive queue's handle is stale";
+        Stale => Einval, "the shared receive queue's handle is stale: its object is destroyed, or another device's";
         /// More than the queue has requests.
         Limit {
             /// The requested limit.
@@ -473,7 +491,7 @@ operation_error! {
     /// Why a shared receive queue was not queried.
     pub enum QuerySrqError<E> {
         /// The handle is stale.
-        Stale => Einval, "the shared receive queue's handle is stale";
+        Stale => Einval, "the shared receive queue's handle is stale: its object is destroyed, or another device's";
     }
     device {
         /// The device refuses.
@@ -485,7 +503,7 @@ operation_error! {
     /// Why a shared receive queue was not destroyed; it is as before.
     pub enum DestroySrqError<E> {
         /// The handle is stale, or the queue is of other verbs.
-        Stale => Einval, "no such shared receive queue here";
+        Stale => Einval, "no such shared receive queue here: it is destroyed, or another device's";
         /// Queue pairs take their receives from it.
         Busy {
             /// How many.
@@ -504,7 +522,7 @@ operation_error! {
     /// Why no address handle was made.
     pub enum CreateAhError<E> {
         /// The protection domain's handle is stale.
-        StalePd => Einval, "the protection domain's handle is stale";
+        StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// A part of the address outside its range.
         Value {
             /// Which one.
@@ -532,7 +550,7 @@ operation_error! {
     /// Why a queue pair was not attached to a multicast group; it is as before.
     pub enum AttachMcastError<E> {
         /// The handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
+        Stale => Einval, "the queue pair's handle is stale: its object is destroyed, or another device's";
         /// The queue pair is none for datagrams.
         Transport {
             /// Its transport.
@@ -557,7 +575,7 @@ operation_error! {
     /// Why a queue pair was not detached from a multicast group; it is as before.
     pub enum DetachMcastError<E> {
         /// The handle is stale.
-        Stale => Einval, "the queue pair's handle is stale";
+        Stale => Einval, "the queue pair's handle is stale: its object is destroyed, or another device's";
         /// The queue pair is not in this group.
         NotAttached => Einval, "the queue pair is not in this group";
     }
@@ -638,7 +656,7 @@ operation_error! {
     /// Why an XRC domain was not destroyed; it is as before.
     pub enum DeallocXrcdError<E> {
         /// It is of other verbs.
-        Stale => Einval, "no such XRC domain here";
+        Stale => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// Queues are in it.
         Busy {
             /// How many shared receive queues and queue pairs.

@@ -15,7 +15,36 @@ operation_error! {
         /// The operation writes, and the region lacks LOCAL_WRITE.
         Access => Eacces, "the region lacks LOCAL_WRITE";
         /// Bytes outside the region.
-        Range => Erange, "the bytes are not inside the region";
+        Range {
+            /// Address of the first of them, as requests name it.
+            addr: u64,
+            /// How many.
+            length: u32,
+            /// First address of the region: 0 if it is zero-based.
+            start: u64,
+            /// Bytes of the region.
+            size: u64
+        } => Erange, "{outside}", outside = Outside { addr: *addr, length: (*length).into(), start: *start, size: *size };
+    }
+}
+
+/// Bytes that are not inside their region, in words: by their offset if the first of them is inside.
+pub(super) struct Outside {
+    pub(super) addr: u64,
+    pub(super) length: u64,
+    pub(super) start: u64,
+    pub(super) size: u64,
+}
+
+impl fmt::Display for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addr, length, start, size } = *self;
+        match addr.checked_sub(start).filter(|offset| *offset <= size) {
+            Some(offset) => write!(f, "{length} bytes at offset {offset} are not inside the region, which has {size} bytes"),
+            None => {
+                write!(f, "{length} bytes at {addr:#x} are not inside the region, which has {size} bytes from {start:#x} on")
+            }
+        }
     }
 }
 
@@ -114,6 +143,8 @@ pub enum PostSendError {
         needed: u32,
         /// Blocks that are free.
         free: u32,
+        /// Blocks of the queue.
+        blocks: u32,
     },
     /// No room to remember the bind.
     TooManyPendingBinds,
@@ -181,18 +212,32 @@ impl fmt::Display for PostSendError {
             Self::AtomicAlignment { addr } => write!(f, "address {addr:#x} of an atomic is no multiple of 8"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::Bind(refused) => refused.fmt(f),
-            Self::QueueFull { needed, free } => {
-                write!(
-                    f,
-                    "the send queue is full: the request needs {needed} of its blocks of 64 bytes, {free} are free; poll completions first"
-                )
-            }
+            Self::QueueFull { needed, free, blocks } => SendQueueFull { needed, free, blocks }.fmt(f),
             Self::TooManyPendingBinds => f.write_str("no room to remember the bind"),
         }
     }
 }
 
 impl core::error::Error for PostSendError {}
+
+/// A send queue without room for a request, in words.
+pub(super) struct SendQueueFull<'a> {
+    pub(super) needed: &'a u32,
+    pub(super) free: &'a u32,
+    pub(super) blocks: &'a u32,
+}
+
+impl fmt::Display for SendQueueFull<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needed, free, blocks } = self;
+        let posted = blocks.saturating_sub(**free);
+        write!(
+            f,
+            "the send queue is full: {posted} of its {blocks} blocks of 64 bytes are posted, {free} are free, and the request needs \
+             {needed}: poll completions of sends first"
+        )
+    }
+}
 
 /// Why a receive was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,8 +265,17 @@ pub enum PostRecvError {
         /// What is wrong.
         fault: SgeFault,
     },
-    /// The receive queue is full.
-    QueueFull,
+    /// The receive queue is full: as many receives are posted as it has room for.
+    QueueFull {
+        /// How many.
+        capacity: u32,
+    },
+    /// The shared receive queue is full: as many receives are posted as it has room for. One that a queue pair has taken counts until
+    /// its completion was polled.
+    SharedQueueFull {
+        /// How many.
+        capacity: u32,
+    },
     /// The device is lost.
     DeviceLost {
         /// Why.
@@ -237,7 +291,7 @@ impl PostRecvError {
             Self::DeviceLost { .. } => Errno::Eio,
             Self::SgeCount { .. } => Errno::Einval,
             Self::Sge { fault, .. } => fault.errno(),
-            Self::QueueFull => Errno::Enospc,
+            Self::QueueFull { .. } | Self::SharedQueueFull { .. } => Errno::Enospc,
         }
     }
 }
@@ -251,8 +305,15 @@ impl fmt::Display for PostRecvError {
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
-            Self::QueueFull => f.write_str(
-                "the receive queue, or the shared one, is full: poll completions of receives first, or create it with more",
+            Self::QueueFull { capacity } => write!(
+                f,
+                "the receive queue is full: {capacity} receives are posted, which is all that it has room for: poll completions of receives \
+                 first, or create it with more (max_recv_wr)"
+            ),
+            Self::SharedQueueFull { capacity } => write!(
+                f,
+                "the shared receive queue is full: {capacity} receives are posted, which is all that it has room for: poll completions of \
+                 its queue pairs first, or create it with more (max_wr)"
             ),
         }
     }
@@ -309,8 +370,11 @@ operation_error! {
             /// The queue.
             cqn: Cqn,
             /// The device's syndrome.
-            syndrome: u8
-        } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x} (0x1: it overran; ring_sizes says how many entries suffice)";
+            syndrome: u8,
+            /// Its entries.
+            entries: u32
+        } => Eio, "completion queue {cqn} of {entries} entries is broken: syndrome {syndrome:#x} (0x1: it overran; ring_sizes says how many \
+            entries suffice)";
         /// The device is lost, and every request that completes into the queue was given, flushed if it was not done.
         DeviceLost {
             /// Why.

@@ -95,7 +95,7 @@ fn then_the_state_then_domains_rights_and_range() {
     refused(&mut harness, mw, &Type1Bind { addr: BASE + LENGTH - 63, ..good }, Errno::Erange);
     refused(&mut harness, mw, &Type1Bind { length: LENGTH + 1, ..good }, Errno::Erange);
     let full = refused(&mut harness, mw, &good, Errno::Enospc);
-    assert_eq!(full, BindType1Error::QueueFull { needed: 3, free: 0 });
+    assert_eq!(full, BindType1Error::QueueFull { needed: 3, free: 0, blocks: 16 });
 }
 
 // contract: bind-records-full
@@ -480,7 +480,7 @@ fn a_window_whose_end_unwound_holds_its_region() {
     assert_eq!(harness.verbs.dealloc_mw(mw), Err(DeallocMwError::Stale));
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
     // The table has room for two.
-    assert_eq!(harness.verbs.alloc_mw(harness.pd, MwType::Type1), Err(AllocMwError::Full));
+    assert_eq!(harness.verbs.alloc_mw(harness.pd, MwType::Type1), Err(AllocMwError::Full { capacity: 2 }));
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
     harness.verbs.dealloc_mw(other).unwrap();
     let third = harness.window(MwType::Type1);

@@ -36,20 +36,20 @@ fn each_table_has_the_room_that_it_was_given_and_no_more() {
 fn fill(verbs: &mut KeptVerbs<Mock>, capacities: &Capacities, [qps, srqs]: [u16; 2]) {
     let Capacities { pds, mrs, mws, cqs } = *capacities;
     let pd = (0..pds).map(|_| verbs.alloc_pd().unwrap()).last().unwrap();
-    assert_eq!(verbs.alloc_pd(), Err(AllocPdError::Full));
+    assert_eq!(verbs.alloc_pd(), Err(AllocPdError::Full { capacity: usize::from(pds) }));
     let mr = (0..mrs).map(|_| register(verbs, pd, BASE, LENGTH, ALL_RIGHTS).unwrap()).last().unwrap();
-    assert_eq!(register(verbs, pd, BASE, LENGTH, ALL_RIGHTS), Err(RegMrError::Full));
+    assert_eq!(register(verbs, pd, BASE, LENGTH, ALL_RIGHTS), Err(RegMrError::Full { capacity: usize::from(mrs) }));
     let cq = (0..cqs).map(|_| verbs.create_cq(64).unwrap()).last().unwrap();
-    assert_eq!(verbs.create_cq(64), Err(CreateCqError::Full));
+    assert_eq!(verbs.create_cq(64), Err(CreateCqError::Full { capacity: usize::from(cqs) }));
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
     let qp = (0..qps).map(|_| verbs.create_qp(&init).unwrap()).last().unwrap();
-    assert_eq!(verbs.create_qp(&init), Err(CreateQpError::Full));
+    assert_eq!(verbs.create_qp(&init), Err(CreateQpError::Full { capacity: usize::from(qps), fitting: usize::from(qps) }));
     let init = SrqInit { pd, cap: SrqCap { max_wr: 7, max_sge: 1 } };
     let shared: Vec<_> = (0..srqs).map(|_| verbs.create_srq(&init).unwrap()).collect();
     assert_eq!(verbs.create_srq(&init).err().map(|error| error.errno()), Some(Errno::Enomem));
     drop(shared);
     let windows: Vec<_> = (0..mws).map(|_| verbs.alloc_mw(pd, MwType::Type1).unwrap()).collect();
-    assert_eq!(verbs.alloc_mw(pd, MwType::Type1), Err(AllocMwError::Full));
+    assert_eq!(verbs.alloc_mw(pd, MwType::Type1), Err(AllocMwError::Full { capacity: usize::from(mws) }));
     // Each window is another: the last has what it was bound to.
     super::set_state(verbs, qp, crate::QpState::Rts);
     for (mw, length) in windows.iter().zip(1..) {

@@ -80,7 +80,7 @@ fn what_is_wrong_with_a_datagram_is_named_and_nothing_is_posted() {
     let good = harness.sge(0, 8);
     let bytes = [0; 2000];
     let max = Mtu::Mtu1024.bytes();
-    let range = PostSendError::Sge { index: 1, lkey: good.lkey, fault: SgeFault::Range };
+    let range = PostSendError::Sge { index: 1, lkey: good.lkey, fault: super::range(harness.sge(LENGTH, 1).addr, 1) };
     let domain = PostSendError::Sge { index: 0, lkey: other_key, fault: SgeFault::Domain };
     let fence = PostSendError::Flags { flags: SendFlags::FENCE };
     let inline = PostSendError::Flags { flags: SendFlags::INLINE };
@@ -112,7 +112,7 @@ fn what_is_wrong_with_a_datagram_is_named_and_nothing_is_posted() {
         batch.post(&SendWr::send_to(&to, &[good])).unwrap();
     }
     let full = batch.post(&SendWr::send_to(&to, &[good])).unwrap_err();
-    assert_eq!(full, PostSendError::QueueFull { needed: 2, free: 0 });
+    assert_eq!(full, PostSendError::QueueFull { needed: 2, free: 0, blocks: 16 });
     drop(batch);
     for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Sqe, QpState::Err] {
         set_state(&harness.verbs, harness.qp, state);

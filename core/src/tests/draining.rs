@@ -152,7 +152,11 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     assert!(harness.device().execute(qpn));
     let done = queue.completions().next().unwrap().unwrap();
     assert_eq!((done.wr_id, done.qp), (10, next));
-    assert_eq!(harness.verbs.create_qp(&harness.init(QpType::Rc)), Err(CreateQpError::Full), "nothing is draining");
+    assert_eq!(
+        harness.verbs.create_qp(&harness.init(QpType::Rc)),
+        Err(CreateQpError::Full { capacity: 2, fitting: 2 }),
+        "nothing is draining"
+    );
     harness.verbs.destroy_qp(other).unwrap();
 }
 
@@ -294,7 +298,7 @@ fn a_broken_queue_is_drained_too() {
     harness.device().events.push_back(AsyncEvent::CqError(cqn, 1));
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::CqError(harness.cq, 1))));
     let error = queue.completions().next().unwrap();
-    assert_eq!(error, Err(PollCqError::Broken { cqn, syndrome: 1 }));
+    assert_eq!(error, Err(PollCqError::Broken { cqn, syndrome: 1, entries: 64 }));
     initialize(&mut harness).unwrap();
 }
 

@@ -147,7 +147,7 @@ fn a_broken_completion_queue_says_so_when_it_is_empty() {
     assert_eq!(harness.poll_ids(), [1], "what came before is good");
     for _ in 0..2 {
         let error = harness.poll().unwrap_err();
-        assert_eq!((error, error.errno()), (PollCqError::Broken { cqn, syndrome: 2 }, Errno::Eio));
+        assert_eq!((error, error.errno()), (PollCqError::Broken { cqn, syndrome: 2, entries: 64 }, Errno::Eio));
     }
     assert_eq!(harness.poll_of(other_cq), Ok(std::vec![]));
     // A queue with the same place is a good one.
@@ -182,7 +182,7 @@ fn a_queue_that_overran_says_so_when_its_event_was_taken() {
         while harness.device().flush_receive(qpn) {}
         let mut queue = harness.verbs.take_cq(cq);
         let good = queue.completions().map_while(Result::ok).count();
-        let broken = Err(PollCqError::Broken { cqn, syndrome: 1 });
+        let broken = Err(PollCqError::Broken { cqn, syndrome: 1, entries });
         let event = core::iter::from_fn(|| harness.verbs.poll_event().unwrap()).find(|event| *event == Event::CqError(cq, 1));
         assert_eq!((event.is_none(), good == 24), (fits, fits), "{entries}");
         let (polled, given) = (queue.poll(&mut [crate::Completion::EMPTY]), queue.completions().next());

@@ -251,7 +251,7 @@ impl Model {
             _ => (2, BLOCKS - held),
         };
         let too_many = window.is_some() && self.binds() == MWS;
-        let full = PostSendError::QueueFull { needed, free };
+        let full = PostSendError::QueueFull { needed, free, blocks: BLOCKS };
         let state = self.verbs.qp_info(self.queues[n].qp).unwrap().state;
         // Only these read the state again.
         let type1 = matches!(*request, Request::Bind { window, .. } if self.kinds[window] == MwType::Type1);
@@ -289,7 +289,9 @@ impl Model {
                             assert_eq!(rkey.get(), before & !0xff | (before + 1) & 0xff);
                         }
                         bound.map(drop).map_err(|error| match error {
-                            BindType1Error::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
+                            BindType1Error::QueueFull { needed, free, blocks } => {
+                                PostSendError::QueueFull { needed, free, blocks }
+                            }
                             BindType1Error::NotReady { state } => PostSendError::NotReady { state },
                             BindType1Error::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
                             BindType1Error::Refused(refused) => PostSendError::Bind(refused),

@@ -63,12 +63,12 @@ fn full_tables_make_nothing_and_name_themselves() {
     harness.verbs.create_cq(1).unwrap();
     harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
     let alive = harness.device().alive;
-    assert_eq!(harness.verbs.alloc_pd(), Err(AllocPdError::Full));
-    assert_eq!(register(&mut harness.verbs, harness.pd, BASE, 16, Access::empty()), Err(RegMrError::Full));
-    assert_eq!(harness.verbs.alloc_mw(harness.pd, MwType::Type1), Err(AllocMwError::Full));
-    assert_eq!(harness.verbs.create_cq(1), Err(CreateCqError::Full));
-    assert_eq!(harness.verbs.create_qp(&harness.init(QpType::Rc)), Err(CreateQpError::Full));
-    assert_eq!(RegMrError::<MockError>::Full.errno(), Errno::Enomem);
+    assert_eq!(harness.verbs.alloc_pd(), Err(AllocPdError::Full { capacity: 2 }));
+    assert_eq!(register(&mut harness.verbs, harness.pd, BASE, 16, Access::empty()), Err(RegMrError::Full { capacity: 4 }));
+    assert_eq!(harness.verbs.alloc_mw(harness.pd, MwType::Type1), Err(AllocMwError::Full { capacity: 2 }));
+    assert_eq!(harness.verbs.create_cq(1), Err(CreateCqError::Full { capacity: 2 }));
+    assert_eq!(harness.verbs.create_qp(&harness.init(QpType::Rc)), Err(CreateQpError::Full { capacity: 2, fitting: 2 }));
+    assert_eq!(RegMrError::<MockError>::Full { capacity: 4 }.errno(), Errno::Enomem);
     assert_eq!(harness.device().alive, alive);
     harness.verbs.dealloc_mw(window).unwrap();
     harness.window(MwType::Type1);
@@ -249,12 +249,16 @@ fn queue_pair_capacities_are_checked() {
     // What the device has, but no rings of the storage.
     let more = |cap: &mut QpCap| cap.max_send_wr = 6;
     let receives = |cap: &mut QpCap| cap.max_recv_wr = 9;
+    let longest = [16, 8];
     for (change, send, recv) in [(more as fn(&mut QpCap), 32, 8), (receives, 16, 16)] {
         let mut init = harness.init(QpType::Rc);
         change(&mut init.cap);
         let error = harness.verbs.create_qp(&init).unwrap_err();
         let QpCap { max_send_wr, max_recv_wr, .. } = init.cap;
-        assert_eq!((error, error.errno()), (CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv }, Errno::Enomem));
+        assert_eq!(
+            (error, error.errno()),
+            (CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv, longest }, Errno::Enomem)
+        );
     }
     for rings in [(48, 8), (1 << 16, 8), (64, 12)] {
         harness.device().rings = Some(rings);
@@ -282,12 +286,16 @@ fn a_queue_pair_gets_the_smallest_rings_that_fit() {
     let sends = verbs.create_qp(&init(CAP)).unwrap();
     verbs.provider().lock().rings = None;
     let mut made = [CAP, CAP, long].map(|cap| verbs.create_qp(&init(cap)).unwrap());
-    assert_eq!(verbs.create_qp(&init(long)), Err(CreateQpError::Full));
+    assert_eq!(verbs.create_qp(&init(long)), Err(CreateQpError::Full { capacity: 4, fitting: 1 }));
     // Without the short rings, the long ones do.
     verbs.destroy_qp(made[2]).unwrap();
     assert_eq!(verbs.poll_cq(cq, &mut [crate::Completion::EMPTY]), Ok(0));
     made[2] = verbs.create_qp(&init(CAP)).unwrap();
-    assert_eq!(verbs.create_qp(&init(CAP)), Err(CreateQpError::Full), "the ring without receives is no ring for this one");
+    assert_eq!(
+        verbs.create_qp(&init(CAP)),
+        Err(CreateQpError::Full { capacity: 4, fitting: 3 }),
+        "the ring without receives is no ring for this one"
+    );
     for qp in made.into_iter().chain([sends]) {
         verbs.destroy_qp(qp).unwrap();
     }

@@ -178,7 +178,7 @@ fn a_queue_pair_that_the_device_keeps_comes_back() {
     assert!(harness.device().execute(qpn));
     assert_eq!(cq.completions().next().unwrap().unwrap().wr_id, 1);
     harness.verbs.verbs_mut().destroy_qp(qp).unwrap();
-    assert!(!matches!(harness.verbs.create_qp(&harness.init(crate::QpType::Rc)), Err(CreateQpError::Full)));
+    assert!(!matches!(harness.verbs.create_qp(&harness.init(crate::QpType::Rc)), Err(CreateQpError::Full { .. })));
 }
 
 /// A batch that was forgotten: the queue rings for what is left of it, in any state; after a RESET nothing is left.

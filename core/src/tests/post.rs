@@ -1,6 +1,7 @@
 //! Rows of the contract about posting.
 
 use std::boxed::Box;
+use std::string::ToString as _;
 use std::vec::Vec;
 
 use super::mock::Kind;
@@ -129,10 +130,17 @@ fn sges_are_checked_against_their_regions() {
     };
     refused(Sge { lkey: crate::Lkey::new(good.lkey.get() ^ 0x100), ..good }, SgeFault::UnknownKey, Errno::Einval);
     refused(Sge { lkey: foreign, ..good }, SgeFault::Domain, Errno::Eperm);
-    refused(Sge { addr: BASE - 1, ..good }, SgeFault::Range, Errno::Erange);
-    refused(Sge { addr: BASE + LENGTH - 15, ..good }, SgeFault::Range, Errno::Erange);
-    refused(Sge { addr: u64::MAX - 3, ..good }, SgeFault::Range, Errno::Erange);
-    refused(Sge { addr: BASE, length: u32::MAX, ..good }, SgeFault::Range, Errno::Erange);
+    for (addr, length) in [(BASE - 1, 16), (BASE + LENGTH - 15, 16), (u64::MAX - 3, 16), (BASE, u32::MAX)] {
+        refused(Sge { addr, length, ..good }, super::range(addr, length), Errno::Erange);
+    }
+    assert_eq!(
+        super::range(BASE + 8, 100).to_string(),
+        std::format!("100 bytes at offset 8 are not inside the region, which has {LENGTH} bytes")
+    );
+    assert_eq!(
+        super::range(BASE - 1, 4).to_string(),
+        std::format!("4 bytes at {:#x} are not inside the region, which has {LENGTH} bytes from {BASE:#x} on", BASE - 1)
+    );
     // The last byte is inside; an SGE without bytes needs no region.
     harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: BASE + LENGTH - 16, ..good }])).unwrap();
     harness.verbs.post_send(harness.qp, &send(1, &[Sge::default()])).unwrap();
@@ -212,13 +220,16 @@ fn a_full_queue_gives_the_request_back() {
         harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
     let error = harness.verbs.post_send(harness.qp, &send(16, &[])).unwrap_err();
-    assert_eq!((error, error.errno()), (PostSendError::QueueFull { needed: 1, free: 0 }, Errno::Enospc));
+    assert_eq!((error, error.errno()), (PostSendError::QueueFull { needed: 1, free: 0, blocks: 16 }, Errno::Enospc));
     harness.complete(2, WcStatus::Success);
     assert_eq!(harness.poll_ids(), [2]);
     // Three blocks are free: 128 bytes inline take three, and then nothing fits.
     let long = Payload::Inline(&[0; 128]);
     harness.verbs.post_send(harness.qp, &wr(SendOp::Write { payload: long, remote: REMOTE }, SendFlags::empty())).unwrap();
-    assert_eq!(harness.verbs.post_send(harness.qp, &send(16, &[])), Err(PostSendError::QueueFull { needed: 1, free: 0 }));
+    assert_eq!(
+        harness.verbs.post_send(harness.qp, &send(16, &[])),
+        Err(PostSendError::QueueFull { needed: 1, free: 0, blocks: 16 })
+    );
 }
 
 // contract: post-list
@@ -291,7 +302,7 @@ fn receives_follow_the_same_rules() {
         harness.verbs.post_recv(harness.qp, &recv(n, &good)).unwrap();
     }
     let error = harness.verbs.post_recv(harness.qp, &recv(9, &good)).unwrap_err();
-    assert_eq!((error, error.errno()), (PostRecvError::QueueFull, Errno::Enospc));
+    assert_eq!((error, error.errno()), (PostRecvError::QueueFull { capacity: 8 }, Errno::Enospc));
     assert_eq!(harness.device().received.len(), 8);
 }
 

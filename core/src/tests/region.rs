@@ -1,6 +1,7 @@
 //! Regions that own their buffers, and the table in which requests look for their keys.
 
 use std::boxed::Box;
+use std::string::ToString as _;
 use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
@@ -45,13 +46,13 @@ unsafe impl DmaBuffer for Buffer {
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        let outside = OutOfRange { offset: at, len: into.len() };
+        let outside = OutOfRange { offset: at, len: into.len(), size: self.bytes.len() };
         into.copy_from_slice(self.bytes.get(at..at + into.len()).ok_or(outside)?);
         Ok(())
     }
 
     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        let outside = OutOfRange { offset: at, len: from.len() };
+        let outside = OutOfRange { offset: at, len: from.len(), size: self.bytes.len() };
         self.bytes.get_mut(at..at + from.len()).ok_or(outside)?.copy_from_slice(from);
         Ok(())
     }
@@ -66,7 +67,11 @@ fn a_region_owns_its_buffer_and_gives_it_back() {
     assert_eq!(region.sge(8, 4), Sge { addr: BASE + 8, length: 4, lkey: info.lkey });
     assert_eq!((region.remote(8).addr, region.remote(8).rkey), (BASE + 8, info.rkey));
     region.write(60, b"tail").unwrap();
-    assert_eq!(region.write(61, b"tail"), Err(OutOfRange { offset: 61, len: 4 }));
+    let outside = region.write(61, b"tail").unwrap_err();
+    assert_eq!(outside, OutOfRange { offset: 61, len: 4, size: 64 });
+    assert_eq!(outside.to_string(), "no access of 4 bytes at offset 61: there are 64 bytes");
+    let unaligned = OutOfRange { offset: 2, len: 4, size: 64 };
+    assert_eq!(unaligned.to_string(), "no access of 4 bytes at offset 2: it is not aligned");
     harness.verbs.post_send(harness.qp, &post::send(1, &[region.sge(0, 64)])).unwrap();
     let sge = region.sge(0, 64);
     let buffer = harness.verbs.dereg_mr(region).unwrap();
@@ -205,7 +210,7 @@ fn keys_that_begin_in_the_same_slot_are_all_found() {
     verbs.provider().lock().keys.extend(keys);
     let mut regions: Vec<(u64, MrHandle)> =
         (0..6).map(|n| (n * 0x1000, register(&mut verbs, pd, n * 0x1000, 0x1000, ALL_RIGHTS).unwrap())).collect();
-    assert_eq!(register(&mut verbs, pd, 0, 0x1000, ALL_RIGHTS), Err(RegMrError::Full));
+    assert_eq!(register(&mut verbs, pd, 0, 0x1000, ALL_RIGHTS), Err(RegMrError::Full { capacity: 6 }));
     while !regions.is_empty() {
         for (addr, mr) in &regions {
             assert_eq!(check(&verbs, pd, *addr, lkey(&verbs, *mr)), Ok(()));

@@ -2,7 +2,55 @@
 
 use super::Harness;
 use super::post::send;
-use crate::QpState;
+use crate::{ModifyQpError, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendFlags, SendWr};
+
+/// Takes the queue pair from RESET to INIT.
+fn initialize(harness: &mut Harness) -> Result<(), ModifyQpError<super::MockError>> {
+    let required = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    harness.verbs.verbs_mut().modify_qp(harness.qp, &super::attributes(QpState::Init), QpAttrMask::STATE | required)
+}
+
+/// The way back after a transition that was refused: reset, and again with what was wrong made right.
+#[test]
+fn an_untouched_queue_pair_leaves_reset_at_once() {
+    let mut harness = Harness::new();
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    assert_eq!(harness.poll_ids(), []);
+    harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    let right = super::attributes(QpState::Reset);
+    for _ in 0..2 {
+        let wrong = QpAttr { timeout: 40, ..right };
+        assert!(matches!(harness.verbs.verbs_mut().modify_qp_to_rts(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
+        harness.step(harness.qp, QpState::Reset);
+    }
+    harness.verbs.verbs_mut().modify_qp_to_rts(harness.qp, &right).unwrap();
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
+}
+
+/// One request of any queue, of which a completion may wait, and it is not untouched any more: until the queue was found empty.
+#[test]
+fn a_queue_pair_with_a_request_is_not_untouched() {
+    for posts in 0..3 {
+        let mut harness = Harness::new();
+        match posts {
+            0 => harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap(),
+            1 => harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap(),
+            _ => {
+                let mut batch = harness.verbs.send_batch(harness.qp);
+                batch.post(&SendWr { flags: SendFlags::empty(), ..send(1, &[]) }).unwrap();
+                core::mem::forget(batch);
+                harness.verbs.send(harness.qp).post(&send(2, &[])).unwrap();
+            }
+        }
+        harness.step(harness.qp, QpState::Reset);
+        assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining), "{posts}");
+        assert_eq!(harness.poll_ids(), []);
+        harness.connect(harness.qp);
+        // The next life has one of its own.
+        harness.step(harness.qp, QpState::Reset);
+        initialize(&mut harness).unwrap();
+    }
+}
 
 #[test]
 fn after_a_reset_all_blocks_and_no_more_are_free() {

@@ -134,10 +134,10 @@ fn a_full_queue_takes_no_more_until_a_completion_was_taken() {
     let mut srq = create(&mut harness, 3);
     let qp = sharing(&mut harness, srq.handle(), cq);
     let list: Vec<RecvWr<'_>> = (0..5).map(recv).collect();
-    assert_eq!(srq.post_list(&list), Err(BadWr { index: 3, error: PostRecvError::QueueFull }));
-    assert_eq!(PostRecvError::QueueFull.errno(), Errno::Enospc);
+    assert_eq!(srq.post_list(&list), Err(BadWr { index: 3, error: PostRecvError::SharedQueueFull { capacity: 3 } }));
+    assert_eq!(PostRecvError::SharedQueueFull { capacity: 3 }.errno(), Errno::Enospc);
     deliver(&harness, qp.handle()).unwrap();
-    assert_eq!(srq.post(&recv(9)), Err(PostRecvError::QueueFull), "not taken yet");
+    assert_eq!(srq.post(&recv(9)), Err(PostRecvError::SharedQueueFull { capacity: 3 }), "not taken yet");
     assert_eq!(given(&mut harness, cq), [(0, qp.handle())]);
     srq.post(&recv(9)).unwrap();
 }
@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_receive_is_said_and_nothing_is_posted() {
         (vec![good; 3], Err(PostRecvError::SgeCount { count: 3, max: 2 })),
         (vec![sge(foreign, 8)], refused(0, foreign, SgeFault::Domain)),
         (vec![good, sge(readable, 8)], refused(1, readable, SgeFault::Access)),
-        (vec![sge(good.lkey, LENGTH as u32 + 1)], refused(0, good.lkey, SgeFault::Range)),
+        (vec![sge(good.lkey, LENGTH as u32 + 1)], refused(0, good.lkey, super::range(good.addr, LENGTH as u32 + 1))),
     ] {
         assert_eq!(srq.post(&RecvWr { wr_id: 1, sges: &sges }), error);
     }
@@ -216,7 +216,7 @@ fn what_is_wrong_with_a_new_queue_is_said() {
         let wanted = SrqCap { max_wr, max_sge };
         assert_eq!(make(&mut harness, max_wr, max_sge), Err(CreateSrqError::Capacity { wanted, max }));
     }
-    assert_eq!(make(&mut harness, 8, 1), Err(CreateSrqError::Entries { max_wr: 8, places: 16 }));
+    assert_eq!(make(&mut harness, 8, 1), Err(CreateSrqError::Entries { max_wr: 8, places: 16, most: 8 }));
     for places in [0, 1, 3, 1 << 16] {
         harness.device().rings = Some((0, places));
         assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places } }));
@@ -233,7 +233,7 @@ fn what_is_wrong_with_a_new_queue_is_said() {
     // The smaller of two that fit, though it is the second.
     let (small, large) = (create(&mut harness, 2), create(&mut harness, 2));
     assert_eq!((small.handle().index(), large.handle().index()), (1, 0));
-    assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Full));
+    assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Full { capacity: 2, fitting: 2 }));
     assert_eq!(harness.verbs.dealloc_pd(pd), Err(DeallocPdError::Busy { users: 4 }), "region, queue pair, both queues");
     let stale = harness.verbs.alloc_pd().unwrap();
     harness.verbs.dealloc_pd(stale).unwrap();
@@ -383,10 +383,10 @@ fn a_dropped_completion_frees_its_place() {
         } else {
             harness.verbs.reset_qp(&mut a).unwrap();
         }
-        assert_eq!(srq.post(&recv(4)), Err(PostRecvError::QueueFull));
+        assert_eq!(srq.post(&recv(4)), Err(PostRecvError::SharedQueueFull { capacity: 3 }));
         assert_eq!(given(&mut harness, cq), []);
         srq.post(&recv(4)).unwrap();
-        assert_eq!(srq.post(&recv(5)), Err(PostRecvError::QueueFull));
+        assert_eq!(srq.post(&recv(5)), Err(PostRecvError::SharedQueueFull { capacity: 3 }));
         let mut done = Vec::new();
         while deliver(&harness, b.handle()).is_some() {
             done.extend(given(&mut harness, cq));
@@ -560,4 +560,24 @@ fn receives_of_dropped_verbs_are_flushed() {
     let flushed: Vec<_> = cq.completions().map_while(Result::ok).map(|done| (done.wr_id, done.data)).collect();
     assert_eq!(flushed, [(1, WcData::Lost(loss)), (2, WcData::Lost(loss))]);
     drop(qp);
+}
+
+/// Nobody knows what a queue pair has taken from a shared receive queue, once it may have taken something: RTR.
+#[test]
+fn a_queue_pair_that_may_have_taken_a_shared_receive_is_not_untouched() {
+    let mut harness = harness();
+    let srq = create(&mut harness, 3);
+    let init = harness.init(QpType::Rc);
+    let mut qp = harness.verbs.create_qp_with_srq(&init, srq.handle()).unwrap();
+    let verbs = harness.verbs.verbs_mut();
+    let right = super::attributes(QpState::Reset);
+    let refused = verbs.modify_qp_to_rts(qp.handle(), &crate::QpAttr { rq_psn: crate::Psn::new(1 << 24), ..right });
+    assert!(matches!(refused, Err(crate::ModifyQpError::Value { .. })), "from INIT: {refused:?}");
+    verbs.reset_qp(&mut qp).unwrap();
+    let refused = verbs.modify_qp_to_rts(qp.handle(), &crate::QpAttr { timeout: 40, ..right });
+    assert!(matches!(refused, Err(crate::ModifyQpError::Value { .. })), "from RTR: {refused:?}");
+    verbs.reset_qp(&mut qp).unwrap();
+    assert_eq!(verbs.modify_qp_to_rts(qp.handle(), &right), Err(crate::ModifyQpError::Draining));
+    assert_eq!(harness.poll_ids(), []);
+    harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right).unwrap();
 }

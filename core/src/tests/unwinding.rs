@@ -134,7 +134,7 @@ mod loggers {
         harness.device().events.push_back(AsyncEvent::CqError(cqn, 1));
         unwinding("is broken, syndrome", || harness.verbs.poll_event());
         while harness.verbs.poll_event().unwrap().is_some() {}
-        assert_eq!(harness.poll(), Err(PollCqError::Broken { cqn, syndrome: 1 }));
+        assert_eq!(harness.poll(), Err(PollCqError::Broken { cqn, syndrome: 1, entries: 64 }));
     }
 
     #[test]

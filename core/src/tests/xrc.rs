@@ -118,7 +118,7 @@ fn what_is_wrong_with_a_request_is_named_and_nothing_is_posted() {
     let mut unwritable = harness.sge(0, 8);
     unwritable.lkey = harness.verbs.mr_info(read_only).unwrap().lkey;
     let (good, beyond, bytes) = (harness.sge(0, 8), harness.sge(LENGTH - 7, 8), [0; 129]);
-    let (range, domain, access) = (SgeFault::Range, SgeFault::Domain, SgeFault::Access);
+    let (range, domain, access) = (super::range(beyond.addr, 8), SgeFault::Domain, SgeFault::Access);
     let sge = |index, sge: &crate::Sge, fault| PostSendError::Sge { index, lkey: sge.lkey, fault };
     let inner = SendWr::send(b"x");
     let nested = inner.to_srq(SRQN);
@@ -155,7 +155,7 @@ fn what_is_wrong_with_a_request_is_named_and_nothing_is_posted() {
     for _ in 0..16 {
         batch.post(&inner.to_srq(SRQN)).unwrap();
     }
-    assert_eq!(batch.post(&inner.to_srq(SRQN)), Err(PostSendError::QueueFull { needed: 1, free: 0 }));
+    assert_eq!(batch.post(&inner.to_srq(SRQN)), Err(PostSendError::QueueFull { needed: 1, free: 0, blocks: 16 }));
     drop(batch);
     for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Err] {
         set_state(&harness.verbs, qp, state);

@@ -80,10 +80,10 @@ impl MailboxChain {
 
     /// Copies the data of the first blocks.
     pub(crate) fn read(self, memory: &impl DmaMemory, arena: &Arena, into: &mut [u8]) -> Result<(), OutOfRange> {
-        let len = into.len();
+        let (len, size) = (into.len(), memory.len());
         let mut offsets = self.offsets(arena);
         for chunk in into.chunks_mut(MAILBOX_DATA) {
-            let at = offsets.next().ok_or(OutOfRange { offset: 0, len })?;
+            let at = offsets.next().ok_or(OutOfRange { offset: 0, len, size })?;
             memory.read(at, chunk)?;
         }
         Ok(())

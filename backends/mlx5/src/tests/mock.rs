@@ -88,7 +88,8 @@ impl Registers for Part {
             matches!(offset, 0x0 | 0x4 | 0x10 | 0x14 | 0x1fc | 0x200..0x240 | 0xff8 | 0xffc | 0x1000 | 0x1004 | 0x1010);
         assert!(readable, "no register to be read at {offset:#x}");
         let state = self.0.borrow();
-        let bytes = state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4 })?;
+        let bytes =
+            state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4, size: state.registers.len() })?;
         Ok(u32::from_ne_bytes(bytes.try_into().unwrap()))
     }
 
@@ -163,7 +164,8 @@ impl Part {
         let mut state = self.0.borrow_mut();
         state.log.push(Done::Register(offset, bytes.to_vec()));
         let State { registers, memory, device, .. } = &mut *state;
-        let place = registers.get_mut(offset..offset + bytes.len()).ok_or(OutOfRange { offset, len: bytes.len() })?;
+        let out = OutOfRange { offset, len: bytes.len(), size: registers.len() };
+        let place = registers.get_mut(offset..offset + bytes.len()).ok_or(out)?;
         place.copy_from_slice(bytes);
         if let Some(device) = device {
             device(memory, offset, bytes);
@@ -179,7 +181,7 @@ unsafe impl DmaMemory for Part {
 
     fn ring(&self, _: RingToken, span: &RingLayout) -> Result<MockRing, OutOfRange> {
         if span.end() > DmaMemory::len(self) {
-            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+            return Err(OutOfRange { offset: span.ring(), len: span.len(), size: DmaMemory::len(self) });
         }
         Ok(MockRing { part: self.clone(), span: *span })
     }
@@ -194,20 +196,23 @@ unsafe impl DmaMemory for Part {
 
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
         let state = self.0.borrow();
-        into.copy_from_slice(state.memory.get(at..at + into.len()).ok_or(OutOfRange { offset: at, len: into.len() })?);
+        let out = OutOfRange { offset: at, len: into.len(), size: state.memory.len() };
+        into.copy_from_slice(state.memory.get(at..at + into.len()).ok_or(out)?);
         Ok(())
     }
 
     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
         let mut state = self.0.borrow_mut();
         state.log.push(Done::Store(at, from.to_vec()));
-        let place = state.memory.get_mut(at..at + from.len()).ok_or(OutOfRange { offset: at, len: from.len() })?;
+        let out = OutOfRange { offset: at, len: from.len(), size: state.memory.len() };
+        let place = state.memory.get_mut(at..at + from.len()).ok_or(out)?;
         place.copy_from_slice(from);
         Ok(())
     }
 
     fn read_u8(&self, at: usize) -> Result<u8, OutOfRange> {
-        self.0.borrow().memory.get(at).copied().ok_or(OutOfRange { offset: at, len: 1 })
+        let out = OutOfRange { offset: at, len: 1, size: DmaMemory::len(self) };
+        self.0.borrow().memory.get(at).copied().ok_or(out)
     }
 
     fn store_u32(&mut self, at: usize, value: u32) -> Result<(), OutOfRange> {

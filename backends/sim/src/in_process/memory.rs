@@ -128,7 +128,7 @@ impl SimMemory {
 
     /// Returns the words that hold bytes `at..at + len`.
     fn layout(&self, at: usize, len: usize) -> Result<&[AtomicU64], OutOfRange> {
-        let out = OutOfRange { offset: at, len };
+        let out = OutOfRange { offset: at, len, size: self.len() };
         let end = at.checked_add(len).ok_or(out)?;
         self.words.get(at / WORD..end.div_ceil(WORD).max(at / WORD)).ok_or(out)
     }
@@ -189,7 +189,7 @@ unsafe impl DmaMemory for SimMemory {
 
     fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<SimRing, OutOfRange> {
         if layout.end() > self.len() {
-            return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
+            return Err(OutOfRange { offset: layout.ring(), len: layout.len(), size: self.len() });
         }
         let mask = layout.len() / WORD - 1;
         let idle = IdleReads::new(self.world.clone());
@@ -222,14 +222,14 @@ unsafe impl DmaMemory for SimMemory {
 
     #[inline]
     fn read_u8(&self, at: usize) -> Result<u8, OutOfRange> {
-        let word = self.words.get(at / WORD).ok_or(OutOfRange { offset: at, len: 1 })?;
+        let word = self.words.get(at / WORD).ok_or(OutOfRange { offset: at, len: 1, size: self.len() })?;
         let shift = if cfg!(target_endian = "little") { at % WORD * 8 } else { (WORD - 1 - at % WORD) * 8 };
         Ok((word.load(Ordering::Relaxed) >> shift) as u8)
     }
 
     #[inline]
     fn store_u32(&mut self, at: usize, value: u32) -> Result<(), OutOfRange> {
-        let out = OutOfRange { offset: at, len: 4 };
+        let out = OutOfRange { offset: at, len: 4, size: self.len() };
         let word = self.words.get(at / WORD).ok_or(out)?;
         let high = match at % WORD {
             0 => cfg!(target_endian = "big"),
@@ -249,7 +249,7 @@ unsafe impl DmaMemory for SimMemory {
                 // In range by the type of `words`; the compiler sees it and drops the check.
                 words.get(i).map_or(0, |word| word.load(Ordering::Relaxed))
             })),
-            _ => Err(OutOfRange { offset: at, len: N * WORD }),
+            _ => Err(OutOfRange { offset: at, len: N * WORD, size: self.len() }),
         }
     }
 
@@ -263,7 +263,7 @@ unsafe impl DmaMemory for SimMemory {
                 }
                 Ok(())
             }
-            _ => Err(OutOfRange { offset: at, len: N * WORD }),
+            _ => Err(OutOfRange { offset: at, len: N * WORD, size: self.len() }),
         }
     }
 }
@@ -356,7 +356,7 @@ impl SimMemory {
 impl SimBuffer {
     fn check(&self, at: usize, len: usize) -> Result<usize, OutOfRange> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
-        if inside { Ok(self.at.wrapping_add(at)) } else { Err(OutOfRange { offset: at, len }) }
+        if inside { Ok(self.at.wrapping_add(at)) } else { Err(OutOfRange { offset: at, len, size: self.len }) }
     }
 }
 

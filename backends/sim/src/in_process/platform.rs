@@ -24,13 +24,13 @@ impl SimRegisters {
 
     fn check(&self, offset: usize, len: usize) -> Result<(), OutOfRange> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len());
-        if inside && offset.is_multiple_of(len) { Ok(()) } else { Err(OutOfRange { offset, len }) }
+        if inside && offset.is_multiple_of(len) { Ok(()) } else { Err(OutOfRange { offset, len, size: self.len() }) }
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.check(offset, bytes.len())?;
         let written = self.world.try_with(|subnet| subnet.write(self.device, offset as u64, bytes));
-        written.ok_or(OutOfRange { offset, len: bytes.len() })
+        written.ok_or(OutOfRange { offset, len: bytes.len(), size: self.len() })
     }
 }
 
@@ -47,7 +47,7 @@ impl Registers for SimRegisters {
         self.check(offset, 4)?;
         let mut bytes = [0xff; 4];
         let read = self.world.try_with(|subnet| subnet.read(self.device, offset as u64, &mut bytes));
-        read.map(|()| u32::from_ne_bytes(bytes)).ok_or(OutOfRange { offset, len: 4 })
+        read.map(|()| u32::from_ne_bytes(bytes)).ok_or(OutOfRange { offset, len: 4, size: self.len() })
     }
 
     #[inline]
@@ -56,7 +56,7 @@ impl Registers for SimRegisters {
     }
 
     fn doorbell(&self, offset: usize, count: usize) -> Result<SimRegister, OutOfRange> {
-        let out = OutOfRange { offset, len: count.saturating_mul(8) };
+        let out = OutOfRange { offset, len: count.saturating_mul(8), size: self.len() };
         let end = count.checked_mul(8).and_then(|len| offset.checked_add(len)).ok_or(out)?;
         if count == 0 || !offset.is_multiple_of(8) || end > self.len() {
             return Err(out);

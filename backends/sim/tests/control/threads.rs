@@ -144,8 +144,9 @@ fn an_access_waits_for_the_thread_that_locked_the_world() {
 fn a_thread_that_locked_the_world_is_refused_and_does_not_wait_for_itself() {
     let (world, host, other) = World::pair(WorldConfig::default());
     host.with_device(|_| {
-        assert_eq!(other.registers().read32(8), Err(OutOfRange { offset: 8, len: 4 }));
-        assert_eq!(host.registers().write32(0x800, 0), Err(OutOfRange { offset: 0x800, len: 4 }));
+        let size = host.registers().len();
+        assert_eq!(other.registers().read32(8), Err(OutOfRange { offset: 8, len: 4, size }));
+        assert_eq!(host.registers().write32(0x800, 0), Err(OutOfRange { offset: 0x800, len: 4, size }));
         let now = world.now();
         host.clock().relax(Instant::default());
         assert_eq!(world.now(), now, "relaxing does nothing");

@@ -21,8 +21,8 @@ pub fn fill(region: &mut Region<'_, IdentityBuffer>, at: usize, len: usize, numb
     (0..len).try_for_each(|index| region.write(at + index, &[byte(number, index)])).map_err(outside)
 }
 
-fn outside(OutOfRange { offset, len }: OutOfRange) -> Failure {
-    Failure::new(format_args!("{len} bytes at {offset} are outside of the buffer"))
+fn outside(error: OutOfRange) -> Failure {
+    Failure::new(format_args!("{error}"))
 }
 
 /// Compares the `len` bytes at `at` with `want`, which gives each byte by its place.
