@@ -5,7 +5,7 @@
 use crate::send_queue::{BASIC, OpSet, PostCursor, SendBatch, SendQueue, free_end, refusal, refusal_to_post};
 use crate::shared::check_sge;
 use crate::verbs::Verbs;
-use crate::{Access, CoreToken, MaskedAtomics, MaskedWr, PostSendError, Provider, SendRing, SendWriter};
+use crate::{Access, CoreToken, MaskedAtomics, MaskedWr, PostSendError, Provider, QpType, SendRing, SendWriter, Srqn};
 
 impl<P: Provider> Verbs<'_, P> {
     /// Asks the device which masked atomics it offers.
@@ -42,7 +42,16 @@ impl<P: Provider> SendQueue<'_, P> {
     /// # Errors
     /// The request is refused, and the queue is as before.
     pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
-        append_masked(self, offered, wr, true)
+        append_masked(self, offered, wr, None, true)
+    }
+
+    /// Posts a masked atomic of an XRC initiator to a shared receive queue of its peer, whose protection domain is that of the bytes
+    /// ([`SendWr::to_srq`](crate::SendWr::to_srq)), and rings the doorbell.
+    ///
+    /// # Errors
+    /// The request is refused, and the queue is as before.
+    pub fn post_masked_to_srq(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
+        append_masked(self, offered, wr, Some(srqn), true)
     }
 }
 
@@ -52,7 +61,15 @@ impl<P: Provider> SendBatch<'_, P> {
     /// # Errors
     /// As there.
     pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
-        self.open.call(|queue| append_masked(queue, offered, wr, false))
+        self.open.call(|queue| append_masked(queue, offered, wr, None, false))
+    }
+
+    /// Posts a masked atomic to a shared receive queue: [`SendQueue::post_masked_to_srq`] as part of a batch.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_masked_to_srq(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
+        self.open.call(|queue| append_masked(queue, offered, wr, Some(srqn), false))
     }
 }
 
@@ -62,6 +79,7 @@ fn append_masked<P: Provider>(
     queue: &SendQueue<'_, P>,
     offered: MaskedAtomics,
     wr: &MaskedWr,
+    srqn: Option<Srqn>,
     ring: bool,
 ) -> Result<(), PostSendError> {
     if !queue.slot.can_send() {
@@ -69,17 +87,24 @@ fn append_masked<P: Provider>(
     }
     let mut open = PostCursor::new(queue);
     open.end = free_end(queue.slot, queue.limits.blocks);
-    open.put_masked(offered, wr)?;
+    open.put_masked(offered, wr, srqn)?;
     queue.keep_bind(false);
     open.finish(ring);
     Ok(())
 }
 
 impl<'a, P: Provider> PostCursor<'a, P> {
-    fn put_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
+    fn put_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Option<Srqn>) -> Result<(), PostSendError> {
         let MaskedWr { wr_id, flags, ref op, ref remote, ref sge } = *wr;
         let (limits, opcode, size) = (&self.queue.limits, op.completion(), op.size());
-        if let Some(error) = refusal(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1) {
+        let set = match srqn {
+            None => OpSet::ATOMIC,
+            Some(srqn) if srqn.get() >> 24 != 0 => return Err(PostSendError::SrqNumber { srqn }),
+            Some(_) if limits.qp_type != QpType::XrcSend => return Err(PostSendError::Destination { qp_type: limits.qp_type }),
+            Some(_) if !limits.ops().contains(OpSet::XRC_ATOMIC) => return Err(PostSendError::NoAtomics),
+            Some(_) => OpSet::XRC_ATOMIC,
+        };
+        if let Some(error) = refusal(limits, set, BASIC, flags, opcode, 1) {
             return Err(error);
         }
         if !(if size == 4 { offered.four } else { offered.eight }) {
@@ -94,9 +119,9 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         if let Err(fault) = check_sge(&self.queue.shared.regions, limits.pd.index(), Access::LOCAL_WRITE, sge) {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
         }
-        let blocks = <P::SendRing as SendRing>::Writer::<'a>::masked_blocks(op);
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::masked_blocks(op, srqn.is_some());
         self.check_room(blocks)?;
-        self.writer.put_masked(self.head, op, remote, sge, self.flags_after(flags));
+        self.writer.put_masked(self.head, op, srqn, remote, sge, self.flags_after(flags));
         self.remember(wr_id, size, blocks, opcode);
         Ok(())
     }

@@ -914,10 +914,10 @@ pub trait SendWriter {
     fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
     /// Writes a bind of a window.
     fn put_bind(&mut self, at: u32, bind: &BindOp, flags: SendFlags);
-    /// Returns the blocks of a masked atomic.
-    fn masked_blocks(op: &MaskedOp) -> u32;
-    /// Writes a masked atomic.
-    fn put_masked(&mut self, at: u32, op: &MaskedOp, remote: &Remote, sge: &Sge, flags: SendFlags);
+    /// Returns the blocks of a masked atomic; `xrc`, if it names a shared receive queue.
+    fn masked_blocks(op: &MaskedOp, xrc: bool) -> u32;
+    /// Writes a masked atomic; of an XRC initiator to a shared receive queue.
+    fn put_masked(&mut self, at: u32, op: &MaskedOp, srqn: Option<Srqn>, remote: &Remote, sge: &Sge, flags: SendFlags);
     /// Returns the blocks of a registration of `count` pieces.
     fn reg_blocks(count: usize) -> u32;
     /// Writes a registration.

@@ -1,7 +1,7 @@
 //! Masked atomics on simulated devices: values, byte order, exactly once over a wire that loses, refusals.
 
 use bareverbs::{
-    Access, MaskedAtomics, MaskedOp, MaskedWr, PostSendError, QpType, Remote, SendFlags, SgeFault, WcOpcode, WcStatus,
+    Access, MaskedAtomics, MaskedOp, MaskedWr, PostSendError, QpType, Remote, SendFlags, SgeFault, Srqn, WcOpcode, WcStatus,
 };
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
@@ -203,6 +203,12 @@ fn what_is_wrong_with_a_masked_atomic_is_named() {
         let refusal = fixture.pair.a.verbs.send(other.qp).post_masked(BOTH, &wr);
         refused!(refusal, Einval, PostSendError::Opcode { .. });
     }
+    let srqn = Srqn::new(1);
+    refused!(
+        fixture.pair.a.verbs.send(fixture.a.qp).post_masked_to_srq(BOTH, &wr, srqn),
+        Einval,
+        PostSendError::Destination { .. }
+    );
     assert_eq!(fixture.there.buffer.read(0, 64), before);
 
     // The peer's rights: of the region, and of the queue pair.

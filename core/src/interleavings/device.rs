@@ -455,11 +455,11 @@ impl SendWriter for Writer<'_> {
 
     fn put_bind(&mut self, _at: u32, _bind: &BindOp, _flags: SendFlags) {}
 
-    fn masked_blocks(_: &MaskedOp) -> u32 {
+    fn masked_blocks(_: &MaskedOp, _: bool) -> u32 {
         1
     }
 
-    fn put_masked(&mut self, _at: u32, _: &MaskedOp, _: &Remote, _: &Sge, _flags: SendFlags) {}
+    fn put_masked(&mut self, _at: u32, _: &MaskedOp, _: Option<Srqn>, _: &Remote, _: &Sge, _flags: SendFlags) {}
 
     fn reg_blocks(_count: usize) -> u32 {
         1

@@ -1037,11 +1037,11 @@ impl SendWriter for MockWriter<'_> {
         self.put(at, Kind::Bind(*bind), flags);
     }
 
-    fn masked_blocks(_: &MaskedOp) -> u32 {
-        1
+    fn masked_blocks(_: &MaskedOp, xrc: bool) -> u32 {
+        1 + u32::from(xrc)
     }
 
-    fn put_masked(&mut self, at: u32, _: &MaskedOp, _: &Remote, _: &Sge, flags: SendFlags) {
+    fn put_masked(&mut self, at: u32, _: &MaskedOp, _: Option<Srqn>, _: &Remote, _: &Sge, flags: SendFlags) {
         self.put(at, Kind::Atomic, flags);
     }
 

@@ -402,23 +402,26 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
         }
     }
 
-    fn masked_blocks(op: &MaskedOp) -> u32 {
+    fn masked_blocks(op: &MaskedOp, xrc: bool) -> u32 {
         let (_, words) = masked_operands(op);
-        blocks_of(MASKED_UNITS.wrapping_add(words as u32 / 2))
+        blocks_of(MASKED_UNITS.wrapping_add(words as u32 / 2).wrapping_add(xrc.into()))
     }
 
-    fn put_masked(&mut self, at: u32, op: &MaskedOp, remote: &Remote, sge: &Sge, flags: SendFlags) {
+    fn put_masked(&mut self, at: u32, op: &MaskedOp, srqn: Option<Srqn>, remote: &Remote, sge: &Sge, flags: SendFlags) {
         let (operands, words) = masked_operands(op);
         let opcode = match op {
             MaskedOp::CompareSwap4 { .. } | MaskedOp::CompareSwap8 { .. } => WqeOpcode::AtomicMaskedCs,
             MaskedOp::FetchAdd4 { .. } | MaskedOp::FetchAdd8 { .. } => WqeOpcode::AtomicMaskedFa,
         };
-        let units = MASKED_UNITS.wrapping_add(words as u32 / 2);
+        let units = MASKED_UNITS.wrapping_add(words as u32 / 2).wrapping_add(srqn.is_some().into());
         let [first, second] = self.control(opcode, at, units, flags, 0);
         let modifier = WqeCtrlSeg::OPMOD.place(extended_atomic::opmod(op.size().trailing_zeros()));
         self.last = first | be_word(modifier, 0);
         let mut word = at.wrapping_mul(WORDS);
         self.put_words(&mut word, &[self.last, second]);
+        if let Some(srqn) = srqn {
+            self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
+        }
         self.put_words(&mut word, &remote_address(remote));
         self.put_words(&mut word, operands.get(..words).unwrap_or_default());
         self.put_words(&mut word, &data(sge));

@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use bareverbs::{
     Access, EncodedAddress, Lkey, MaskedOp, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _, SendWriter as _,
+    Srqn,
 };
 
 use super::*;
@@ -226,8 +227,8 @@ fn masked_atomics() {
     let (sq, shared) = made(4);
     let (compare, compare_mask, swap, swap_mask) = (0x0102_0304, 0xf0f0_f0f0, 0x1112_1314, 0x00ff_00ff);
     let put = |at: u32, op: MaskedOp, len: u32| {
-        sq.writer().put_masked(at, &op, &REMOTE, &sge(0x50, len), SIGNALED);
-        Writer::masked_blocks(&op)
+        sq.writer().put_masked(at, &op, None, &REMOTE, &sge(0x50, len), SIGNALED);
+        Writer::masked_blocks(&op, false)
     };
     assert_eq!(put(0, MaskedOp::CompareSwap4 { compare, compare_mask, swap, swap_mask }, 4), 1);
     let remote = "1122334455667788 99aabbcc 00000000";
@@ -247,9 +248,27 @@ fn masked_atomics() {
     assert_eq!(ring(&shared, 3, 8), hex("08 0003 15  123456 04"));
     assert_eq!(put(0, MaskedOp::FetchAdd8 { add: 5, boundary: 1 << 63 }, 8), 1);
     assert_eq!(ring(&shared, 0, 48)[32..], hex("0000000000000005 8000000000000000"));
+    // XRC: the shared receive queue stands before the remote address (rdma-core `mlx5_send_wr_set_xrc_srqn`).
+    sq.writer().put_masked(
+        2,
+        &MaskedOp::FetchAdd4 { add: 5, boundary: 0x80 },
+        Some(Srqn::new(0x45_6789)),
+        &REMOTE,
+        &sge(0x50, 4),
+        SIGNALED,
+    );
+    assert_eq!(
+        (Writer::masked_blocks(&MaskedOp::FetchAdd4 { add: 0, boundary: 0 }, true), Writer::masked_blocks(&wide, true)),
+        (2, 2)
+    );
+    let expected = hex(&std::format!(
+        "08 0002 15  123456 05  00 0000 08  00000000 00456789 000000000000000000000000 {remote} 00000005 00000080 0000000000000000
+         00000004 a1b2c3d4 0000000000000050"
+    ));
+    assert_eq!(ring(&shared, 2, 80), expected);
     // The doorbell has the control segment as it is in the ring.
     let mut writer = sq.writer();
-    writer.put_masked(1, &wide, &REMOTE, &sge(0x50, 8), SIGNALED);
+    writer.put_masked(1, &wide, None, &REMOTE, &sge(0x50, 8), SIGNALED);
     shared.borrow_mut().log.clear();
     writer.ring(3);
     assert_eq!(shared.borrow().log.last(), Some(&Done::Register(4 * 4096 + 0x800, hex("09 0001 14 123456 05"))));
