@@ -159,4 +159,4 @@ pub use work::{
     Binding, Completion, ConnectedOp, MaskedAtomics, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData,
     WcError, WcOpcode, WcStatus,
 };
-pub use xrc::XrcDomain;
+pub use xrc::{XRC_DOMAINS, XrcDomain};

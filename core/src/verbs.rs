@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::window::{Mw, Windows};
 use crate::{
     AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
-    PortAttr, Provider, QueryError, SetGidError, SrqHandle, kind,
+    PortAttr, Provider, QueryError, SetGidError, SrqHandle, XRC_DOMAINS, Xrcdn, kind,
 };
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::Storage).
@@ -121,6 +121,8 @@ pub struct Verbs<'s, P: Provider> {
     pub(crate) has_events: bool,
     /// Completion events that were reported since there was none.
     pub(crate) completions_in_a_row: u16,
+    /// Numbers of the XRC domains that there are, also of those whose value was dropped.
+    pub(crate) xrcds: [Option<Xrcdn>; XRC_DOMAINS],
     /// Generation that slots start with: differs from that of all verbs before, so that no handle of theirs fits.
     pub(crate) first_generation: u32,
 }
@@ -204,6 +206,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             events,
             has_events,
             completions_in_a_row,
+            xrcds: [None; XRC_DOMAINS],
             first_generation,
         }
     }

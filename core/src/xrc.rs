@@ -14,6 +14,9 @@ use crate::{
     RawCompletion, RawKind, Refused, RingSizes, SharedReceiveQueue, SrqInit, WcData, WcOpcode, WcStatus, Xrcdn,
 };
 
+/// XRC domains of one device, at most; a number for each is kept.
+pub const XRC_DOMAINS: usize = 16;
+
 /// An XRC domain: requests that arrive at a target of it take from its shared receive queues, and from no others. It is a plain value, of
 /// which nothing of the storage is taken.
 ///
@@ -75,13 +78,19 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The device has no XRC, or refuses.
+    /// There are [`XRC_DOMAINS`], the device has no XRC, or refuses.
     pub fn alloc_xrcd(&mut self) -> Result<XrcDomain<P>, AllocXrcdError<P::Error>> {
+        if !self.xrcds.contains(&None) {
+            return Err(AllocXrcdError::Full { capacity: XRC_DOMAINS });
+        }
         let made = self.provider.alloc_xrcd(CoreToken::NEW);
         let (inner, number) = made.map_err(|error| AllocXrcdError::Device(self.failed(error)))?;
-        if self.users_of(number) != 0 {
+        if self.xrcds.contains(&Some(number)) {
             // Not destroyed: by its number that would be the other.
             return Err(AllocXrcdError::Answer { fault: AnswerFault::NumberInUse { number: number.get() } });
+        }
+        if let Some(place) = self.xrcds.iter_mut().find(|place| place.is_none()) {
+            *place = Some(number);
         }
         log_event!(debug, "XRC domain {:?}", number);
         Ok(XrcDomain { inner, number, verbs: self.first_generation })
@@ -100,6 +109,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         } else {
             match self.provider.dealloc_xrcd(CoreToken::NEW, &mut domain.inner) {
                 Ok(()) => {
+                    self.xrcds.iter_mut().filter(|place| **place == Some(domain.number)).for_each(|place| *place = None);
                     log_event!(debug, "XRC domain {:?} is gone", domain.number);
                     return Ok(());
                 }

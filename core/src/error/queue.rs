@@ -640,6 +640,11 @@ impl fmt::Display for Excess<'_> {
 operation_error! {
     /// Why an XRC domain was not made.
     pub enum AllocXrcdError<E> {
+        /// There are as many as there can be: [`XRC_DOMAINS`](crate::XRC_DOMAINS). One whose value was dropped counts.
+        Full {
+            /// How many.
+            capacity: usize
+        } => Enomem, "there are {capacity} XRC domains already, which is all that there can be";
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.

@@ -563,3 +563,28 @@ fn each_request_is_given_back_once_whatever_happens() {
         assert_eq!(harness.device().violations, Vec::<&str>::new());
     }
 }
+
+/// A number of which there is a domain already is refused, though no queue is in that: its end would be that of the other.
+#[test]
+fn a_domain_number_that_is_given_twice_is_refused() {
+    let mut harness = Harness::new();
+    let first = harness.verbs.alloc_xrcd().unwrap();
+    let dropped = harness.verbs.alloc_xrcd().map(drop);
+    assert_eq!(dropped, Ok(()));
+    for number in [1, 2] {
+        harness.device().next_xrcdn = Some(Xrcdn::new(number));
+        let again = harness.verbs.alloc_xrcd().map(drop).unwrap_err();
+        assert_eq!(again, AllocXrcdError::Answer { fault: AnswerFault::NumberInUse { number } });
+    }
+    assert!(harness.verbs.dealloc_xrcd(first).is_ok());
+    // It is free now.
+    harness.device().next_xrcdn = Some(Xrcdn::new(1));
+    harness.verbs.alloc_xrcd().map(drop).unwrap();
+    for _ in 2..crate::XRC_DOMAINS {
+        harness.verbs.alloc_xrcd().map(drop).unwrap();
+    }
+    let alive = harness.device().domains.len();
+    let full = harness.verbs.alloc_xrcd().map(drop).unwrap_err();
+    assert_eq!((full, full.errno()), (AllocXrcdError::Full { capacity: 16 }, crate::Errno::Enomem));
+    assert_eq!(harness.device().domains.len(), alive, "the device was not asked");
+}
