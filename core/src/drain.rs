@@ -185,7 +185,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// `cq` is the completion queue of its receives; `give` and `deadline` are as of [`Self::drain_sq`]. The call takes asynchronous events
     /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has
-    /// returned before counts.
+    /// returned before counts, unless the queue pair was reset since. One of before a RESET that was not taken until now is
+    /// [`Event::Stray`], unless the queue pair came to ERR again without this call: take the events before.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -214,8 +215,19 @@ impl<'s, P: Provider> Verbs<'s, P> {
         mut give: impl FnMut(Completion),
         mut event: impl FnMut(Event),
     ) -> Result<Drained, DrainError<P::Error>> {
-        self.begin_drain(qp.handle(), qp.send.slot, (Side::Recv, cq))?;
-        self.drain_shared((qp.handle(), qp.send.slot), cq, deadline, &mut give, &mut event)
+        let (handle, slot) = (qp.handle(), qp.send.slot);
+        self.check_queues(handle, slot, (Side::Recv, cq))?;
+        // Those of a life before the last RESET: in ERR nobody could tell them from the one that is waited for.
+        while !matches!(slot.state(), QpState::Reset | QpState::Err) && self.provider.now() < deadline {
+            match self.poll_event() {
+                Ok(Some(found)) => event(found),
+                Ok(None) => break,
+                Err(_) if slot.loss().is_some() => break,
+                Err(PollEventError::Device(error)) => return Err(DrainError::Device(error)),
+            }
+        }
+        self.begin_drain(handle, slot, (Side::Recv, cq))?;
+        self.drain_shared((handle, slot), cq, deadline, &mut give, &mut event)
     }
 
     /// Takes completions until the device has taken the last shared receive of a queue pair, and then those that wait.
@@ -283,9 +295,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(drained)
     }
 
-    /// Checks that the queues belong together, and moves the queue pair to ERR.
-    fn begin_drain(
-        &mut self,
+    /// Checks that the queues belong together.
+    fn check_queues(
+        &self,
         qp: QpHandle,
         slot: &QpSlot<'_>,
         (side, cq): (Side, &CompletionQueue<'_, P>),
@@ -296,9 +308,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let index = if side == Side::Send { slot.send_cq() } else { slot.recv_cq() };
         let completes_here = self.shared.cqs.get(usize::from(index)).is_some_and(|own| core::ptr::eq(own, cq.slot));
-        if !completes_here {
-            return Err(DrainError::OtherCq);
-        }
+        if completes_here { Ok(()) } else { Err(DrainError::OtherCq) }
+    }
+
+    /// Checks that the queues belong together, and moves the queue pair to ERR.
+    fn begin_drain(
+        &mut self,
+        qp: QpHandle,
+        slot: &QpSlot<'_>,
+        queues: (Side, &CompletionQueue<'_, P>),
+    ) -> Result<(), DrainError<P::Error>> {
+        self.check_queues(qp, slot, queues)?;
         if slot.state() == QpState::Reset || slot.loss().is_some() {
             return Ok(());
         }

@@ -208,9 +208,18 @@ impl<P: Provider> Verbs<'_, P> {
         self.qps.iter().find(|(_, qp)| qp.qpn() == qpn).map(|(handle, _)| handle)
     }
 
-    /// Returns the queue pair of this number, of which it is noted that it takes no more shared receives.
-    fn last_wqe_of(&self, qpn: Qpn) -> Option<QpHandle> {
+    /// Returns the queue pair of this number, of which it is noted that it takes no more shared receives, if the device says that it is
+    /// in ERR now. The event may be older than its last RESET, or be of an earlier queue pair with the number.
+    fn last_wqe_of(&mut self, qpn: Qpn) -> Option<QpHandle> {
         let handle = self.qp_named(qpn)?;
+        match self.provider.query_qp(self.qps.get(handle)?.inner()) {
+            Ok((QpState::Err, ..)) => {}
+            Ok(_) => return None,
+            // A device that does not answer is believed in this.
+            Err(error) => {
+                self.failed(error);
+            }
+        }
         self.shared.qps.get(usize::from(handle.index()))?.note_last_wqe();
         Some(handle)
     }

@@ -581,3 +581,26 @@ fn a_queue_pair_that_may_have_taken_a_shared_receive_is_not_untouched() {
     assert_eq!(harness.poll_ids(), []);
     harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right).unwrap();
 }
+
+/// An event of before a RESET that nobody has taken does not end the drain of the next life.
+#[test]
+fn an_event_of_before_a_reset_ends_no_drain() {
+    let mut harness = harness();
+    let cq = harness.cq;
+    let srq = create(&mut harness, 3);
+    let a = sharing(&mut harness, srq.handle(), cq);
+    let last = crate::AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
+    let mut queue = harness.verbs.take_cq(cq);
+    harness.device().events.push_back(last);
+    let mut drain = || {
+        let deadline = harness.device().now.after(core::time::Duration::from_millis(50));
+        let mut events = Vec::new();
+        let event = |event| events.push(event);
+        let drained = harness.verbs.verbs_mut().drain_shared_rq(&a, &mut queue, deadline, |_| (), event);
+        harness.device().events.push_back(last);
+        (drained, events)
+    };
+    assert_eq!(drain(), (Err(crate::DrainError::Overdue { left: 0 }), vec![Event::Stray(last)]));
+    // That of this life does.
+    assert_eq!(drain(), (Ok(crate::Drained::default()), vec![Event::LastWqeReached(a.handle())]));
+}
