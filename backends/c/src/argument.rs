@@ -48,7 +48,9 @@ impl fmt::Display for Argument {
             Self::Value(name, value) => write!(f, "{name} cannot be {value:#x}"),
             Self::Stale(what) => write!(f, "the number names no {what}"),
             Self::Full(what, count) => write!(f, "there are {count} {what} already"),
-            Self::NoReceives => f.write_str("the queue pair has no receives"),
+            Self::NoReceives => f.write_str(
+                "the queue pair has no receives of its own: post them to the shared receive queue (bv_post_srq_recv)",
+            ),
             Self::Down => f.write_str("the device is not up"),
             Self::Up => f.write_str("the device is up already"),
         }

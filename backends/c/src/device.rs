@@ -4,8 +4,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use bareverbs::{
-    CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue, SrqEntries, Verbs,
-    XrcDomain, storage,
+    CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue, SharedReceives,
+    SrqEntries, Verbs, XrcDomain, storage,
 };
 use bareverbs_mlx5::Mlx5;
 
@@ -45,6 +45,8 @@ type Places = SrqEntries<{ BV_MAX_SRQ_RECV + 1 }>;
 pub(crate) enum CQueuePair {
     /// It has receives of its own.
     Connected(QueuePair<'static, &'static mut Driver>),
+    /// It takes its receives from a shared receive queue.
+    Shared(QueuePair<'static, &'static mut Driver, SharedReceives>),
     /// An initiator or a target of XRC.
     Xrc(QueuePair<'static, &'static mut Driver, NoReceives>),
 }
@@ -53,6 +55,7 @@ impl CQueuePair {
     pub(crate) const fn handle(&self) -> QpHandle {
         match self {
             Self::Connected(queues) => queues.send.qp(),
+            Self::Shared(queues) => queues.send.qp(),
             Self::Xrc(queues) => queues.send.qp(),
         }
     }
@@ -62,6 +65,7 @@ impl CQueuePair {
     pub(crate) const fn send(&mut self) -> (&mut SendQueue<'static, &'static mut Driver>, bool) {
         match self {
             Self::Connected(queues) => (&mut queues.send, false),
+            Self::Shared(queues) => (&mut queues.send, false),
             Self::Xrc(queues) => (&mut queues.send, true),
         }
     }
@@ -71,7 +75,7 @@ impl CQueuePair {
     pub(crate) const fn recv(&mut self) -> Option<&mut RecvQueue<'static, &'static mut Driver>> {
         match self {
             Self::Connected(queues) => Some(&mut queues.recv),
-            Self::Xrc(_) => None,
+            Self::Shared(_) | Self::Xrc(_) => None,
         }
     }
 }

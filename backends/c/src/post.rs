@@ -209,7 +209,8 @@ pub unsafe extern "C" fn bv_post_send(
 /// of the one that was refused.
 /// `posted` may be NULL.
 ///
-/// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives (XRC).
+/// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives of its own (XRC,
+/// or a shared receive queue).
 /// BV_ENOTCONN, it takes none in its state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use bareverbs::{
     Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mac, Mtu, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle,
-    QpInfo, QpInit, QpState, QpType, Qpn,
+    QpInfo, QpInit, QpState, QpType, Qpn, SrqHandle,
 };
 
 use crate::argument::{Argument, Output, reference};
@@ -13,7 +13,7 @@ use crate::{
     BV_QP_ACCESS_FLAGS, BV_QP_AV, BV_QP_DEST_QPN, BV_QP_MAX_DEST_RD_ATOMIC, BV_QP_MAX_QP_RD_ATOMIC, BV_QP_MIN_RNR_TIMER,
     BV_QP_PATH_MTU, BV_QP_PKEY_INDEX, BV_QP_PORT, BV_QP_RETRY_CNT, BV_QP_RNR_RETRY, BV_QP_RQ_PSN, BV_QP_SQ_PSN, BV_QP_STATE,
     BV_QP_TIMEOUT, BV_QPS_ERR, BV_QPS_INIT, BV_QPS_RESET, BV_QPS_RTR, BV_QPS_RTS, BV_QPS_SQD, BV_QPS_SQE, BV_QPT_RC, BV_QPT_UC,
-    bv_cq, bv_pd, bv_qp,
+    bv_cq, bv_pd, bv_qp, bv_srq,
 };
 
 /// A queue pair to make.
@@ -336,6 +336,36 @@ pub unsafe extern "C" fn bv_create_qp(device: *mut bv_device, init: *const bv_qp
     }
 }
 
+/// Makes a queue pair, in the state RESET, that takes its receives from a shared receive queue (bv_create_srq): bv_post_srq_recv posts
+/// them, and bv_post_recv none. What `init` says about receives is ignored, and qp_type is BV_QPT_RC. A receive completes where recv_cq
+/// says, which needs room for each of the shared queue.
+///
+/// Errors: as of bv_create_qp; BV_EINVAL also if the number names no such queue, or one of XRC.
+///
+/// # Safety
+/// `device` is of bv_init; `init` is readable and `qp` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_create_qp_with_srq(
+    device: *mut bv_device,
+    init: *const bv_qp_init,
+    srq: bv_srq,
+    qp: *mut bv_qp,
+) -> i32 {
+    // SAFETY: as promised.
+    unsafe {
+        on_verbs(device, |up| {
+            let place = Output::new(qp, "qp")?;
+            let init = reference(init, "init")?;
+            if init.qp_type != BV_QPT_RC {
+                return Err(Argument::Value("qp_type", init.qp_type.into()).into());
+            }
+            let queues = up.verbs.create_qp_with_srq(&init.verbs_init()?, SrqHandle::from_raw(srq.number))?;
+            place.set(keep_qp(up, CQueuePair::Shared(queues))?);
+            Ok(0)
+        })
+    }
+}
+
 /// Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 ///
 /// Errors: BV_EINVAL, the number is stale, or an attribute is out of range. A transition that was refused leaves the queue pair
@@ -388,6 +418,7 @@ pub unsafe extern "C" fn bv_modify_qp(device: *mut bv_device, qp: bv_qp, attr: *
 fn reset(up: Up<'_>, qp: bv_qp) -> Result<(), Failure> {
     match qp_of(up.qps, qp)? {
         CQueuePair::Connected(queues) => up.verbs.reset_qp(queues)?,
+        CQueuePair::Shared(queues) => up.verbs.reset_qp(queues)?,
         CQueuePair::Xrc(queues) => up.verbs.reset_qp(queues)?,
     }
     Ok(())
@@ -445,6 +476,10 @@ pub unsafe extern "C" fn bv_destroy_qp(device: *mut bv_device, qp: bv_qp) -> i32
                 CQueuePair::Connected(queues) => match up.verbs.destroy_qp(queues) {
                     Ok(()) => return Ok(0),
                     Err(refused) => (refused.returned.map(CQueuePair::Connected), refused.error),
+                },
+                CQueuePair::Shared(queues) => match up.verbs.destroy_qp(queues) {
+                    Ok(()) => return Ok(0),
+                    Err(refused) => (refused.returned.map(CQueuePair::Shared), refused.error),
                 },
                 CQueuePair::Xrc(queues) => match up.verbs.destroy_qp(queues) {
                     Ok(()) => return Ok(0),

@@ -1,10 +1,11 @@
-//! XRC: domains, and their shared receive queues.
+//! Shared receive queues, and XRC.
 
 use bareverbs::{PdHandle, SrqCap, SrqHandle, SrqInit};
 
 use crate::argument::{Argument, Output, reference, slice};
-use crate::call::{cq_of, on_verbs, srq_place};
-use crate::device::{CQueuePair, bv_device};
+use crate::call::{Up, cq_of, on_verbs, srq_place};
+use crate::device::{CQueuePair, CSharedQueue, bv_device};
+use crate::failure::Failure;
 use crate::post::{post_list, post_receives};
 use crate::queues::{bv_qp_init, keep_qp};
 use crate::{BV_MAX_XRCD, bv_cq, bv_pd, bv_qp, bv_recv_wr, bv_srq, bv_xrcd};
@@ -13,11 +14,12 @@ use crate::{BV_MAX_XRCD, bv_cq, bv_pd, bv_qp, bv_recv_wr, bv_srq, bv_xrcd};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct bv_srq_init {
-    /// Protection domain of the memory of its receives, and of the keys of requests that name it.
+    /// Protection domain of the memory of its receives, and of the keys of XRC requests that name it.
     pub pd: bv_pd,
-    /// XRC domain.
+    /// XRC domain. bv_create_srq ignores it.
     pub xrcd: bv_xrcd,
-    /// Queue for its completions, with room for each of its receives.
+    /// Queue for its completions, with room for each of its receives. bv_create_srq ignores it: each receive completes where the queue
+    /// pair that took it says.
     pub cq: bv_cq,
     /// Receives in flight, at least.
     pub max_wr: u32,
@@ -90,12 +92,41 @@ pub unsafe extern "C" fn bv_create_xrc_srq(device: *mut bv_device, init: *const 
             let init = SrqInit { pd: PdHandle::from_raw(pd.number), cap: SrqCap { max_wr, max_sge } };
             let (domain, cq) = (up.domains.get(xrcd)?, cq_of(up.cqs, cq)?);
             let queue = up.verbs.create_xrc_srq(&init, domain, cq)?;
-            let handle = queue.handle();
-            let srq_num = up.verbs.srq_info(handle)?.srqn.get();
-            if let Some(slot) = up.srqs.get_mut(usize::from(handle.index())) {
-                *slot = Some(queue);
-            }
-            place.set(bv_srq { number: handle.into_raw(), srq_num });
+            place.set(keep_srq(up, queue)?);
+            Ok(0)
+        })
+    }
+}
+
+/// Keeps a shared receive queue that was made, and returns what C gets of it.
+fn keep_srq(up: Up<'_>, queue: CSharedQueue) -> Result<bv_srq, Failure> {
+    let handle = queue.handle();
+    let srq_num = up.verbs.srq_info(handle)?.srqn.get();
+    if let Some(slot) = up.srqs.get_mut(usize::from(handle.index())) {
+        *slot = Some(queue);
+    }
+    Ok(bv_srq { number: handle.into_raw(), srq_num })
+}
+
+/// Makes a shared receive queue, from which several queue pairs take their receives (bv_create_qp_with_srq). Each receive completes where
+/// the queue pair that took it completes its receives, in any order. In `init` xrcd and cq are ignored.
+///
+/// Errors: BV_EINVAL, the protection domain's number is stale, or a capacity exceeds the device's. BV_ENOMEM, there are BV_MAX_SRQ, max_wr
+/// exceeds BV_MAX_SRQ_RECV, or no memory is left. BV_EAGAIN, completions of an earlier XRC one are not polled yet. Others: the device
+/// did not do it.
+///
+/// # Safety
+/// `device` is of bv_init; `init` is readable and `srq` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_create_srq(device: *mut bv_device, init: *const bv_srq_init, srq: *mut bv_srq) -> i32 {
+    // SAFETY: as promised.
+    unsafe {
+        on_verbs(device, |up| {
+            let place = Output::new(srq, "srq")?;
+            let bv_srq_init { pd, max_wr, max_sge, .. } = *reference(init, "init")?;
+            let init = SrqInit { pd: PdHandle::from_raw(pd.number), cap: SrqCap { max_wr, max_sge } };
+            let queue = up.verbs.create_srq(&init)?;
+            place.set(keep_srq(up, queue)?);
             Ok(0)
         })
     }
@@ -195,7 +226,8 @@ pub unsafe extern "C" fn bv_post_srq_recv(
 
 /// Destroys a shared receive queue with all that is posted: no completion of it is given afterwards.
 ///
-/// Errors: BV_EINVAL, the number names none. Others: the device did not do it, and the queue is as before.
+/// Errors: BV_EINVAL, the number names none. BV_EBUSY, queue pairs take their receives from it. Others: the device did not do it, and the
+/// queue is as before.
 ///
 /// # Safety
 /// `device` is of bv_init.

@@ -113,6 +113,11 @@ fn ethernet() {
 }
 
 #[test]
+fn shared() {
+    passes("shared");
+}
+
+#[test]
 fn xrc() {
     passes("xrc");
 }
