@@ -74,6 +74,23 @@ def minimal(machine):
     return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
 
 
+def conformance(machine):
+    """The machine's registers, memory, pages, clock and interrupts are as the driver expects them."""
+
+    def body(run):
+        run.serve_devices(1)
+        board = run.boot(machine, "conformance", 0)
+        board.passes(run.stop)
+        board.wait_for(r"^registers, memory, pages and clock are right$", run.stop)
+        interrupts = int(board.wait_for(r"^200 requests, \d+ bytes, each checked; (\d+) interrupts$", run.stop)[1])
+        if interrupts < 200:
+            raise Failed(f"{interrupts} interrupts of 200 events")
+        board.wait_for(ALL_PAGES_BACK, run.stop)
+
+    summary = f"the platform of {machine} is what a platform must be"
+    return Case(f"conformance-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
 def write_in_c():
     """A program in C with two cards, each of which writes to the other."""
 
@@ -374,6 +391,7 @@ CASES = [
     *(bring_up(machine) for machine in MACHINES),
     *(minimal(machine) for machine in MACHINES),
     write_in_c(),
+    *(conformance(machine) for machine in MACHINES),
     moved("aarch64", "ecam", "configuration space below 4 GiB, and 256 MB of memory", moved="highmem=off", memory=256),
     moved("riscv64", "memory", "512 MB of memory, with the device tree at its end", memory=512),
     moved("x86_64", "memory", "3 GB of memory", memory=3072),

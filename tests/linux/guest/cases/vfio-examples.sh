@@ -2,6 +2,9 @@
 vfio_cards || return
 step "write --listen" sh -c "write $card0 --listen >/tmp/listening 2>&1 & sleep 2; write $card1 localhost; wait; cat /tmp/listening"
 expect "the peer has what was written" "the peer wrote: Hello over VFIO!"
+step "conformance" conformance "$card0"
+expect "the parts of the machine" "^registers, memory, pages and clock are right$"
+expect "all of it with the card" "^500 requests, [0-9]+ bytes, each checked; [5-9][0-9][0-9]+ interrupts$"
 step "events" events "$card0"
 expect "every write interrupted" "write 9: Success"
 step "iommu" iommu "$card0"
