@@ -74,6 +74,24 @@ def minimal(machine):
     return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
 
 
+def tasks(machine):
+    """Two ends and a timer as tasks of an executor, woken by the card's interrupts."""
+
+    def body(run):
+        run.serve_devices(1)
+        board = run.boot(machine, "tasks", 0)
+        board.passes(run.stop)
+        board.wait_for(r"^200 messages of 4096 bytes there and back between two tasks, each byte checked$", run.stop)
+        interrupts, ticks = map(int, board.wait_for(r"^(\d+) interrupts, (\d+) ticks of the third task$", run.stop).groups())
+        # The client sleeps ten times for 5 ms, and the third task waits for 2 ms each time.
+        if not interrupts or ticks < 10:
+            raise Failed(f"{interrupts} interrupts, {ticks} ticks: the tasks were not woken")
+        board.wait_for(ALL_PAGES_BACK, run.stop)
+
+    summary = f"200 messages between two tasks of an executor on {machine}, beside a task that waits for time"
+    return Case(f"tasks-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+
+
 def conformance(machine):
     """The machine's registers, memory, pages, clock and interrupts are as the driver expects them."""
 
@@ -391,6 +409,7 @@ CASES = [
     *(bring_up(machine) for machine in MACHINES),
     *(minimal(machine) for machine in MACHINES),
     write_in_c(),
+    *(tasks(machine) for machine in MACHINES),
     *(conformance(machine) for machine in MACHINES),
     moved("aarch64", "ecam", "configuration space below 4 GiB, and 256 MB of memory", moved="highmem=off", memory=256),
     moved("riscv64", "memory", "512 MB of memory, with the device tree at its end", memory=512),

@@ -23,7 +23,7 @@ PROGRAMS = ["bring-up", "pingpong", "write", "write-in-c"]
 
 #: Features that choose a machine among those of its processor. Cargo has one place for the programs of a target: these are copied to a
 #: folder of their own, before the programs without a feature are built. No other programs run there.
-FEATURES = {"microvm": ["--features", "microvm", *(f"--bin={name}" for name in ["bring-up", "pingpong", "write", "minimal", "restart", "conformance"])]}
+FEATURES = {"microvm": ["--features", "microvm", *(f"--bin={name}" for name in ["bring-up", "pingpong", "write", "minimal", "restart", "tasks", "conformance"])]}
 
 #: Machine numbers of ELF.
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}

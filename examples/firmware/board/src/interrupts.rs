@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-use bareverbs::Clock as _;
+use bareverbs::{Clock as _, Instant};
 use spin::Mutex;
 
 use crate::{Timer, arch};
@@ -46,6 +46,16 @@ pub fn held<T>(f: impl FnOnce() -> T) -> T {
         arch::let_interrupts_through();
     }
     result
+}
+
+/// Sleeps until an interrupt comes, at the latest at `deadline`; not at all if `unless` says so, with interrupts held back.
+pub fn sleep_until(deadline: Instant, unless: impl FnOnce() -> bool) {
+    held(|| {
+        if !unless() && Timer.now() < deadline {
+            // An interrupt between the question and the sleep ends the sleep at once.
+            arch::sleep_until(deadline.as_nanos());
+        }
+    });
 }
 
 /// Counts an interrupt; called by the machine's handler.
