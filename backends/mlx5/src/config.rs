@@ -26,7 +26,6 @@ impl CqeSize {
         self as u32
     }
 
-    /// Returns the blocks.
     #[inline(always)]
     pub(crate) const fn blocks(self) -> u32 {
         1 << self.log_blocks()

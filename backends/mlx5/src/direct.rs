@@ -10,7 +10,7 @@ use crate::{Error, MkeyState};
 /// The driver's own functions on a device whose verbs are in use ([`bareverbs::Verbs::direct`]). It does not lend the driver
 /// itself, which could be exchanged for that of another device.
 pub struct Mlx5Direct<'a, P: Platform> {
-    driver: &'a mut Driver<P>,
+    pub(crate) driver: &'a mut Driver<P>,
 }
 
 format_as!([P: Platform] Mlx5Direct<'_, P>, "Mlx5Direct(node {:x})", |this| this.driver.attr.node_guid.0);
@@ -18,16 +18,6 @@ format_as!([P: Platform] Mlx5Direct<'_, P>, "Mlx5Direct(node {:x})", |this| this
 impl<'a, P: Platform> Mlx5Direct<'a, P> {
     pub(crate) const fn new(driver: &'a mut Driver<P>) -> Self {
         Self { driver }
-    }
-
-    #[cfg(feature = "ethernet")]
-    pub(crate) const fn driver_mut(&mut self) -> &mut Driver<P> {
-        self.driver
-    }
-
-    #[cfg(feature = "ethernet")]
-    pub(crate) const fn into_driver(self) -> &'a mut Driver<P> {
-        self.driver
     }
 
     /// Checks the health of the device. To be called about every two seconds, if [`bareverbs::Verbs::maintain`] is not.

@@ -20,11 +20,8 @@ const MAX_STATIONS: usize = if ROCE { 16 } else { 0 };
 /// Steps of the bring-up that a teardown must undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BringUpState {
-    /// ENABLE_HCA was done.
     pub(crate) enabled: bool,
-    /// INIT_HCA was done.
     pub(crate) initialized: bool,
-    /// The Ethernet port carries RoCE.
     pub(crate) roce: bool,
 }
 
@@ -61,7 +58,6 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     /// The queues for frames, while they are open.
     #[cfg(feature = "ethernet")]
     pub(crate) ethernet: Option<FrameInterface<P>>,
-    /// Whether the port lets every frame in.
     #[cfg(feature = "ethernet")]
     pub(crate) promiscuous: bool,
     pub(crate) health: HealthWatch,
@@ -71,7 +67,6 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
 }
 
 impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
-    /// Creates a driver that has not accessed its device.
     pub(crate) fn new(machine: Machine<P>, config: Config) -> Self {
         Self {
             config,

@@ -5,9 +5,8 @@ mod packed;
 use core::fmt;
 
 use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
-use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdStatus, MAD_BUSY, SubnetAttribute};
+use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, MAD_BUSY, SubnetAttribute};
 
-use crate::command::name::CmdName;
 use crate::config::ROCE;
 use crate::listed::listed;
 pub(crate) use packed::PackedError;
@@ -28,7 +27,6 @@ macro_rules! errors {
             $($(#[$meta])* $name $({ $($(#[$fmeta])* $fact: $ty),+ })?,)+
         }
 
-        /// The number of each error.
         #[derive(Clone, Copy)]
         #[repr(u8)]
         enum Kind {
@@ -36,11 +34,10 @@ macro_rules! errors {
         }
 
         impl Error {
-            /// Returns the error in its packed form.
             #[inline(always)]
             pub(crate) fn pack(self) -> PackedError {
                 match self {
-                    $(Self::$name $({ $($fact),+ })? => PackedError::new(Kind::$name as u8) $($(.with(Place::$place, $fact))+)?,)+
+                    $(Self::$name $({ $($fact),+ })? => PackedError::new(Kind::$name as u8) $($(.with(Place::$place, $fact as usize))+)?,)+
                 }
             }
         }
@@ -57,7 +54,14 @@ macro_rules! errors {
 
         impl DeviceError for Error {
             fn may_use_memory(&self) -> bool {
-                Self::may_use_memory(self)
+                matches!(
+                    self,
+                    Self::CommandTimeout { .. }
+                        | Self::BadAnswer { .. }
+                        | Self::DeviceGone
+                        | Self::DeviceReset
+                        | Self::DeviceFatal { .. }
+                )
             }
 
             #[expect(unused_variables, reason = "most errors have one errno, whatever their facts")]
@@ -241,6 +245,26 @@ errors! {
 
 impl core::error::Error for Error {}
 
+/// The opcode of a firmware command. Prints as its published name, or `unknown command`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CmdName(pub u16);
+
+impl fmt::Debug for CmdName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CmdOpcode::from_code(u32::from(self.0)).map_or("unknown command", CmdOpcode::name))
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for CmdName {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        match CmdOpcode::from_code(u32::from(self.0)) {
+            Some(opcode) => defmt::write!(f, "{}", opcode),
+            None => defmt::write!(f, "unknown command"),
+        }
+    }
+}
+
 listed! {
     /// A feature that is missing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,10 +287,6 @@ listed! {
 }
 
 impl Fact for Feature {
-    fn number(self) -> usize {
-        self as usize
-    }
-
     fn of(number: usize) -> Self {
         Self::ALL.get(number).copied().unwrap_or(Self::AccessFlag)
     }
@@ -284,18 +304,6 @@ impl fmt::Display for Feature {
 }
 
 impl Error {
-    /// Returns whether the device may still use the memory that a failed call was about.
-    pub(crate) const fn may_use_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::CommandTimeout { .. }
-                | Self::BadAnswer { .. }
-                | Self::DeviceGone
-                | Self::DeviceReset
-                | Self::DeviceFatal { .. }
-        )
-    }
-
     /// Returns what this error says of a device that is lost because of it.
     pub(crate) const fn loss(&self) -> DeviceLoss {
         match self {

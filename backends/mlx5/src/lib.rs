@@ -68,10 +68,9 @@ use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
-pub use command::name::CmdName;
 pub use config::{Config, CqeSize};
 pub use direct::Mlx5Direct;
-pub use error::{Error, Feature};
+pub use error::{CmdName, Error, Feature};
 #[cfg(feature = "ethernet")]
 pub use ethernet::{
     Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,

@@ -81,11 +81,9 @@ where
         fn query_mw[CoreToken](mw: &Mw) -> (Rkey, bool);
         fn create_fast_mr[CoreToken](pd: &Pd, max_sges: u32) -> (Mw, Rkey);
         fn destroy_mw[CoreToken](mw: &mut Mw) -> ();
-        fn create_cq[CoreToken](entries: u32) -> CreatedCq<Self>;
         fn query_cq(cq: &Cq) -> bool;
         fn resize_cq[CoreToken](cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> u32;
         fn destroy_cq[CoreToken](cq: &mut Cq) -> ();
-        fn create_srq[CoreToken](pd: &Pd, sizes: &SrqSizes) -> CreatedSrq<Self>;
         fn arm_srq[CoreToken](srq: &mut Srq, limit: u32) -> ();
         fn query_srq(srq: &Srq) -> u32;
         fn destroy_srq[CoreToken](srq: &mut Srq) -> ();
@@ -106,15 +104,28 @@ where
         logged("query_masked_atomics", driver.commands.query_masked_atomics())
     }
 
+    fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
+        let driver = self.view();
+        let (cq, vector, ring) = logged("create_cq", driver.create_cq(entries, driver.config.cqe_size))?;
+        Ok(CreatedCq { cqn: cq.cqn(), entries: 1 << ring.position().0, cq, ring, vector })
+    }
+
+    fn create_srq(&mut self, _: CoreToken, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Error> {
+        let (srq, ring) = logged("create_srq", self.view().create_srq(pd, sizes))?;
+        Ok(CreatedSrq { srqn: srq.srqn(), srq, ring })
+    }
+
     fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Xrcd, Xrcdn), Error> {
-        let domain = logged("alloc_xrcd", self.view().alloc_xrcd::<Self>())?;
+        let domain = logged("alloc_xrcd", self.view().alloc_xrcd())?;
         let number = domain.xrcdn();
         Ok((domain, number))
     }
 
     fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Error> {
         let CreateXrcSrqParams { pd, domain, cq, ref sizes, cookie } = *params;
-        logged("create_xrc_srq", self.view().create_srq_of_xrcd(domain, (pd, cq, cookie), sizes))
+        let numbers = [pd.number, domain.xrcdn().get(), cq.cqn().get(), cookie];
+        let (srq, ring) = logged("create_xrc_srq", self.view().create_xrc_srq(numbers, sizes))?;
+        Ok(CreatedSrq { srqn: srq.srqn(), srq, ring })
     }
 
     fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {

@@ -130,6 +130,11 @@ impl ObjectRef {
         Self { access, kind, number: number.bits(), condition }
     }
 
+    /// Returns where the number is, in the command's output if it creates the object and in its input otherwise.
+    pub const fn place(&self) -> Bits {
+        self.number
+    }
+
     /// Returns the object's number, out of the command's output if it creates the object and out of its input otherwise. `None`
     /// if this input names no such object, or if there are too few bytes.
     pub fn number(&self, bytes: &[u8]) -> Option<u32> {

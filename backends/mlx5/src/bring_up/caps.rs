@@ -3,13 +3,13 @@
 use bareverbs::{Access, DeviceAttr, MaskedAtomics, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
-    QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut, ts_format,
+    QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, Sub, View, ViewMut, ts_format,
 };
 
 #[cfg(feature = "ethernet")]
 use bareverbs_mlx5_spec::{FlowTableNicCap, FlowTablePropLayout, PerProtocolNetworkingOffloadCaps};
 
-use crate::command::{Call, CommandClass, CommandInterface};
+use crate::command::CommandInterface;
 use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
 use crate::error::{Error, PackedError};
@@ -35,30 +35,22 @@ const ATOMIC_8_BYTES: u32 = 1 << 3;
 const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
 /// Maximum number of queue pairs. Each has a doorbell record, as has each completion queue and each shared receive queue.
 const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS - MAX_SRQS;
-/// Maximum number of completion queues.
 const MAX_CQS: u32 = 128;
-/// Maximum number of shared receive queues.
 const MAX_SRQS: u32 = 64;
 /// Bytes of the longest send WQE that the field `ds` can express.
 const MAX_SEND_WQE: u32 = 1008;
 
 /// Bytes before the payload of a request on a connected queue pair: control segment and remote address segment.
 pub(crate) const CONNECTED_HEAD: u32 = 32;
-/// Bytes before an inline payload.
 pub(crate) const INLINE_HEAD: u32 = 4;
 
 /// [`CmdHcaCap::PORT_TYPE`] of each kind of port.
 const INFINIBAND: u32 = PortType::InfiniBand.code();
 const ETHERNET: u32 = PortType::Ethernet.code();
 
-/// Which values of a capability page.
-#[derive(Clone, Copy)]
-pub(crate) enum Values {
-    /// The maximum that can be set.
-    Maximum = 0,
-    /// The current ones.
-    Current = 1,
-}
+/// Bit of [`QueryHcaCapIn::OP_MOD`]: the current values, instead of the maxima that can be set.
+const MAXIMUM: u32 = 0;
+const CURRENT: u32 = 1;
 
 /// The current capabilities that the driver uses, each limited to possible values.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,37 +125,6 @@ impl Capabilities {
         }
         SrqCap { max_wr: (1 << log) - 1, max_sge: units - 1 }
     }
-
-    fn read(view: View<'_, CmdHcaCap>, atomics: bool) -> Self {
-        let log = |field: Field<CmdHcaCap>, most: u32| view.get(field).min(most);
-        Self {
-            log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
-            log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
-            log_max_srq_sz: log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15),
-            log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
-            max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
-            max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
-            ib_virt: view.is_set(CmdHcaCap::IB_VIRT),
-            gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
-            pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
-            stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
-            user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
-            atomics,
-            qp_time_stamps: time_stamps(view.get(CmdHcaCap::SQ_TS_FORMAT)),
-            #[cfg(feature = "ethernet")]
-            sq_time_stamps: time_stamps(view.get(CmdHcaCap::SQ_TS_FORMAT)),
-            #[cfg(feature = "ethernet")]
-            rq_time_stamps: time_stamps(view.get(CmdHcaCap::RQ_TS_FORMAT)),
-            windows: view.is_set(CmdHcaCap::IMAICL),
-            xrc: view.is_set(CmdHcaCap::XRC),
-            relaxed_write: view.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
-            relaxed_read: view.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
-            page_requests: !view.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
-            blue_flame: view.is_set(CmdHcaCap::BF).then(|| view.get(CmdHcaCap::LOG_BF_REG_SIZE)),
-            // What is no capability, or of another page.
-            ..Self::default()
-        }
-    }
 }
 
 /// Returns the time stamps that contexts ask for on a device with these formats: a card with a real-time clock refuses those of another.
@@ -187,43 +148,33 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), PackedError> {
+    fn query_page(&mut self, page: CapabilityType, values: u32, output: &mut Page) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
-        input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
+        input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values);
         self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
     }
 
-    /// Sets a capability page to what is in `page`.
     fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), PackedError> {
         // The output of the query begins with a status.
         for byte in page.iter_mut().take(SetHcaCapIn::CAPABILITY.offset()) {
             *byte = 0;
         }
         ViewMut::<CmdIn>::of(page).set(CmdIn::OP_MOD, kind.code() << 1);
-        self.call(
-            CommandClass::Regular,
-            &mut Call {
-                opcode: CmdOpcode::SetHcaCap,
-                head: page,
-                entry: &mut |_| 0,
-                input_len: SetHcaCapIn::SIZE,
-                output: &mut [],
-                output_len: SetHcaCapOut::SIZE,
-            },
-        )
+        self.execute_with(CmdOpcode::SetHcaCap, page, ((SetHcaCapIn::SIZE - page.len()) / 8, &mut |_| 0)).map(|_| ())
     }
 
     /// Sets the general capabilities: the current ones with the changes that the driver needs. As Linux does, it turns the signatures of
-    /// commands off. Returns whether the port is an Ethernet port with RoCE.
+    /// commands off. Returns whether the device has atomics, and whether the port is an Ethernet port with RoCE.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<bool, PackedError> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(bool, bool), PackedError> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
-        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
-        self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
+        self.query_page(CapabilityType::General, CURRENT, &mut page)?;
+        self.query_page(CapabilityType::General, MAXIMUM, &mut greatest)?;
         let greatest = view::<CmdHcaCap>(&greatest);
         let current = view::<CmdHcaCap>(&page);
         let has_roce = current.get(CmdHcaCap::PORT_TYPE) == ETHERNET && current.is_set(CmdHcaCap::ROCE);
+        let has_atomics = current.is_set(CmdHcaCap::ATOMIC);
         ViewMut::<CmdIn>::of(&mut page)
             .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
@@ -231,44 +182,36 @@ impl<P: Platform> CommandInterface<P> {
             .set(CmdHcaCap::CMDIF_CHECKSUM, 0)
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
         self.set_page(CapabilityType::General, &mut page)?;
-        Ok(has_roce)
+        Ok((has_atomics, has_roce))
     }
 
-    /// Sets 8-byte atomics to the host's byte order, if the device has atomics and supports that.
-    // Not inlined: the page is on the stack only here.
-    #[inline(never)]
+    /// Sets 8-byte atomics to the host's byte order, if the device supports that (Linux `handle_hca_cap_atomic`).
     pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), PackedError> {
-        let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
-        if !view(&page).is_set(CmdHcaCap::ATOMIC) {
-            return Ok(());
-        }
-        let offered = AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1;
         let mode = (AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
-        self.set_if_offered(CapabilityType::Atomic, &mut page, offered, mode)
+        self.set_if_offered(CapabilityType::Atomic, AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1, mode)
     }
 
     /// Lets the driver choose UDP source ports on an Ethernet port, if the card does not yet and can (Linux `handle_hca_cap_roce`).
-    // Not inlined: the page is on the stack only here.
-    #[inline(never)]
     pub(crate) fn set_roce_capabilities(&mut self) -> Result<(), PackedError> {
         let field = RoceCap::SW_R_ROCE_SRC_UDP_PORT;
-        self.set_if_offered(CapabilityType::Roce, &mut [0; size_of::<Page>()], field, (field, 1))
+        self.set_if_offered(CapabilityType::Roce, field, (field, 1))
     }
 
     /// Sets a field of a capability page to a value, unless it has that or the device does not offer it.
+    // Not inlined: the page is on the stack only here.
+    #[inline(never)]
     fn set_if_offered<L: Layout>(
         &mut self,
         kind: CapabilityType,
-        page: &mut Page,
         offered: Field<L>,
         (field, value): (Field<L>, u32),
     ) -> Result<(), PackedError> {
-        self.query_page(kind, Values::Maximum, page)?;
+        let page = &mut [0; size_of::<Page>()];
+        self.query_page(kind, MAXIMUM, page)?;
         if !view(page).is_set(offered) {
             return Ok(());
         }
-        self.query_page(kind, Values::Current, page)?;
+        self.query_page(kind, CURRENT, page)?;
         if view(page).get(field) == value {
             return Ok(());
         }
@@ -286,17 +229,17 @@ impl<P: Platform> CommandInterface<P> {
     pub(crate) fn query_frame_capabilities(&mut self) -> Result<Option<u32>, PackedError> {
         const TABLES: usize = QueryHcaCapOut::CAPABILITY.offset() + FlowTableNicCap::FLOW_TABLE_PROPERTIES_NIC_RECEIVE.offset();
         let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        self.query_page(CapabilityType::General, CURRENT, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
         if !general.is_set(CmdHcaCap::ETH_NET_OFFLOADS) || !general.is_set(CmdHcaCap::NIC_FLOW_TABLE) {
             return Ok(None);
         }
-        self.query_page(CapabilityType::FlowTable, Values::Current, &mut page)?;
+        self.query_page(CapabilityType::FlowTable, CURRENT, &mut page)?;
         let tables = page.get(TABLES..).and_then(View::<FlowTablePropLayout>::new);
         if !tables.is_some_and(|tables| tables.is_set(FlowTablePropLayout::FT_SUPPORT)) {
             return Ok(None);
         }
-        self.query_page(CapabilityType::EthernetOffloads, Values::Current, &mut page)?;
+        self.query_page(CapabilityType::EthernetOffloads, CURRENT, &mut page)?;
         let offloads = view::<PerProtocolNetworkingOffloadCaps>(&page);
         Ok(Some(offloads.get(PerProtocolNetworkingOffloadCaps::WQE_INLINE_MODE)))
     }
@@ -306,7 +249,7 @@ impl<P: Platform> CommandInterface<P> {
     /// Queries which masked atomics a device offers that has the others.
     pub(crate) fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, PackedError> {
         let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::Atomic, Values::Current, &mut page)?;
+        self.query_page(CapabilityType::Atomic, CURRENT, &mut page)?;
         let atomic = view::<AtomicCaps>(&page);
         let has_masks = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & MASKED_OPERATIONS == MASKED_OPERATIONS;
         let sizes = if has_masks { atomic.get(AtomicCaps::ATOMIC_SIZE_QP) } else { 0 };
@@ -324,24 +267,52 @@ impl Capabilities {
         attr: &mut DeviceAttr,
     ) -> Result<(), PackedError> {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
-        commands.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        commands.query_page(CapabilityType::General, CURRENT, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
         let mut atomics = false;
         if general.is_set(CmdHcaCap::ATOMIC) {
-            commands.query_page(CapabilityType::Atomic, Values::Current, &mut atomic)?;
+            commands.query_page(CapabilityType::Atomic, CURRENT, &mut atomic)?;
             let atomic = view::<AtomicCaps>(&atomic);
             atomics = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
                 && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
                 && atomic.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
         }
-        let mut caps = Self { pools: self.pools, ..Self::read(general, atomics) };
+        let log = |field: Field<CmdHcaCap>, most: u32| general.get(field).min(most);
+        let mut caps = Self {
+            pools: self.pools,
+            log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
+            log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
+            log_max_srq_sz: log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15),
+            log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
+            max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
+            max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
+            ib_virt: general.is_set(CmdHcaCap::IB_VIRT),
+            gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
+            pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
+            stat_rates: general.get(CmdHcaCap::STAT_RATE_SUPPORT),
+            user_index: general.get(CmdHcaCap::CQE_VERSION) == 1,
+            atomics,
+            qp_time_stamps: time_stamps(general.get(CmdHcaCap::SQ_TS_FORMAT)),
+            #[cfg(feature = "ethernet")]
+            sq_time_stamps: time_stamps(general.get(CmdHcaCap::SQ_TS_FORMAT)),
+            #[cfg(feature = "ethernet")]
+            rq_time_stamps: time_stamps(general.get(CmdHcaCap::RQ_TS_FORMAT)),
+            windows: general.is_set(CmdHcaCap::IMAICL),
+            xrc: general.is_set(CmdHcaCap::XRC),
+            relaxed_write: general.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
+            relaxed_read: general.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
+            page_requests: !general.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
+            blue_flame: general.is_set(CmdHcaCap::BF).then(|| general.get(CmdHcaCap::LOG_BF_REG_SIZE)),
+            // What is no capability, or of another page.
+            ..Self::default()
+        };
         match general.get(CmdHcaCap::PORT_TYPE) {
             INFINIBAND => {}
             ETHERNET if ROCE => {
                 if !general.is_set(CmdHcaCap::ROCE) {
                     return Err(Error::NoRoce.pack());
                 }
-                commands.query_page(CapabilityType::Roce, Values::Current, &mut atomic)?;
+                commands.query_page(CapabilityType::Roce, CURRENT, &mut atomic)?;
                 let roce = view::<RoceCap>(&atomic);
                 if roce.get(RoceCap::ROCE_VERSION) & 1 << ROCE_VERSION_2 == 0 {
                     return Err(Error::NoRoce.pack());
@@ -356,7 +327,7 @@ impl Capabilities {
         }
         let srq = caps.srq_cap();
         log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);
-        let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
+        let count = |field| 1u32 << log(field, 24);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
         access.set(Access::REMOTE_ATOMIC, caps.atomics);
         access.set(Access::MW_BIND, caps.windows);
@@ -366,18 +337,18 @@ impl Capabilities {
         *attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
             page_size_cap: u64::MAX << general.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
-            max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
+            max_qp: count(CmdHcaCap::LOG_MAX_QP).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
             max_sge: caps.max_sge(),
-            max_srq: if srq.max_wr == 0 { 0 } else { count(CmdHcaCap::LOG_MAX_SRQ, 24).min(MAX_SRQS) },
+            max_srq: if srq.max_wr == 0 { 0 } else { count(CmdHcaCap::LOG_MAX_SRQ).min(MAX_SRQS) },
             max_srq_wr: srq.max_wr,
             max_srq_sge: srq.max_sge,
-            max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS),
+            max_cq: count(CmdHcaCap::LOG_MAX_CQ).min(MAX_CQS),
             max_cqe: 1 << caps.log_max_cq_sz,
-            max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),
-            max_mw: if caps.windows { count(CmdHcaCap::LOG_MAX_MKEY, 24) } else { 0 },
+            max_mr: count(CmdHcaCap::LOG_MAX_MKEY),
+            max_mw: if caps.windows { count(CmdHcaCap::LOG_MAX_MKEY) } else { 0 },
             max_mw_size: if caps.windows { 1 << 31 } else { 0 },
-            max_pd: count(CmdHcaCap::LOG_MAX_PD, 24),
+            max_pd: count(CmdHcaCap::LOG_MAX_PD),
             max_qp_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_RES_QP).min(7),
             max_qp_init_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_REQ_QP).min(7),
             atomics: caps.atomics,

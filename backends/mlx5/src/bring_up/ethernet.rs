@@ -4,13 +4,13 @@
 
 use bareverbs::{Gid, GidEntry, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
-    Buffer, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg, PmtuReg, PtysReg,
-    QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ, REGISTER_WRITE,
-    ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd, nic_vport_list, roce_l3_type,
+    Buffer, CmdOpcode, Layout, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg,
+    PmtuReg, PtysReg, QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
+    QueryVportStateOut, REGISTER_READ, REGISTER_WRITE, ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd,
+    nic_vport_list, roce_l3_type,
 };
 
-use super::port::{check_entry, check_port};
-use super::port_encoding::{mtu_of, pick};
+use super::port::{check_entry, check_port, mtu_of, pick};
 use crate::command::CommandInterface;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -45,16 +45,21 @@ impl<P: Platform> CommandInterface<P> {
             let [a, b, c, d, e, f] = list.get(index).map_or([0; 6], |(mac, _)| mac.0);
             u64::from_be_bytes([0, 0, a, b, c, d, e, f])
         };
-        self.command_with_list::<cmd::ModifyNicVportContext>(input.view(), list.len(), entry)
+        self.execute_with(CmdOpcode::ModifyNicVportContext, input.as_bytes(), (list.len(), entry)).map(|_| ())
     }
 }
 
 impl<P: Platform> Driver<P> {
     fn nic_context(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<(), PackedError> {
-        self.commands.command::<cmd::QueryNicVportContext>(View::zeros(), output.view_mut())
+        let input = View::<QueryNicVportContextIn>::zeros();
+        self.commands.execute(
+            CmdOpcode::QueryNicVportContext,
+            input.as_bytes(),
+            output.as_bytes_mut(),
+            QueryNicVportContextOut::SIZE,
+        )
     }
 
-    /// Reads the register with the MTU of the port.
     fn read_mtu(&mut self) -> Result<Buffer<PmtuReg>, PackedError> {
         self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))
     }
@@ -105,15 +110,17 @@ impl<P: Platform> Driver<P> {
             self.stations.clear();
             self.commands.set_address_list(nic_vport_list::MULTICAST, &[])?;
         }
-        let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
-        let mut view = input.view_mut();
-        view.sub(ModifyNicVportContextIn::FIELD_SELECT)
-            .set(ModifyNicVportFieldSelect::ROCE_EN, 1)
-            .set(ModifyNicVportFieldSelect::MTU, mtu.is_some().into());
-        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
-            .set(NicVportContext::ROCE_EN, mtu.is_some().into())
-            .set(NicVportContext::MTU, mtu.unwrap_or_default());
-        self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())?;
+        self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
+            input
+                .sub(ModifyNicVportContextIn::FIELD_SELECT)
+                .set(ModifyNicVportFieldSelect::ROCE_EN, 1)
+                .set(ModifyNicVportFieldSelect::MTU, mtu.is_some().into());
+            input
+                .sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
+                .set(NicVportContext::ROCE_EN, mtu.is_some().into())
+                .set(NicVportContext::MTU, mtu.unwrap_or_default());
+            input
+        })?;
         self.state.roce = mtu.is_some();
         Ok(())
     }
@@ -140,13 +147,14 @@ impl<P: Platform> Driver<P> {
 
     /// Lets frames of all multicast groups in, or of none. The switch ignores it for a virtual function that is not trusted.
     pub(crate) fn admit_groups(&mut self, all: bool) -> Result<(), PackedError> {
-        let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
-        let mut view = input.view_mut();
-        view.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
-        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::PROMISC_MC, all.into());
-        #[cfg(feature = "ethernet")]
-        view.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::PROMISC_ALL, self.promiscuous.into());
-        self.commands.command_without_output::<cmd::ModifyNicVportContext>(input.view())
+        self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
+            input.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
+            let mut context = input.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT);
+            context.set(NicVportContext::PROMISC_MC, all.into());
+            #[cfg(feature = "ethernet")]
+            context.set(NicVportContext::PROMISC_ALL, self.promiscuous.into());
+            input
+        })
     }
 
     /// Queries what the queues for frames depend on: the MTU of the port as of a network interface, and how much of a frame's headers
@@ -162,7 +170,6 @@ impl<P: Platform> Driver<P> {
         Ok((mtu, inline))
     }
 
-    /// Queries the state of the port.
     #[inline(never)]
     pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
         let mut context = Buffer::zeroed();
@@ -225,21 +232,21 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), PackedError> {
         check_port(port)?;
         check_entry(index, self.caps.gids)?;
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into());
-        if let Some(GidEntry { gid, mac, vlan }) = entry {
-            let [a, b, c, d, e, f] = mac.0;
-            let l3_type = if gid.is_ipv4() { roce_l3_type::IPV4 } else { roce_l3_type::IPV6 };
-            view.sub(SetRoceAddressIn::ROCE_ADDRESS)
-                .set_bytes(RoceAddrLayout::SOURCE_L3_ADDRESS, &gid.0)
-                .set(RoceAddrLayout::VLAN_VALID, vlan.is_some().into())
-                .set(RoceAddrLayout::VLAN_ID, vlan.unwrap_or_default().into())
-                .set(RoceAddrLayout::SOURCE_MAC_47_32, u16::from_be_bytes([a, b]).into())
-                .set(RoceAddrLayout::SOURCE_MAC_31_0, u32::from_be_bytes([c, d, e, f]))
-                .set(RoceAddrLayout::ROCE_L3_TYPE, l3_type)
-                .set(RoceAddrLayout::ROCE_VERSION, ROCE_VERSION_2);
-        }
-        self.commands.command_without_output::<cmd::SetRoceAddress>(input.view())
+        self.commands.perform::<cmd::SetRoceAddress>(|input| {
+            if let Some(GidEntry { gid, mac, vlan }) = entry {
+                let [a, b, c, d, e, f] = mac.0;
+                let l3_type = if gid.is_ipv4() { roce_l3_type::IPV4 } else { roce_l3_type::IPV6 };
+                input
+                    .sub(SetRoceAddressIn::ROCE_ADDRESS)
+                    .set_bytes(RoceAddrLayout::SOURCE_L3_ADDRESS, &gid.0)
+                    .set(RoceAddrLayout::VLAN_VALID, vlan.is_some().into())
+                    .set(RoceAddrLayout::VLAN_ID, vlan.unwrap_or_default().into())
+                    .set(RoceAddrLayout::SOURCE_MAC_47_32, u16::from_be_bytes([a, b]).into())
+                    .set(RoceAddrLayout::SOURCE_MAC_31_0, u32::from_be_bytes([c, d, e, f]))
+                    .set(RoceAddrLayout::ROCE_L3_TYPE, l3_type)
+                    .set(RoceAddrLayout::ROCE_VERSION, ROCE_VERSION_2);
+            }
+            input.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into())
+        })
     }
 }

@@ -3,7 +3,6 @@
 pub(crate) mod caps;
 pub(crate) mod ethernet;
 pub(crate) mod port;
-mod port_encoding;
 mod smp;
 pub(crate) mod steps;
 

@@ -3,16 +3,15 @@
 //!
 //! The driver uses port 1. A function of a ConnectX-4 or later has no other, since a card has a function for each port.
 
-use bareverbs::{AddressVector, Gid, Guid, Lid, PhysState, Platform, PortAttr};
+use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
-    REGISTER_WRITE, RegisterHostEndianness, RegisterId, ViewMut, cmd,
+    REGISTER_WRITE, RegisterHostEndianness, RegisterId, ViewMut,
 };
 
 use super::caps::PORT;
-use super::port_encoding::{mtu_of, pick, state_of};
-use crate::command::Fill;
+use crate::command::{Fill, copy};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 
@@ -45,7 +44,8 @@ impl<P: Platform> Driver<P> {
     fn port_context(&mut self, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(PORT));
-        self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())?;
+        let len = QueryHcaVportContextOut::SIZE;
+        self.commands.execute(CmdOpcode::QueryHcaVportContext, input.as_bytes(), output.as_bytes_mut(), len)?;
         let context = output.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         self.caps.grh_required = context.is_set(HcaVportContext::GRH_REQUIRED);
         Ok(())
@@ -76,16 +76,12 @@ impl<P: Platform> Driver<P> {
         ViewMut::<AccessRegisterIn>::of(&mut input)
             .set(AccessRegisterIn::OP_MOD, mode)
             .set(AccessRegisterIn::REGISTER_ID, id.code());
-        for (to, from) in input.iter_mut().skip(REGISTER_HEADER).zip(bytes.iter()) {
-            *to = *from;
-        }
+        copy(input.get_mut(REGISTER_HEADER..).unwrap_or_default(), bytes);
         let len = REGISTER_HEADER.saturating_add(bytes.len());
         let mut output = [0; REGISTER_HEADER + MAX_REGISTER];
         let (head, answer) = (input.get(..len).unwrap_or_default(), output.get_mut(..len).unwrap_or_default());
         self.commands.execute(CmdOpcode::AccessReg, head, answer, len)?;
-        for (to, from) in bytes.iter_mut().zip(output.iter().skip(REGISTER_HEADER)) {
-            *to = *from;
-        }
+        copy(bytes, answer.get(REGISTER_HEADER..).unwrap_or_default());
         Ok(())
     }
 
@@ -98,7 +94,6 @@ impl<P: Platform> Driver<P> {
         .map(|_| ())
     }
 
-    /// Queries the state of a port.
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
         check_port(port)?;
         if self.caps.is_ethernet() {
@@ -137,7 +132,6 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Queries an entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
         check_port(port)?;
         if self.caps.is_ethernet() {
@@ -151,12 +145,11 @@ impl<P: Platform> Driver<P> {
         let (port, index) = (u32::from(port), u32::from(index));
         input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
         let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
-        let entries = ViewMut::<QueryHcaVportGidOut>::of(&mut output);
-        self.commands.command::<cmd::QueryHcaVportGid>(input.view(), entries)?;
+        let len = output.len();
+        self.commands.execute(CmdOpcode::QueryHcaVportGid, input.as_bytes(), &mut output, len)?;
         Ok(Gid(output.last_chunk().copied().unwrap_or_default()))
     }
 
-    /// Queries an entry of a port's P_Key table.
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
         check_port(port)?;
         check_entry(index, self.caps.pkeys)?;
@@ -167,8 +160,8 @@ impl<P: Platform> Driver<P> {
         let (port, index) = (u32::from(port), u32::from(index));
         input.view_mut().set(QueryHcaVportPkeyIn::PORT_NUM, port).set(QueryHcaVportPkeyIn::PKEY_INDEX, index);
         let mut output = [0; QueryHcaVportPkeyOut::SIZE + 4];
-        let entries = ViewMut::<QueryHcaVportPkeyOut>::of(&mut output);
-        self.commands.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
+        let len = output.len();
+        self.commands.execute(CmdOpcode::QueryHcaVportPkey, input.as_bytes(), &mut output, len)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
     }
 }
@@ -177,7 +170,52 @@ pub(super) fn check_port(port: u8) -> Result<(), PackedError> {
     if port == PORT { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
 }
 
-/// Checks that a table of `count` entries has entry `index`.
 pub(crate) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
     if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
+}
+
+/// Returns the entry of a table for the lowest bit that is set.
+pub(super) fn pick<T: Copy + Default>(table: &[T], bits: u32) -> T {
+    table.get(bits.trailing_zeros() as usize).copied().unwrap_or_default()
+}
+
+/// Returns the state of a port (IBTA 14.2.5.6, PortState).
+pub(super) fn state_of(code: u32) -> PortState {
+    match code {
+        2 => PortState::Init,
+        3 => PortState::Armed,
+        4 => PortState::Active,
+        _ => PortState::Down,
+    }
+}
+
+/// Returns the greatest MTU of at most `bytes`, and the least one for fewer: PMTU of a port that is down may be 0. Linux too
+/// takes any value (`mlx5_query_hca_port` of its `mlx5_ib`).
+pub(super) fn mtu_of(bytes: u32) -> Mtu {
+    let mtus = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
+    mtus.into_iter().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Mtu::Mtu256)
+}
+
+/// Returns the MTU of InfiniBand's code, 1 to 5 for 256 to 4096 bytes; the least one for another code, as of a port that is down.
+pub(super) fn mtu_of_code(code: u32) -> Mtu {
+    mtu_of(if code <= 5 { 128 << code } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_mtu_that_infiniband_lacks_is_the_next_lower_one() {
+        // 0: of a port that is down. 1500 and 10240: of Ethernet.
+        let sizes =
+            [(0, 256), (255, 256), (256, 256), (1500, 1024), (2048, 2048), (4096, 4096), (10_240, 4096), (0xffff, 4096)];
+        for (bytes, mtu) in sizes {
+            assert_eq!(mtu_of(bytes).bytes(), mtu, "{bytes}");
+        }
+        for (code, mtu) in [(0, 256), (1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096), (6, 256), (15, 256), (u32::MAX, 256)]
+        {
+            assert_eq!(mtu_of_code(code).bytes(), mtu, "{code}");
+        }
+    }
 }

@@ -7,12 +7,11 @@ use core::time::Duration;
 use bareverbs::{Clock as _, Gid, Guid, Lid, PhysState, Platform, PortAttr};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, GUIDS_PER_BLOCK, Layout, MAD_BUSY, MadIfcIn, MadIfcOut, NodeInfo, PKEYS_PER_BLOCK, PortInfo,
-    SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, cmd, mad_ifc,
+    SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, mad_ifc,
 };
 
 use super::caps::PORT;
-use super::port::check_entry;
-use super::port_encoding::{mtu_of_code, pick, state_of};
+use super::port::{check_entry, mtu_of_code, pick, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 
@@ -28,7 +27,6 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is asked again: for one second. IBTA leaves both to who asks (13.4.7).
 const BUSY_RETRIES: u32 = 50;
 
-/// An answer of the agent.
 type Answer = Buffer<MadIfcOut>;
 
 impl<P: Platform> Driver<P> {
@@ -48,7 +46,7 @@ impl<P: Platform> Driver<P> {
         let mut retries = BUSY_RETRIES;
         loop {
             let mut output = Answer::zeroed();
-            self.commands.command::<cmd::MadIfc>(input.view(), output.view_mut())?;
+            self.commands.execute(CmdOpcode::MadIfc, input.as_bytes(), output.as_bytes_mut(), MadIfcOut::SIZE)?;
             let answer = output.view().sub(MadIfcOut::RESPONSE_MAD_PACKET.as_sub::<Smp>());
             for (field, expected) in [(Smp::METHOD, SMP_GET_RESP), (Smp::ATTRIBUTE, attribute.code())] {
                 let value = answer.get(field);
@@ -87,7 +85,6 @@ impl<P: Platform> Driver<P> {
         Ok([NodeInfo::NODE_GUID, NodeInfo::SYSTEM_IMAGE_GUID].map(|field| Guid(node.get64(field))))
     }
 
-    /// Queries the state of a port.
     #[inline(never)]
     pub(super) fn query_port_by_smp(&mut self) -> Result<PortAttr, PackedError> {
         let node = self.node_info()?;
@@ -133,7 +130,6 @@ impl<P: Platform> Driver<P> {
         Ok(Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes()))
     }
 
-    /// Queries an entry of a port's P_Key table.
     pub(super) fn query_pkey_by_smp(&mut self, index: u16) -> Result<u16, PackedError> {
         let (block, at) = (usize::from(index) / PKEYS_PER_BLOCK, usize::from(index) % PKEYS_PER_BLOCK);
         let pkeys = self.smp(SubnetAttribute::PKeyTable, block as u32)?;

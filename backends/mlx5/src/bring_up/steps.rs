@@ -5,22 +5,19 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn,
-    View, cmd, query_pages,
+    CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
+    query_pages,
 };
 
 use crate::command::CommandInterface;
-use crate::command::name::CmdName;
 use crate::dma::arena::PAGE;
 use crate::driver::{BringUpState, Driver};
-use crate::error::{Error, Feature, PackedError};
+use crate::error::{CmdName, Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
-use crate::events::eq::Eq;
 use crate::listed::listed;
 use crate::log::log_event;
 
-/// Supported revision of the command interface.
 const COMMAND_INTERFACE: u32 = 5;
 
 listed! {
@@ -154,9 +151,6 @@ impl fmt::Display for TeardownError {
 
 impl core::error::Error for TeardownError {}
 
-/// Selects an event queue of the driver.
-type EqPlace<P> = fn(&mut Driver<P>) -> &mut Option<Eq<P>>;
-
 /// Called before each step and each batch of pages; `Break` stops the bring-up there and undoes it.
 pub(crate) type Hook<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
@@ -183,6 +177,7 @@ impl<P: Platform> Driver<P> {
     }
 
     fn step(&mut self, step: Step, need: usize, hook: Hook<'_>) -> Result<(), PackedError> {
+        let vector = self.config.first_vector;
         match step {
             Step::CheckArena => {
                 self.commands.machine.pages.free_all();
@@ -191,81 +186,59 @@ impl<P: Platform> Driver<P> {
                     return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.pack());
                 }
                 let have = self.commands.machine.memory.len();
-                if have < need { Err(Error::ArenaTooSmall { have }.pack()) } else { Ok(()) }
+                if have < need {
+                    return Err(Error::ArenaTooSmall { have }.pack());
+                }
             }
-            Step::WaitBoot => self.commands.wait_initialized(self.config.boot_timeout),
+            Step::WaitBoot => self.commands.wait_initialized(self.config.boot_timeout)?,
             Step::SetCommandQueue => {
                 self.commands.check_device()?;
                 // Its commands name the function otherwise (`embedded_cpu_function`), and it has pages to give for the host's too.
                 if self.commands.segment(InitialSeg::EMBEDDED_CPU) != 0 {
                     return Err(Error::Unsupported { feature: Feature::EmbeddedCpu }.pack());
                 }
-                self.attr.fw_ver = self.commands.firmware_version();
-                self.commands.set_command_queue()
+                let version = [InitialSeg::FW_REV_MAJOR, InitialSeg::FW_REV_MINOR, InitialSeg::FW_REV_SUBMINOR];
+                self.attr.fw_ver = version.map(|field| self.commands.segment(field) as u16);
+                self.commands.set_command_queue()?;
             }
             Step::WaitInitialized => {
                 let timeout = self.config.init_timeout.max(self.commands.take_timeouts());
-                self.commands.wait_initialized(timeout)
+                self.commands.wait_initialized(timeout)?;
             }
             Step::EnableHca => {
-                self.commands.command_without_output::<cmd::EnableHca>(View::zeros())?;
+                self.commands.plain::<cmd::EnableHca>()?;
                 self.state.enabled = true;
-                Ok(())
             }
-            Step::Issi => {
-                self.caps.pools = self.commands.negotiate_issi()? == 1;
-                Ok(())
-            }
-            Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook),
-            Step::HostEndianness if self.config.virtual_function => Ok(()),
-            Step::HostEndianness => self.set_host_endianness(),
-            Step::SetCapabilities => {
-                self.caps.ethernet = self.commands.set_general_capabilities()?;
-                Ok(())
-            }
-            Step::AtomicCapabilities => self.commands.set_atomic_capabilities(),
-            Step::RoceCapabilities if self.caps.is_ethernet() => self.commands.set_roce_capabilities(),
-            Step::RoceCapabilities => Ok(()),
-            Step::InitPages => self.give_startup_pages(query_pages::INIT, hook),
+            Step::Issi => self.caps.pools = self.commands.negotiate_issi()? == 1,
+            Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook)?,
+            Step::HostEndianness if !self.config.virtual_function => self.set_host_endianness()?,
+            Step::SetCapabilities => (self.caps.atomics, self.caps.ethernet) = self.commands.set_general_capabilities()?,
+            Step::AtomicCapabilities if self.caps.atomics => self.commands.set_atomic_capabilities()?,
+            Step::RoceCapabilities if self.caps.is_ethernet() => self.commands.set_roce_capabilities()?,
+            Step::InitPages => self.give_startup_pages(query_pages::INIT, hook)?,
             Step::InitHca => {
-                self.commands.command_without_output::<cmd::InitHca>(View::zeros())?;
+                self.commands.plain::<cmd::InitHca>()?;
                 self.state.initialized = true;
-                Ok(())
             }
-            Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.attr),
-            Step::QueryAdapter => self.query_adapter(),
-            Step::QueryPort => {
-                [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?;
-                Ok(())
+            Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.attr)?,
+            Step::QueryAdapter => self.query_adapter()?,
+            Step::QueryPort => [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?,
+            Step::AllocUar => self.alloc_uar()?,
+            Step::AsyncEq => self.eqs.events = Some(self.create_eq(self.config.async_events, ASYNC_EVENTS, vector)?),
+            Step::PagesEq if self.caps.page_requests => {
+                let types = &[EventType::PageRequest];
+                self.commands.page_requests = Some(self.create_eq(self.config.page_events, types, vector)?);
             }
-            Step::AllocUar => self.alloc_uar(),
-            Step::AsyncEq => {
-                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?.arm();
-                Ok(())
-            }
-            Step::PagesEq if !self.caps.page_requests => Ok(()),
-            Step::PagesEq => {
-                self.create_control_eq(self.config.page_events, &[EventType::PageRequest], |driver| {
-                    &mut driver.commands.page_requests
-                })?
-                .arm();
-                Ok(())
-            }
-            Step::CompletionEqs => self.create_completion_eqs(),
-            Step::EnablePort if self.caps.is_ethernet() => self.enable_ethernet_port(),
-            Step::EnablePort => Ok(()),
+            Step::CompletionEqs => self.create_completion_eqs()?,
+            Step::EnablePort if self.caps.is_ethernet() => self.enable_ethernet_port()?,
+            // Not of this kind of function or port.
+            Step::HostEndianness | Step::AtomicCapabilities | Step::RoceCapabilities | Step::PagesEq | Step::EnablePort => {}
         }
+        Ok(())
     }
 
     fn give_startup_pages(&mut self, when: u32, hook: Hook<'_>) -> Result<(), PackedError> {
         self.commands.give_startup_pages(when, &mut |given, wanted| hook(Progress::Pages { given, wanted }))
-    }
-
-    /// Creates an event queue for types other than completions.
-    #[inline(never)]
-    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, PackedError> {
-        let eq = self.create_eq(entries, types, self.config.first_vector)?;
-        Ok(place(self).insert(eq))
     }
 
     #[inline(never)]
@@ -273,8 +246,7 @@ impl<P: Platform> Driver<P> {
         self.eqs.completion_events = Some(Mlx5CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
-            let mut eq = self.create_eq(self.config.completion_events, &[], vector)?;
-            eq.arm();
+            let eq = self.create_eq(self.config.completion_events, &[], vector)?;
             // The bound of the loop is the table's capacity.
             let _ = self.eqs.completion.push(eq.info);
             if let Some(events) = &mut self.eqs.completion_events {
@@ -294,7 +266,9 @@ impl<P: Platform> Driver<P> {
 
     /// Undoes the bring-up in reverse order. The steps after a failed one are tried too, and the first error is returned.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
-        let mut failed = Failed { first: None, cqs_left: self.cqs };
+        // While completion queues are left, the event queues to which they report are busy, and the page in which they are armed.
+        // TEARDOWN_HCA takes them all.
+        let mut failed = (None, self.cqs);
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
         #[cfg(feature = "ethernet")]
         {
@@ -310,17 +284,15 @@ impl<P: Platform> Driver<P> {
         while let Some(eq) = self.eqs.completion.pop() {
             record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
-        let places: [EqPlace<P>; 2] = [|driver| &mut driver.commands.page_requests, |driver| &mut driver.eqs.events];
-        for place in places {
-            if let Some(info) = place(self).take().map(|eq| eq.info) {
-                record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
-            }
+        let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.info));
+        for eq in control.into_iter().flatten() {
+            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
-        if self.uar.page().is_some() {
+        if self.uar.page != 0 {
             record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
         if self.state.initialized {
-            let result = self.commands.command_without_output::<cmd::TeardownHca>(View::zeros());
+            let result = self.commands.plain::<cmd::TeardownHca>();
             self.state.initialized = result.is_err();
             record_failure(&mut failed, CmdOpcode::TeardownHca, result);
         }
@@ -328,7 +300,7 @@ impl<P: Platform> Driver<P> {
             record_failure(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
         }
         if self.state.enabled {
-            let result = self.commands.command_without_output::<cmd::DisableHca>(View::zeros());
+            let result = self.commands.plain::<cmd::DisableHca>();
             self.state.enabled = result.is_err();
             record_failure(&mut failed, CmdOpcode::DisableHca, result);
         }
@@ -336,11 +308,11 @@ impl<P: Platform> Driver<P> {
             pages_given: self.commands.stats.pages_given,
             pages_back: self.commands.stats.pages_back,
             pages_kept: self.commands.held.total(),
-            cqs_left: failed.cqs_left,
+            cqs_left: failed.1,
             needs_reset: self.needs_reset(),
         };
         log_event!(info, "teardown: the firmware kept {} pages, a reset is needed: {}", report.pages_kept, report.needs_reset);
-        match failed.first {
+        match failed.0 {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
         }
@@ -371,13 +343,6 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    /// Returns the version of the firmware: major, minor, sub-minor.
-    fn firmware_version(&self) -> [u16; 3] {
-        [InitialSeg::FW_REV_MAJOR, InitialSeg::FW_REV_MINOR, InitialSeg::FW_REV_SUBMINOR]
-            .map(|field| self.segment(field) as u16)
-    }
-
-    /// Reads the size of the command queue and sets its address.
     #[inline(never)]
     fn set_command_queue(&mut self) -> Result<(), PackedError> {
         let revision = self.segment(InitialSeg::CMD_INTERFACE_REV);
@@ -418,23 +383,17 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
-/// Failures of a teardown.
-struct Failed {
-    first: Option<(CmdOpcode, PackedError)>,
-    /// While completion queues are left, the event queues to which they report are busy, and the page in which they are armed.
-    /// TEARDOWN_HCA takes them all.
-    cqs_left: u32,
-}
+/// The first error of a teardown, and how many completion queues are left.
+type Failed = (Option<(CmdOpcode, PackedError)>, u32);
 
-/// Keeps the first error of a teardown.
 #[inline(never)]
 fn record_failure(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
     match result {
-        Err(error) if failed.cqs_left != 0 && error.command_status() == Some(CmdStatus::ResBusy.code()) => {}
+        Err(error) if failed.1 != 0 && error.command_status() == Some(CmdStatus::ResBusy.code()) => {}
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {
             log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
-            failed.first.get_or_insert((opcode, error));
+            failed.0.get_or_insert((opcode, error));
         }
     }
 }

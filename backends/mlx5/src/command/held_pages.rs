@@ -10,7 +10,6 @@ pub(super) const FUNCTIONS: usize = 8;
 pub(super) struct FunctionPages {
     /// As the firmware numbers functions.
     pub(super) function: u16,
-    /// Pages.
     pub(super) pages: u32,
 }
 
@@ -28,12 +27,10 @@ impl HeldPages {
         Self { limit, total: 0, functions: Vec::new() }
     }
 
-    /// Returns the number of pages.
     pub(crate) const fn total(&self) -> u32 {
         self.total
     }
 
-    /// Returns how many more there may be.
     pub(super) const fn room(&self) -> u32 {
         self.limit.saturating_sub(self.total)
     }
@@ -58,7 +55,6 @@ impl HeldPages {
         true
     }
 
-    /// Counts fewer pages of a function.
     pub(super) fn remove(&mut self, function: u16, count: u32) {
         self.total = self.total.saturating_sub(count);
         for of in self.functions.iter_mut().filter(|of| of.function == function) {

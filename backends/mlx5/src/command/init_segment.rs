@@ -6,7 +6,6 @@ use bareverbs::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use super::CommandInterface;
-use super::queue_address::QueueAddress;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
@@ -27,7 +26,6 @@ impl<P: Platform> CommandInterface<P> {
         init
     }
 
-    /// Sets the address of the command queue.
     pub(crate) fn set_queue_address(&mut self, addr: u64) -> Result<(), PackedError> {
         let Self { machine, .. } = self;
         machine.fence.release();
@@ -37,8 +35,8 @@ impl<P: Platform> CommandInterface<P> {
         let low = InitialSeg::CMDQ_PHY_ADDR_31_12;
         machine.registers.write32(low.dword(), low.place(addr as u32 >> 12).to_be())?;
         machine.fence.flush();
-        self.queue_address = QueueAddress { page: addr as u32 >> 12, was_seen: false };
-        self.queue_address.was_seen = self.has_queue_address();
+        self.queue_page = addr as u32 >> 12;
+        self.queue_was_seen = self.has_queue_address();
         Ok(())
     }
 
@@ -48,7 +46,7 @@ impl<P: Platform> CommandInterface<P> {
         let page = InitialSeg::CMDQ_PHY_ADDR_31_12.take(low);
         // These two states are the sensors of Linux's `mlx5_health_check_fatal_sensors`.
         let is_off = matches!(InitialSeg::nic_interface(low), InitialSeg::NIC_DISABLED | InitialSeg::NIC_SOFTWARE_RESET);
-        page != 0 && page == self.queue_address.page && !is_off
+        page != 0 && page == self.queue_page && !is_off
     }
 
     /// Returns a register of the initialization segment in host byte order, all ones where there is none.
@@ -74,15 +72,13 @@ impl<P: Platform> CommandInterface<P> {
         let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword());
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
-            self.dead = Some(Error::DeviceGone.pack());
-            return Err(Error::DeviceGone.pack());
+            return Err(*self.dead.insert(Error::DeviceGone.pack()));
         }
         if self.has_queue_address() {
-            self.queue_address.was_seen = true;
-        } else if self.queue_address.was_seen {
+            self.queue_was_seen = true;
+        } else if self.queue_was_seen {
             log_event!(error, "the device was reset");
-            self.dead = Some(Error::DeviceReset.pack());
-            return Err(Error::DeviceReset.pack());
+            return Err(*self.dead.insert(Error::DeviceReset.pack()));
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;

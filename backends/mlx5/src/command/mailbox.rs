@@ -24,12 +24,10 @@ impl MailboxChain {
         Self { pages, first, blocks }
     }
 
-    /// Returns the number of pages for `blocks` blocks.
     pub(crate) const fn pages(blocks: usize) -> u32 {
         blocks.div_ceil(BLOCKS_PER_PAGE) as u32
     }
 
-    /// Returns the number of blocks for `len` bytes of data.
     pub(crate) const fn blocks_for(len: usize) -> usize {
         len.div_ceil(MAILBOX_DATA)
     }

@@ -7,12 +7,10 @@
 mod held_pages;
 mod init_segment;
 mod mailbox;
-pub(crate) mod name;
 pub(crate) mod object;
 pub(crate) mod pages;
 mod probe;
 mod queue;
-mod queue_address;
 
 use core::time::Duration;
 
@@ -23,35 +21,46 @@ use bareverbs_mlx5_spec::{
 
 use crate::config::Config;
 use crate::dma::arena::{Arena, PageRange, PageUse};
-use crate::error::{Error, PackedError};
+use crate::error::{CmdName, Error, PackedError};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
 use held_pages::HeldPages;
 use mailbox::MailboxChain;
-use name::CmdName;
 use queue::CommandQueue;
-use queue_address::QueueAddress;
 
 pub(crate) use queue::CommandClass;
 
 /// Interval at which a wait checks whether the device is still present.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A command: its lengths and where its bytes come from and go.
+/// A command: where its bytes come from and go.
 pub(crate) struct Call<'a> {
-    /// Opcode, which goes into the first two bytes.
     pub(crate) opcode: CmdOpcode,
-    /// Start of the input.
+    /// Start of the input, into whose first two bytes the opcode goes.
     pub(crate) head: &'a [u8],
-    /// The 64-bit entries that follow the head, by their index.
-    pub(crate) entry: &'a mut dyn FnMut(usize) -> u64,
-    /// Bytes of the whole input: head, entries, zeros.
-    pub(crate) input_len: usize,
+    /// How many 64-bit entries follow the head, and each by its index.
+    pub(crate) list: List<'a>,
     /// Start of the output.
     pub(crate) output: &'a mut [u8],
     /// Bytes of the whole output.
     pub(crate) output_len: usize,
+}
+
+/// A number of 64-bit entries, and each by its index.
+pub(crate) type List<'a> = (usize, &'a mut dyn FnMut(usize) -> u64);
+
+impl Call<'_> {
+    const fn input_len(&self) -> usize {
+        self.list.0.saturating_mul(8).saturating_add(self.head.len())
+    }
+}
+
+/// Copies as many bytes as both have.
+pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
 }
 
 /// Sets fields of a structure.
@@ -68,7 +77,11 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     /// The event queue for page requests, which a command in progress serves.
     pub(crate) page_requests: Option<Eq<P>>,
     queue: CommandQueue,
-    queue_address: QueueAddress,
+    /// Bits 31 to 12 of the queue's address, as the driver wrote them into their register. A reset clears it, while the health counter
+    /// goes on and the health buffer says nothing. Linux relies on its value too (`mlx5_set_nic_state` of `health.c`).
+    queue_page: u32,
+    /// Whether a look at the register has found it. A device that does not show it is not suspected.
+    queue_was_seen: bool,
     timeout: Duration,
     /// The command of each class that waits for its answer. An earlier call that ended by unwinding leaves its command here.
     unanswered: [Option<u16>; 2],
@@ -82,7 +95,6 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
 }
 
 impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
-    /// Creates an interface without a queue, which has not accessed its device.
     pub(crate) fn new(machine: Machine<P>, config: &Config) -> Self {
         let arena = Arena::new(machine.memory.device_addr());
         Self {
@@ -90,7 +102,8 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
             stats: Statistics::default(),
             page_requests: None,
             queue: CommandQueue::default(),
-            queue_address: QueueAddress::default(),
+            queue_page: 0,
+            queue_was_seen: false,
             timeout: config.command_timeout,
             unanswered: [None; 2],
             probe: None,
@@ -102,7 +115,6 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Sets the place of the queue.
     pub(crate) const fn start(&mut self, range: PageRange, log_size: u32, log_stride: u32) {
         self.queue = CommandQueue::new(range.at(), log_size, log_stride);
     }
@@ -126,7 +138,7 @@ impl<P: Platform> CommandInterface<P> {
         log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
         let result = match self.send(class, slot, call) {
             Ok(output) => match self.wait(slot, opcode, class, self.machine.clock.now().after(self.timeout)) {
-                Ok(status_own) => self.collect(slot, opcode, output, call.output, status_own),
+                Ok(status_own) => self.collect(slot, status_own, output, call),
                 Err(error) => Err(*self.dead.get_or_insert(error)),
             },
             Err(error) => Err(error),
@@ -134,8 +146,9 @@ impl<P: Platform> CommandInterface<P> {
         if self.dead.is_none() {
             *self.unanswered(class) = None;
             // The page list of a large region took more mailbox pages than are kept.
-            if MailboxChain::blocks_for(call.input_len) > class.blocks() {
-                self.arena.keep(class.mailboxes(), MailboxChain::pages(2 * class.blocks()));
+            let (with, reserved) = class.mailboxes();
+            if MailboxChain::blocks_for(call.input_len()) > reserved {
+                self.arena.keep(with, MailboxChain::pages(2 * reserved));
             }
         }
         if let Err(error) = result {
@@ -152,53 +165,33 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    /// Allocates the mailboxes of a command, sends it, and returns those of its output.
+    /// Writes a command, rings its doorbell, and returns the mailboxes of its output.
     fn send(&mut self, class: CommandClass, slot: u32, call: &mut Call<'_>) -> Result<MailboxChain, PackedError> {
-        let (with, reserved) = (class.mailboxes(), class.blocks());
-        let input = MailboxChain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
-        let output = MailboxChain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
-        if output > reserved {
-            return Err(Error::LimitExceeded { limit: reserved as u32 }.pack());
-        }
+        let ((with, reserved), input_len) = (class.mailboxes(), call.input_len());
+        let [input, output] = [input_len, call.output_len].map(|len| MailboxChain::blocks_for(len.saturating_sub(CMD_INLINE)));
         // The output lies first. A long list, of a region for instance, takes what it needs behind it.
+        let before = reserved.max(output);
         if input != 0 || output != 0 {
-            self.arena.extend(with, MailboxChain::pages(reserved + input.max(reserved)))?;
+            self.arena.extend(with, MailboxChain::pages(before + input.max(reserved)))?;
         }
-        let output = MailboxChain::new(with, 0, output);
-        self.post(class, slot, MailboxChain::new(with, reserved, input), output, call)?;
-        Ok(output)
-    }
-
-    /// Writes a command and rings its doorbell.
-    fn post(
-        &mut self,
-        class: CommandClass,
-        slot: u32,
-        input: MailboxChain,
-        output: MailboxChain,
-        call: &mut Call<'_>,
-    ) -> Result<(), PackedError> {
+        let (input, output) = (MailboxChain::new(with, before, input), MailboxChain::new(with, 0, output));
         let Self { machine, arena, queue, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = queue.next_token();
         let mut inline = [0; CMD_INLINE];
         let (first, rest) = call.head.split_at_checked(CMD_INLINE).unwrap_or((call.head, &[]));
-        for (to, from) in inline.iter_mut().zip(first) {
-            *to = *from;
-        }
+        copy(&mut inline, first);
         ViewMut::<CmdIn>::of(&mut inline).set(CmdIn::OPCODE, call.opcode.code());
         let words = rest.len().div_ceil(8);
-        let entries = call.input_len.saturating_sub(call.head.len()) / 8;
-        input.write(memory, arena, token, &mut |index| match index.checked_sub(words) {
-            Some(entry) if entry < entries => (call.entry)(entry).to_be_bytes(),
-            Some(_) => [0; 8],
-            None => {
-                let mut bytes = [0; 8];
-                for (to, from) in bytes.iter_mut().zip(rest.get(index * 8..).unwrap_or_default()) {
-                    *to = *from;
-                }
-                bytes
+        let (entries, entry) = &mut call.list;
+        input.write(memory, arena, token, &mut |index| {
+            let mut bytes = [0; 8];
+            match index.checked_sub(words) {
+                Some(index) if index < *entries => bytes = entry(index).to_be_bytes(),
+                Some(_) => {}
+                None => copy(&mut bytes, rest.get(index * 8..).unwrap_or_default()),
             }
+            bytes
         })?;
         output.write(memory, arena, token, &mut |_| [0; 8])?;
         let mut entry = Buffer::zeroed();
@@ -206,13 +199,13 @@ impl<P: Platform> CommandInterface<P> {
         entry
             .view_mut()
             .set(CmdQueueEntry::TYPE, PCI_CMD_XPORT)
-            .set(CmdQueueEntry::INPUT_LENGTH, u32::try_from(call.input_len).unwrap_or(u32::MAX))
+            .set(CmdQueueEntry::INPUT_LENGTH, u32::try_from(input_len).unwrap_or(u32::MAX))
             .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_63_32, (input_addr >> 32) as u32)
             .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_31_9, input_addr as u32 >> 9)
             .set_bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA, &inline)
             .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_63_32, (output_addr >> 32) as u32)
             .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_31_9, output_addr as u32 >> 9)
-            .set(CmdQueueEntry::OUTPUT_LENGTH, u32::try_from(call.output_len).unwrap_or(u32::MAX))
+            .set(CmdQueueEntry::OUTPUT_LENGTH, call.output_len as u32)
             .set(CmdQueueEntry::TOKEN, u32::from(token))
             .set(CmdQueueEntry::OWNERSHIP, 1);
         queue.write(memory, slot, entry)?;
@@ -223,7 +216,7 @@ impl<P: Platform> CommandInterface<P> {
         machine.fence.release();
         machine.registers.write32(InitialSeg::COMMAND_DOORBELL_VECTOR.dword(), (1u32 << slot).to_be())?;
         machine.fence.flush();
-        Ok(())
+        Ok(output)
     }
 
     /// Waits until the device returns a slot, and returns its delivery status and owner bit.
@@ -258,16 +251,8 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    /// Checks the output of a command and copies it.
-    fn collect(
-        &mut self,
-        slot: u32,
-        opcode: u16,
-        chain: MailboxChain,
-        output: &mut [u8],
-        status_own: u8,
-    ) -> Result<(), PackedError> {
-        let (memory, queue) = (&self.machine.memory, &self.queue);
+    fn collect(&self, slot: u32, status_own: u8, chain: MailboxChain, call: &mut Call<'_>) -> Result<(), PackedError> {
+        let (memory, queue, opcode) = (&self.machine.memory, &self.queue, call.opcode.code() as u16);
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.pack());
         }
@@ -277,10 +262,8 @@ impl<P: Platform> CommandInterface<P> {
             let status = out.get(CmdOut::STATUS) as u8;
             return Err(Error::CommandStatus { opcode, status, syndrome: out.get(CmdOut::SYNDROME) }.pack());
         }
-        for (to, from) in output.iter_mut().zip(first) {
-            *to = from;
-        }
-        match output.get_mut(CMD_INLINE..) {
+        copy(call.output, &first);
+        match call.output.get_mut(CMD_INLINE..) {
             Some(rest) => Ok(chain.read(memory, &self.arena, rest)?),
             None => Ok(()),
         }
@@ -288,31 +271,19 @@ impl<P: Platform> CommandInterface<P> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    /// Executes command `C`, which neither creates nor destroys an object.
-    #[inline(always)]
-    pub(crate) fn command<C: Command>(
-        &mut self,
-        input: View<'_, C::In>,
-        output: ViewMut<'_, C::Out>,
-    ) -> Result<(), PackedError> {
-        let output = output.into_bytes();
-        let len = output.len();
-        self.execute(C::OPCODE, input.as_bytes(), output, len)
-    }
-
-    /// Executes command `C`, of whose output only the status matters.
-    #[inline(always)]
-    pub(crate) fn command_without_output<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), PackedError> {
-        self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
-    }
-
     /// Executes command `C`, of whose input `fill` sets fields, and returns its output.
     #[inline(always)]
     pub(crate) fn query<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<Buffer<C::Out>, PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         fill(&mut input.view_mut());
-        self.command::<C>(input.view(), output.view_mut())?;
+        self.execute(C::OPCODE, input.as_bytes(), output.as_bytes_mut(), C::Out::SIZE)?;
         Ok(output)
+    }
+
+    /// Executes command `C` with zeros as input.
+    #[inline(always)]
+    pub(crate) fn plain<C: Command>(&mut self) -> Result<(), PackedError> {
+        self.execute(C::OPCODE, View::<C::In>::zeros().as_bytes(), &mut [], C::Out::SIZE)
     }
 
     /// Executes command `C`, of whose input `fill` sets fields, and of whose output only the status matters.
@@ -320,7 +291,7 @@ impl<P: Platform> CommandInterface<P> {
     pub(crate) fn perform<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         fill(&mut input.view_mut());
-        self.command_without_output::<C>(input.view())
+        self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
     }
 
     /// Executes a command that neither creates nor destroys an object. Its whole output has `output_len` bytes.
@@ -331,9 +302,8 @@ impl<P: Platform> CommandInterface<P> {
         output: &mut [u8],
         output_len: usize,
     ) -> Result<(), PackedError> {
-        let entry = &mut |_| 0;
-        let input_len = head.len();
-        self.call(CommandClass::Regular, &mut Call { opcode, head, entry, input_len, output, output_len })
+        let list: List<'_> = (0, &mut |_| 0);
+        self.call(CommandClass::Regular, &mut Call { opcode, head, list, output, output_len })
     }
 }
 

@@ -10,7 +10,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::held_pages::FUNCTIONS;
-use super::{Call, CommandClass, CommandInterface};
+use super::{Call, CommandClass, CommandInterface, List};
 use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
@@ -118,7 +118,7 @@ impl<P: Platform> CommandInterface<P> {
             if got > wanted_now {
                 return Err(bad_answer(got));
             }
-            self.take_returned_pages(function, &output)?;
+            self.take_returned_pages(function, &output, got)?;
             came += got;
             // The firmware has no more to return now.
             if got < wanted_now {
@@ -129,12 +129,10 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Frees the pages that the output of a command lists as returned.
-    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
-        let view = View::<ManagePagesOut>::of(output);
-        let got = view.get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
+    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT], got: u32) -> Result<(), PackedError> {
         let mut foreign = None;
-        for index in 0..(got as usize).min(PAGES_PER_COMMAND) {
-            let addr = view.tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
+        for index in 0..got as usize {
+            let addr = View::<ManagePagesOut>::of(output).tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
             if self.machine.pages.free(addr) {
                 self.held.remove(function, 1);
                 self.stats.pages_back = self.stats.pages_back.wrapping_add(1);
@@ -152,7 +150,6 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    /// Executes MANAGE_PAGES with `pages` as input.
     fn manage(&mut self, function: u16, mode: u32, entries: u32, pages: &[u64], output: &mut [u8]) -> Result<(), PackedError> {
         let mut input = Buffer::<ManagePagesIn>::zeroed();
         input
@@ -161,10 +158,8 @@ impl<P: Platform> CommandInterface<P> {
             .set(ManagePagesIn::FUNCTION_ID, u32::from(function))
             .set(ManagePagesIn::INPUT_NUM_ENTRIES, entries);
         let (head, output_len) = (input.as_bytes(), output.len());
-        let input_len = head.len() + 8 * pages.len();
-        let entry = &mut |index| pages.get(index).copied().unwrap_or_default();
-        let opcode = CmdOpcode::ManagePages;
-        self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len })
+        let list: List<'_> = (pages.len(), &mut |index| pages.get(index).copied().unwrap_or_default());
+        self.call(CommandClass::Pages, &mut Call { opcode: CmdOpcode::ManagePages, head, list, output, output_len })
     }
 
     /// Serves the page requests that the device reported. A request that was refused is counted: the firmware was

@@ -24,8 +24,7 @@ impl<P: Platform> CommandInterface<P> {
         let call = &mut Call {
             opcode: PROBE,
             head: &[0; QueryIssiIn::SIZE],
-            entry: &mut |_| 0,
-            input_len: QueryIssiIn::SIZE,
+            list: (0, &mut |_| 0),
             output: &mut [],
             output_len: QueryIssiOut::SIZE,
         };

@@ -19,25 +19,17 @@ pub(crate) enum CommandClass {
 }
 
 impl CommandClass {
-    pub(super) const fn mailboxes(self) -> PageUse {
-        match self {
-            Self::Regular => PageUse::Mailboxes,
-            Self::Pages => PageUse::PageMailboxes,
-        }
-    }
-
-    /// Returns the number of mailbox blocks that stay allocated for outputs, and for inputs: no command with a short list fails
-    /// for lack of memory.
-    pub(super) const fn blocks(self) -> usize {
+    /// Returns the pages of its mailboxes, and how many blocks stay allocated for outputs, and for inputs: no command with a short list
+    /// fails for lack of memory.
+    pub(super) const fn mailboxes(self) -> (PageUse, usize) {
         match self {
             // The 4096 bytes of a capability page.
-            Self::Regular => 8,
-            Self::Pages => 2,
+            Self::Regular => (PageUse::Mailboxes, 8),
+            Self::Pages => (PageUse::PageMailboxes, 2),
         }
     }
 }
 
-/// The command queue in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandQueue {
     at: usize,
@@ -60,7 +52,6 @@ impl CommandQueue {
         }
     }
 
-    /// Returns a token that is not zero and differs from the last one.
     pub(crate) const fn next_token(&mut self) -> u8 {
         self.token = if self.token == u8::MAX { 1 } else { self.token + 1 };
         self.token
@@ -82,12 +73,10 @@ impl CommandQueue {
         memory.write(self.entry(slot), entry.as_bytes())
     }
 
-    /// Returns the delivery status and owner bit of a slot.
     pub(crate) fn status_own(&self, memory: &impl DmaMemory, slot: u32) -> Result<u8, OutOfRange> {
         memory.read_u8(self.entry(slot) + STATUS_OWN)
     }
 
-    /// Returns the first bytes of a slot's output.
     pub(crate) fn output(&self, memory: &impl DmaMemory, slot: u32) -> Result<[u8; CMD_INLINE], OutOfRange> {
         let mut bytes = [0; CMD_INLINE];
         memory.read(self.entry(slot) + CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA.offset(), &mut bytes)?;

@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 use std::rc::Rc;
 use std::vec::Vec;
 
-use bareverbs_mlx5_spec::{Buffer, CmdOpcode, EQE, UAR_PAGE, cmd};
+use bareverbs_mlx5_spec::{CmdOpcode, EQE, UAR_PAGE, cmd};
 
 use super::*;
 use crate::driver::{BringUpState, Driver};
@@ -95,7 +95,7 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
             answer_all(&shared, 0);
         }
         assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(reason));
-        assert_eq!(commands.create_with_list::<cmd::CreateMkey>(Buffer::zeroed().view(), 4000, &mut |_| 0), Err(reason));
+        assert_eq!(commands.execute_with(CmdOpcode::CreateMkey, &[0; 272], (4000, &mut |_| 0)), Err(reason));
         assert_eq!(commands.destroy::<cmd::DestroyQp>(5, memory), Err(reason));
         assert_eq!(commands.allocate_memory(1, true).map(|_| ()), Err(reason));
         assert_eq!(commands.give_pages(3, 1, &mut |_, _| ControlFlow::Continue(())), Err(reason));
@@ -259,9 +259,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     }));
     let len = 9 * 4 * 64;
     let list: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x0123_4567_89ab_cdef)).collect();
-    let mut input = Buffer::zeroed();
-    input.as_bytes_mut().fill(7);
-    let created = commands.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |index| list[index]);
+    let created = commands.execute_with(CmdOpcode::CreateMkey, &[7; 272], (len, &mut |index| list[index]));
     assert_eq!(created, Ok(0));
     let expected: Vec<u8> = [7; 256].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
     assert_eq!(sent.borrow()[..expected.len()], expected[..]);
@@ -269,7 +267,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     assert_eq!(commands.arena.free_pages(), free);
     // One page more than there are, with the two that stay for inputs.
     let len = (free as usize + 3) * 4 * 64;
-    let created = commands.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
+    let created = commands.execute_with(CmdOpcode::CreateMkey, &[7; 272], (len, &mut |_| 0));
     assert!(matches!(created.map_err(Error::from), Err(Error::ArenaFull { .. })), "{created:?}");
     assert_eq!(commands.arena.free_pages(), free);
 }

@@ -10,15 +10,12 @@ use crate::error::{Error, PackedError};
 pub(crate) const PAGE: usize = 4096;
 /// Bytes from doorbell record to doorbell record: a cache line each, so that queues on different cores do not share one.
 pub(crate) const RECORD: usize = 64;
-/// Pages of doorbell records.
 const RECORD_PAGES: usize = 32;
-/// Maximum number of doorbell records.
 pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 
 /// The use of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageUse {
-    /// None.
     Free,
     /// By an object, or for doorbell records.
     Driver,
@@ -28,7 +25,6 @@ pub(crate) enum PageUse {
     PageMailboxes,
 }
 
-/// Contiguous pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRange {
     first: u32,
@@ -36,7 +32,6 @@ pub(crate) struct PageRange {
 }
 
 impl PageRange {
-    /// Returns the byte offset in the arena.
     pub(crate) const fn at(self) -> usize {
         self.first as usize * PAGE
     }
@@ -45,7 +40,6 @@ impl PageRange {
         self.pages.get()
     }
 
-    /// Returns the number of bytes.
     pub(crate) const fn bytes(self) -> usize {
         self.pages.get() as usize * PAGE
     }
@@ -69,14 +63,12 @@ pub(crate) struct Arena<U: ?Sized = [PageUse]> {
 }
 
 impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
-    /// Creates an arena of free pages at `device_addr`.
     pub(crate) const fn new(device_addr: u64) -> Self {
         Self { device_addr, free: PAGES as u32, low: 0, records: Vec::new(), uses: [PageUse::Free; PAGES] }
     }
 }
 
 impl Arena {
-    /// Returns the device address of a byte.
     pub(crate) const fn addr(&self, at: usize) -> u64 {
         self.device_addr.wrapping_add(at as u64)
     }
@@ -111,7 +103,6 @@ impl Arena {
         self.mark(range, PageUse::Free);
     }
 
-    /// Sets the use of all pages of a range.
     pub(crate) fn mark(&mut self, range: PageRange, to: PageUse) {
         let Self { uses, free, low, .. } = self;
         let pages = uses.iter_mut().enumerate().skip(range.first as usize).take(range.pages.get() as usize);
@@ -169,7 +160,6 @@ impl Arena {
         Ok(page.range.at() + slot as usize * RECORD)
     }
 
-    /// Frees a doorbell record.
     pub(crate) fn free_record(&mut self, at: usize) {
         let page = at / PAGE;
         if let Some(records) = self.records.iter_mut().find(|records| records.range.first as usize == page) {
@@ -186,7 +176,6 @@ impl Arena {
         self.free
     }
 
-    /// Returns the number of pages that the driver uses.
     pub(crate) fn used_pages(&self) -> u32 {
         (self.uses.len() as u32).saturating_sub(self.free)
     }

@@ -13,23 +13,15 @@ pub(crate) struct ObjectMemory {
 }
 
 impl ObjectMemory {
-    /// No memory of the driver.
     pub(crate) const NONE: Self = Self { range: None, record: None };
 
-    /// Returns the memory of a ring and of the doorbell record at a byte offset.
     pub(crate) fn new(range: Option<PageRange>, record: Option<usize>) -> Self {
         let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
         Self { range, record }
     }
 
-    /// Returns the pages of the ring.
     pub(crate) const fn range(&self) -> Option<PageRange> {
         self.range
-    }
-
-    /// Returns whether there is a doorbell record.
-    pub(crate) const fn has_record(&self) -> bool {
-        self.record.is_some()
     }
 
     /// Returns the byte offset of the ring, 0 if there is none.

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use bareverbs::{Doorbell, Registers};
 use bareverbs_mlx5_spec::{UAR_BLUEFLAME, UAR_PAGE};
 
-use crate::error::{Error, PackedError};
+use crate::error::PackedError;
 
 /// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
 pub(crate) const FIRST_UAR_PAGE: usize = 4;
@@ -13,7 +13,8 @@ pub(crate) const FIRST_UAR_PAGE: usize = 4;
 /// The UAR page in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Uar {
-    page: Option<u32>,
+    /// Its number, 0 before there is one: page 0 begins with the initialization segment.
+    pub(crate) page: u32,
     /// Bytes of half a BlueFlame register, 0 without BlueFlame.
     half: usize,
     /// Whether the page is mapped write-combining, so that writes to it must be flushed.
@@ -23,22 +24,16 @@ pub(crate) struct Uar {
 impl Uar {
     /// Returns UAR page `page`. `half` is the size of half a BlueFlame register, 0 without BlueFlame.
     pub(crate) const fn at(page: u32, half: usize, combining: bool) -> Self {
-        Self { page: Some(page), half, combining }
+        Self { page, half, combining }
     }
 
-    pub(crate) const fn page(&self) -> Option<u32> {
-        self.page
+    pub(crate) const fn base(&self) -> usize {
+        self.page as usize * UAR_PAGE
     }
 
-    /// Returns the byte offset of the page in the BAR.
-    pub(crate) fn base(&self) -> Result<usize, PackedError> {
-        Ok(self.page.ok_or(Error::NotInitialized.pack())? as usize * UAR_PAGE)
-    }
-
-    /// Returns the doorbell for another send queue.
     pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, PackedError> {
         let words = self.half / 8;
-        let register = registers.doorbell(self.base()? + UAR_BLUEFLAME, (2 * words).max(1))?;
+        let register = registers.doorbell(self.base() + UAR_BLUEFLAME, (2 * words).max(1))?;
         Ok(SendDoorbell { register, words, at: Cell::new(0), combining: self.combining })
     }
 }
@@ -52,7 +47,6 @@ pub(crate) struct SendDoorbell<D> {
     register: D,
     /// Words of half a BlueFlame register, 0 without BlueFlame.
     pub(crate) words: usize,
-    /// The half to write next: its first word.
     at: Cell<usize>,
     /// Whether writes must be flushed.
     pub(crate) combining: bool,

@@ -16,7 +16,6 @@ pub(crate) struct PackedError {
 
 const _: () = assert!(size_of::<Result<(), PackedError>>() <= 2 * size_of::<usize>());
 
-/// Where a fact lies.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     /// Bits 8 to 15 of the head.
@@ -42,22 +41,19 @@ impl Place {
 }
 
 impl PackedError {
-    /// Returns the error with a number, without facts.
     #[inline(always)]
     pub(super) const fn new(kind: u8) -> Self {
         Self { head: NonZeroU32::MIN.saturating_add(kind as u32), wide: 0 }
     }
 
-    /// Returns the error with another fact.
     #[inline(always)]
-    pub(super) fn with(self, place: Place, fact: impl Fact) -> Self {
+    pub(super) fn with(self, place: Place, fact: usize) -> Self {
         match place.in_head() {
-            Some((low, most)) => Self { head: self.head | ((fact.number().min(most) as u32) << low), ..self },
-            None => Self { wide: fact.number(), ..self },
+            Some((low, most)) => Self { head: self.head | ((fact.min(most) as u32) << low), ..self },
+            None => Self { wide: fact, ..self },
         }
     }
 
-    /// Returns the number of the error.
     pub(super) const fn kind(self) -> u8 {
         (self.head.get() as u8).wrapping_sub(1)
     }
@@ -71,22 +67,13 @@ impl PackedError {
     }
 }
 
-/// A fact of an error.
 pub(super) trait Fact {
-    /// Returns the fact as a number.
-    fn number(self) -> usize;
-    /// Returns the fact of a number.
     fn of(number: usize) -> Self;
 }
 
 macro_rules! facts {
     ($($ty:ty: $of:expr;)+) => {$(
         impl Fact for $ty {
-            #[inline(always)]
-            fn number(self) -> usize {
-                self as usize
-            }
-
             #[inline(always)]
             fn of(number: usize) -> Self {
                 $of(number)
@@ -103,6 +90,5 @@ facts! {
     QpState: |number| STATES.get(number).copied().unwrap_or_default();
 }
 
-/// Every state, by its number.
 pub(super) const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];

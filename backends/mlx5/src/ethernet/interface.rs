@@ -28,12 +28,12 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
     /// # Errors
     /// The port or the card has none, they are open, or the arena is too small.
     pub fn open_ethernet(&mut self, config: &EthernetConfig) -> Result<(), OpenEthernetError> {
-        self.driver_mut().open_frames(config)
+        self.driver.open_frames(config)
     }
 
     /// Returns the queues for frames, if they are open.
     pub fn ethernet(self) -> Option<Ethernet<'a, P>> {
-        let driver = self.into_driver();
+        let driver = self.driver;
         let dead = driver.commands.dead;
         let queues = driver.ethernet.as_mut()?;
         Some(Ethernet { machine: &mut driver.commands.machine, queues, dead })
@@ -44,7 +44,7 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
     /// # Errors
     /// The device did not confirm that it has ended an object. Those left stay until the teardown, with their memory.
     pub fn close_ethernet(&mut self) -> Result<(), Error> {
-        logged("close_ethernet", self.driver_mut().close_frames())
+        logged("close_ethernet", self.driver.close_frames())
     }
 }
 

@@ -43,12 +43,10 @@ pub(crate) enum Made {
 pub(crate) struct FrameObjects(Vec<Made, 18>);
 
 impl FrameObjects {
-    /// Adds what was made last. There is room for all.
     pub(crate) fn add(&mut self, made: Made) {
         let _ = self.0.push(made);
     }
 
-    /// Takes what was made last.
     pub(crate) fn take_last(&mut self) -> Option<Made> {
         self.0.pop()
     }

@@ -2,18 +2,18 @@
 
 use bareverbs::{Access, AddressMap, DmaMemory, Extent, Mac, MrRequest, Platform};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn, CreateTisIn,
-    DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
-    FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn, QueueState,
-    Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq, WqeDataSeg,
-    WqeInlineCap, cmd, flow_action,
+    Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn,
+    CreateTisIn, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
+    FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, Layout, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn,
+    QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq,
+    WqeDataSeg, WqeInlineCap, cmd, flow_action,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
 use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameCq, FrameInterface, HEADER, RECEIVE_WQE, ReceiveQueue, SendQueue, TAGGED_HEADER};
-use crate::command::object::Creates;
+use crate::command::List;
 use crate::config::CqeSize;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
@@ -51,7 +51,6 @@ impl From<PackedError> for OpenEthernetError {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Opens the queues for frames.
     #[inline(never)]
     pub(crate) fn open_frames(&mut self, config: &EthernetConfig) -> Result<(), OpenEthernetError> {
         if !self.caps.is_ethernet() {
@@ -99,7 +98,6 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Closes the queues for frames.
     #[inline(never)]
     pub(crate) fn close_frames(&mut self) -> Result<(), PackedError> {
         let Some(FrameInterface { mut objects, .. }) = self.ethernet.take() else { return Ok(()) };
@@ -117,7 +115,7 @@ impl<P: Platform> Driver<P> {
     ) -> Result<(SendQueue<P>, ReceiveQueue, u32), PackedError> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
-        let pd = self.make::<cmd::AllocPd>(objects, View::zeros())?;
+        let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd)?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
         let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?;
@@ -128,13 +126,13 @@ impl<P: Platform> Driver<P> {
         let (_, lkey, _) = self.create_mr(&Pd { number: pd }, &request)?;
         let destroy = CmdOpcode::DestroyMkey;
         objects.add(Made::Object { destroy, number: lkey.index(), memory: ObjectMemory::NONE });
-        let domain = self.make::<cmd::AllocTransportDomain>(objects, View::zeros())?;
+        let domain = self.make::<cmd::AllocTransportDomain>(objects, View::zeros(), CmdOpcode::DeallocTransportDomain)?;
         // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
         let (send_cqn, send_cq) = self.frame_cq(objects, 2 * send_frames)?;
         let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
         let mut input = Buffer::zeroed();
         input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
-        let tis = self.make::<cmd::CreateTis>(objects, input.view())?;
+        let tis = self.make::<cmd::CreateTis>(objects, input.view(), CmdOpcode::DestroyTis)?;
         let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
@@ -169,35 +167,37 @@ impl<P: Platform> Driver<P> {
         Ok((send, receive, lkey.get()))
     }
 
-    /// Makes an object without memory.
     #[inline(always)]
-    fn make<C: Creates>(&mut self, objects: &mut FrameObjects, input: View<'_, C::In>) -> Result<u32, PackedError> {
-        self.make_in::<C>(objects, input, ObjectMemory::NONE)
-    }
-
-    /// Makes an object in memory of its own.
-    #[inline(always)]
-    fn make_in<C: Creates>(
+    fn make<C: Command>(
         &mut self,
         objects: &mut FrameObjects,
         input: View<'_, C::In>,
-        memory: ObjectMemory,
+        destroy: CmdOpcode,
+    ) -> Result<u32, PackedError> {
+        self.make_in::<C>(objects, input, (destroy, ObjectMemory::NONE))
+    }
+
+    #[inline(always)]
+    fn make_in<C: Command>(
+        &mut self,
+        objects: &mut FrameObjects,
+        input: View<'_, C::In>,
+        (destroy, memory): (CmdOpcode, ObjectMemory),
     ) -> Result<u32, PackedError> {
         let number = self.commands.create::<C>(input, memory)?;
-        objects.add(Made::Object { destroy: C::Destroy::OPCODE, number, memory });
+        objects.add(Made::Object { destroy, number, memory });
         Ok(number)
     }
 
     /// Makes a completion queue that is polled.
     fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, FrameCq), PackedError> {
-        let (cq, _, ring) = self.make_cq(entries, CqeSize::Bytes64)?;
+        let (cq, _, ring) = self.create_cq(entries, CqeSize::Bytes64)?;
         let (log_size, consumer) = ring.position();
         let (cqn, memory) = (cq.cqn().get(), cq.memory());
         objects.add(Made::Cq { number: cqn, memory });
         Ok((cqn, FrameCq { at: memory.at(), record: memory.record(), log_size, consumer }))
     }
 
-    /// Makes a send queue, in reset.
     #[inline(never)]
     fn make_sq(
         &mut self,
@@ -225,7 +225,7 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
-            Ok((this.make_in::<cmd::CreateSq>(objects, input.view(), memory)?, memory))
+            Ok((this.make_in::<cmd::CreateSq>(objects, input.view(), (CmdOpcode::DestroySq, memory))?, memory))
         })
     }
 
@@ -244,32 +244,29 @@ impl<P: Platform> Driver<P> {
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
             context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
             this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
-            Ok((this.make_in::<cmd::CreateRq>(objects, input.view(), memory)?, memory))
+            Ok((this.make_in::<cmd::CreateRq>(objects, input.view(), (CmdOpcode::DestroyRq, memory))?, memory))
         })
     }
 
     fn fill_ring(&self, wq: &mut ViewMut<'_, Wq>, memory: ObjectMemory, pd: u32, stride: usize, entries: u32) {
         wq.set(Wq::WQ_TYPE, WQ_CYCLIC)
             .set(Wq::PD, pd)
-            .set(Wq::UAR_PAGE, self.uar.page().unwrap_or_default())
+            .set(Wq::UAR_PAGE, self.uar.page)
             .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record()))
             .set(Wq::LOG_WQ_STRIDE, stride.trailing_zeros())
             .set(Wq::LOG_WQ_SZ, entries.trailing_zeros());
     }
 
-    /// Lets both queues work.
     #[inline(never)]
     fn ready(&mut self, sqn: u32, rqn: u32) -> Result<(), PackedError> {
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(ModifySqIn::SQN, sqn).set(ModifySqIn::SQ_STATE, QueueState::Reset.code());
-        view.sub(ModifySqIn::CTX).set(Sqc::STATE, QueueState::Ready.code());
-        self.commands.command_without_output::<cmd::ModifySq>(input.view())?;
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(ModifyRqIn::RQN, rqn).set(ModifyRqIn::RQ_STATE, QueueState::Reset.code());
-        view.sub(ModifyRqIn::CTX).set(Rqc::STATE, QueueState::Ready.code());
-        self.commands.command_without_output::<cmd::ModifyRq>(input.view())
+        self.commands.perform::<cmd::ModifySq>(|input| {
+            input.sub(ModifySqIn::CTX).set(Sqc::STATE, QueueState::Ready.code());
+            input.set(ModifySqIn::SQN, sqn).set(ModifySqIn::SQ_STATE, QueueState::Reset.code())
+        })?;
+        self.commands.perform::<cmd::ModifyRq>(|input| {
+            input.sub(ModifyRqIn::CTX).set(Rqc::STATE, QueueState::Ready.code());
+            input.set(ModifyRqIn::RQN, rqn).set(ModifyRqIn::RQ_STATE, QueueState::Reset.code())
+        })
     }
 
     /// Leads the port's frames to the receive queue.
@@ -288,7 +285,7 @@ impl<P: Platform> Driver<P> {
             .set(Tirc::DISP_TYPE, TIR_DIRECT)
             .set(Tirc::INLINE_RQN, rqn)
             .set(Tirc::TRANSPORT_DOMAIN, domain);
-        let tir = self.make::<cmd::CreateTir>(objects, input.view())?;
+        let tir = self.make::<cmd::CreateTir>(objects, input.view(), CmdOpcode::DestroyTir)?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
@@ -350,7 +347,9 @@ impl<P: Platform> Driver<P> {
             view.set(CreateFlowGroupIn::MATCH_CRITERIA_ENABLE, MATCH_OUTER_HEADERS);
             set_destination(&mut view.sub(CreateFlowGroupIn::MATCH_CRITERIA.as_sub()), mask);
         }
-        self.commands.create::<cmd::CreateFlowGroup>(input.view(), ObjectMemory::NONE)
+        let mut output = Buffer::<CreateFlowGroupOut>::zeroed();
+        self.commands.execute(CmdOpcode::CreateFlowGroup, input.as_bytes(), output.as_bytes_mut(), CreateFlowGroupOut::SIZE)?;
+        Ok(output.view().get(CreateFlowGroupOut::GROUP_ID))
     }
 
     #[inline(never)]
@@ -366,7 +365,8 @@ impl<P: Platform> Driver<P> {
         set_destination(&mut context.sub(FlowContext::MATCH_VALUE.as_sub()), *address);
         let to =
             DestFormatStruct::DESTINATION_TYPE.place(FlowDestination::Tir.code()) | DestFormatStruct::DESTINATION_ID.place(tir);
-        self.commands.command_with_list::<cmd::SetFlowTableEntry>(input.view(), 1, &mut |_| u64::from(to) << 32)
+        let list: List<'_> = (1, &mut |_| u64::from(to) << 32);
+        self.commands.execute_with(CmdOpcode::SetFlowTableEntry, input.as_bytes(), list).map(|_| ())
     }
 
     /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of. A root of the
@@ -410,7 +410,6 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// Returns the bytes from buffer to buffer.
 const fn stride(mtu: usize) -> usize {
     const { assert!(HEADER < TAGGED_HEADER) };
     (mtu + TAGGED_HEADER).next_multiple_of(64)

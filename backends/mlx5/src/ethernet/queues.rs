@@ -23,7 +23,6 @@ const SHORTEST: usize = 60;
 pub(crate) const RECEIVE_WQE: usize = DS_UNIT;
 /// Most blocks of a send WQE: control, Ethernet and data segment with the longest headers.
 const MAX_BLOCKS: usize = (2 * DS_UNIT + (InlineHeaders::Transport.bytes() - 2).next_multiple_of(DS_UNIT) + DS_UNIT) / WQEBB;
-/// Words of a block.
 const WORDS: usize = WQEBB / 8;
 /// The word of an entry that the device writes last.
 const LAST: usize = Cqe::OWNER.word();

@@ -7,7 +7,6 @@ use heapless::Vec;
 use crate::events::eq::{Eq, event_data, event_type};
 use crate::log::format_as;
 
-/// Maximum number of event queues for completions.
 pub(crate) const COMPLETION_EQS: usize = 8;
 
 /// The queues of completion events, owned by the interrupt handler.

@@ -12,7 +12,6 @@ use crate::ring::{open_ring, owner_matches};
 pub(crate) struct EqInfo {
     /// As the device numbers event queues; 0 until it has the queue.
     pub(crate) number: u8,
-    /// Interrupt vector.
     pub(crate) vector: u16,
     pub(crate) memory: ObjectMemory,
 }
@@ -24,7 +23,6 @@ pub(crate) struct Eq<P: Platform> {
     fence: P::Fence,
     pub(crate) info: EqInfo,
     log_size: u32,
-    /// Entries taken so far.
     consumer: u32,
     /// Consumer index that was reported to the device.
     reported: u32,
@@ -34,10 +32,8 @@ pub(crate) struct Eq<P: Platform> {
     streak: u32,
 }
 
-/// A copy of an entry.
 pub(crate) type Entry = [u8; EQE];
 
-/// Words of an entry.
 const WORDS: u32 = (EQE / 8) as u32;
 
 impl<P: Platform> Eq<P> {

@@ -52,7 +52,6 @@ pub(crate) struct HealthWatch {
 }
 
 impl HealthWatch {
-    /// Checks the health counter and the health buffer.
     pub(crate) fn check<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Health, PackedError> {
         let (reset_wanted, report) = commands.read_health_report()?;
         let word = commands.register(InitialSeg::HEALTH_COUNTER.dword());

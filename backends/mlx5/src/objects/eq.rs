@@ -3,7 +3,6 @@
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
 
-use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::events::eq::{Eq, EqInfo};
@@ -13,47 +12,39 @@ use crate::log::log_event;
 const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
 
 impl<P: Platform> Driver<P> {
-    /// Creates an event queue for the given types that interrupts with `vector`.
+    /// Creates an event queue for the given types that interrupts with `vector`, and arms it.
+    #[inline(never)]
     pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
             return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
-        self.in_memory(EQE << log_size, false, |this, memory| this.create_eq_in(memory, log_size, types, vector, uar_page))
-    }
-
-    fn create_eq_in(
-        &mut self,
-        memory: ObjectMemory,
-        log_size: u32,
-        types: &[EventType],
-        vector: u16,
-        uar_page: u32,
-    ) -> Result<Eq<P>, PackedError> {
-        let info = EqInfo { number: 0, vector, memory };
-        let mut eq = Eq::open(&self.commands.machine, self.uar.base()?, info, log_size)?;
-        for index in 0..1usize << log_size {
-            self.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
-        }
-        let mut mask = [0u8; 32];
-        for event in types {
-            // 256 bits as one big-endian number of 64 bits after the other.
-            let bit = event.code() as usize;
-            if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
-                *byte |= 1 << (bit % 8);
+        self.in_memory(EQE << log_size, false, |this, memory| {
+            let info = EqInfo { number: 0, vector, memory };
+            let mut eq = Eq::open(&this.commands.machine, this.uar.base(), info, log_size)?;
+            for index in 0..1usize << log_size {
+                this.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
             }
-        }
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
-        view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
-            .set(Eqc::LOG_EQ_SIZE, log_size)
-            .set(Eqc::UAR_PAGE, uar_page)
-            .set(Eqc::INTR, u32::from(vector));
-        eq.info.number = self.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
-        log_event!(debug, "event queue {} of {} entries, vector {}", eq.info.number, 1u32 << log_size, vector);
-        Ok(eq)
+            let mut mask = [0u8; 32];
+            for event in types {
+                // 256 bits as one big-endian number of 64 bits after the other.
+                let bit = event.code() as usize;
+                if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
+                    *byte |= 1 << (bit % 8);
+                }
+            }
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
+            view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
+                .set(Eqc::LOG_EQ_SIZE, log_size)
+                .set(Eqc::UAR_PAGE, this.uar.page)
+                .set(Eqc::INTR, u32::from(vector));
+            eq.info.number = this.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
+            log_event!(debug, "event queue {} of {} entries, vector {}", eq.info.number, 1u32 << log_size, vector);
+            eq.arm();
+            Ok(eq)
+        })
     }
 
     pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {

@@ -1,9 +1,9 @@
 //! Memory keys: regions with their page lists, windows.
 
-use bareverbs::{Access, AddressMap, Extent, KeyTag, Lkey, MrRequest, MwType, Platform, Rkey};
+use bareverbs::{Access, AddressMap, DeviceError as _, Extent, KeyTag, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
-    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTOWORD, QueryMkeyIn, QueryMkeyOut, ViewMut,
-    WQEBB, WqeKlm, cmd,
+    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTOWORD, QueryMkeyIn, QueryMkeyOut, WQEBB,
+    WqeKlm, cmd,
 };
 
 use crate::dma::object_memory::ObjectMemory;
@@ -52,14 +52,14 @@ pub struct MkeyState {
 }
 
 /// Looks addresses up in a map, and caches the last extent.
-struct Walk<'a, M: ?Sized> {
-    map: &'a M,
+struct Walk<'a> {
+    map: &'a dyn AddressMap,
     at: u64,
     extent: Extent,
 }
 
-impl<'a, M: AddressMap + ?Sized> Walk<'a, M> {
-    const fn new(map: &'a M) -> Self {
+impl<'a> Walk<'a> {
+    const fn new(map: &'a dyn AddressMap) -> Self {
         Self { map, at: 0, extent: Extent { device_addr: 0, len: 0 } }
     }
 
@@ -84,7 +84,7 @@ struct Pages {
 
 impl Pages {
     /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
-    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, PackedError> {
+    fn find(addr: u64, length: u64, walk: &mut Walk<'_>) -> Result<Self, PackedError> {
         let smallest = *LOG_PAGE.start();
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
@@ -117,7 +117,7 @@ impl Pages {
     }
 
     /// Returns the device address of page `index` of a region that begins at `addr`.
-    fn device_addr<M: AddressMap + ?Sized>(self, addr: u64, index: u64, walk: &mut Walk<'_, M>) -> Option<u64> {
+    fn device_addr(self, addr: u64, index: u64, walk: &mut Walk<'_>) -> Option<u64> {
         let page = (addr >> self.log_size).wrapping_add(index) << self.log_size;
         let Extent { device_addr, .. } = walk.extent(page.max(addr))?;
         Some(device_addr & (u64::MAX << self.log_size))
@@ -168,11 +168,11 @@ impl<P: Platform> Driver<P> {
 
     /// Registers a zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero
     /// over that.
-    fn create_zero_based<M: AddressMap + ?Sized>(
+    fn create_zero_based(
         &mut self,
         region: &Region,
         pages: Pages,
-        walk: &mut Walk<'_, M>,
+        walk: &mut Walk<'_>,
     ) -> Result<(Mr, Lkey, Rkey), PackedError> {
         // The indirect key has the remote rights.
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
@@ -181,12 +181,6 @@ impl<P: Platform> Driver<P> {
         let lkey = region.tag.key(index);
         let entries = region.length.div_ceil(KLM_REACH);
         let octowords = octowords(entries)?.next_multiple_of(OCTOWORD_BLOCK);
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octowords);
-        self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), &Region { start: 0, ..*region })
-            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords);
         let (addr, length) = (region.addr, region.length);
         // Each entry is two 64-bit words. Entries without bytes are zeros.
         let mut list = |index: usize| {
@@ -196,7 +190,7 @@ impl<P: Platform> Driver<P> {
                 reach => klm_word(reach as u32, lkey, addr.wrapping_add(done), index),
             }
         };
-        match self.create_mkey(&input, &mut list, octowords as usize * 2) {
+        match self.create_mkey(&Region { start: 0, ..*region }, Translation::Klms, octowords, &mut list) {
             Ok(outer) => {
                 let key = region.tag.key(outer);
                 log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
@@ -209,11 +203,28 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Sets a region's context except its translation.
-    fn set_context<'a, 'b>(&self, context: &'a mut ViewMut<'b, Mkc>, region: &Region) -> &'a mut ViewMut<'b, Mkc> {
+    /// Creates a key over so many octowords, of which a region's follow the input, and returns its index.
+    fn create_mkey(
+        &mut self,
+        region: &Region,
+        translation: Translation,
+        octowords: u32,
+        list: &mut dyn FnMut(usize) -> u64,
+    ) -> Result<u32, PackedError> {
+        let (mode, log_page, free, en_rinval, sent) = match translation {
+            Translation::Pages(pages) => (AccessMode::Mtt, pages.log_size, false, false, octowords),
+            Translation::Klms => (AccessMode::Klms, 0, false, false, octowords),
+            Translation::Free(en_rinval) => (AccessMode::Klms, 0, true, en_rinval, 0),
+        };
         let flag = |flag| u32::from(region.access.contains(flag));
         let relaxed = flag(Access::RELAXED_ORDERING);
-        context
+        let mut input = Buffer::<CreateMkeyIn>::zeroed();
+        let mut view = input.view_mut();
+        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, sent);
+        view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
+            .set(Mkc::FREE, free.into())
+            .set(Mkc::UMR_EN, free.into())
+            .set(Mkc::ACCESS_MODE_1_0, mode.code())
             .set(Mkc::A, flag(Access::REMOTE_ATOMIC))
             .set(Mkc::RW, flag(Access::REMOTE_WRITE))
             .set(Mkc::RR, flag(Access::REMOTE_READ))
@@ -223,26 +234,22 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::RELAXED_ORDERING_READ, relaxed & u32::from(self.caps.relaxed_read))
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, u32::from(region.tag.0))
+            .set(Mkc::EN_RINVAL, en_rinval.into())
             .set(Mkc::PD, region.pd)
             .set64(Mkc::START_ADDR, region.start)
             .set64(Mkc::LEN, region.length)
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords)
+            .set(Mkc::LOG_PAGE_SIZE, log_page);
+        let index = self.commands.execute_with(CmdOpcode::CreateMkey, input.as_bytes(), (sent as usize * 2, list))?;
+        // Index 0 is no key, and index 1 is that of the key that ends a receive list.
+        if index <= Lkey::new(INVALID_LKEY).index() {
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
+        }
+        Ok(index)
     }
 
-    /// Creates a key with a page list, and returns its index.
-    fn create_page_list<M: AddressMap + ?Sized>(
-        &mut self,
-        region: &Region,
-        pages: Pages,
-        walk: &mut Walk<'_, M>,
-    ) -> Result<u32, PackedError> {
+    fn create_page_list(&mut self, region: &Region, pages: Pages, walk: &mut Walk<'_>) -> Result<u32, PackedError> {
         let octowords = octowords(pages.count.div_ceil(2))?;
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octowords);
-        self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), region)
-            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Mtt.code())
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords)
-            .set(Mkc::LOG_PAGE_SIZE, pages.log_size);
         let mut missing = None;
         // The list is whole octowords: an odd last one is filled up with a zero.
         let mut list = |index: usize| {
@@ -255,7 +262,7 @@ impl<P: Platform> Driver<P> {
                 0
             })
         };
-        let index = self.create_mkey(&input, &mut list, octowords as usize * 2)?;
+        let index = self.create_mkey(region, Translation::Pages(pages), octowords, &mut list)?;
         if let Some(at) = missing {
             self.undo_mkey(index)?;
             return Err(unmapped(at));
@@ -273,17 +280,11 @@ impl<P: Platform> Driver<P> {
 
     /// Creates an unbound window: a free key of one KLM.
     pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), PackedError> {
-        if !self.caps.windows {
-            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
-        }
         self.create_free_key(pd, kind == MwType::Type2, WINDOW_OCTOWORDS)
     }
 
     /// Creates a free key with room for so many pieces, as a request carries them (rdma-core `mlx5dv_create_mkey`).
     pub(crate) fn create_fast_mr(&mut self, pd: &Pd, max_sges: u32) -> Result<(Mw, Rkey), PackedError> {
-        if !self.caps.windows {
-            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
-        }
         let limit = max_pieces(self.caps.max_send_wqe);
         if max_sges > limit {
             return Err(Error::LimitExceeded { limit }.pack());
@@ -293,21 +294,12 @@ impl<P: Platform> Driver<P> {
 
     /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
     fn create_free_key(&mut self, pd: &Pd, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), PackedError> {
+        if !self.caps.windows {
+            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
+        }
         let tag = self.next_tag();
-        let mut input = Buffer::zeroed();
-        input
-            .view_mut()
-            .sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
-            .set(Mkc::FREE, 1)
-            .set(Mkc::UMR_EN, 1)
-            .set(Mkc::LR, 1)
-            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
-            .set(Mkc::QPN, MKEY_ANY_QPN)
-            .set(Mkc::MKEY_7_0, u32::from(tag.0))
-            .set(Mkc::EN_RINVAL, u32::from(en_rinval))
-            .set(Mkc::PD, pd.number)
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords);
-        let index = self.create_mkey(&input, &mut |_| 0, 0)?;
+        let region = Region { pd: pd.number, access: Access::empty(), start: 0, addr: 0, length: 0, tag };
+        let index = self.create_mkey(&region, Translation::Free(en_rinval), octowords, &mut |_| 0)?;
         let key = tag.key(index);
         log_event!(debug, "free key {:x} of {} octowords", key, octowords);
         Ok((Mw { index }, Rkey::new(key)))
@@ -315,20 +307,6 @@ impl<P: Platform> Driver<P> {
 
     pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), PackedError> {
         self.destroy_mkey(mw.index)
-    }
-
-    fn create_mkey(
-        &mut self,
-        input: &Buffer<CreateMkeyIn>,
-        list: &mut dyn FnMut(usize) -> u64,
-        len: usize,
-    ) -> Result<u32, PackedError> {
-        let index = self.commands.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
-        // Index 0 is no key, and index 1 is that of the key that ends a receive list.
-        if index <= Lkey::new(INVALID_LKEY).index() {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
-        }
-        Ok(index)
     }
 
     fn destroy_mkey(&mut self, index: u32) -> Result<(), PackedError> {
@@ -348,7 +326,6 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Queries the state of a key by its index, the upper 24 bits of a key.
     pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, PackedError> {
         let output = self.commands.query::<cmd::QueryMkey>(|input| input.set(QueryMkeyIn::MKEY_INDEX, index))?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
@@ -373,7 +350,6 @@ const fn max_pieces(max_send_wqe: u32) -> u32 {
     max_send_wqe.saturating_sub(2 * WQEBB as u32) / WQEBB as u32 * OCTOWORD_BLOCK
 }
 
-/// Contents of the context of a region's key.
 #[derive(Clone, Copy)]
 struct Region {
     pd: u32,
@@ -384,6 +360,16 @@ struct Region {
     addr: u64,
     length: u64,
     tag: KeyTag,
+}
+
+/// What a key translates addresses by.
+#[derive(Clone, Copy)]
+enum Translation {
+    Pages(Pages),
+    /// A list of pieces under other keys.
+    Klms,
+    /// Such a list, to which a request binds the key; `true` if a peer may end that.
+    Free(bool),
 }
 
 /// Returns the error of a region whose byte `at` has no device address.

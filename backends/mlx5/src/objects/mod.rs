@@ -1,6 +1,20 @@
 //! Objects of the device: protection domains, memory keys, event queues, completion queues, queue pairs, shared
 //! receive queues, the UAR page.
 
+/// Implements `Debug` and the number of an object.
+macro_rules! numbered {
+    ($name:ident, $text:literal, $call:ident -> $number:ident) => {
+        format_as!([] $name, $text, |this| this.number);
+
+        impl $name {
+            /// Returns its number.
+            pub const fn $call(&self) -> $number {
+                $number::new(self.number)
+            }
+        }
+    };
+}
+
 pub(crate) mod cq;
 mod eq;
 pub(crate) mod mkey;

@@ -13,14 +13,7 @@ pub struct Pd {
     pub(crate) number: u32,
 }
 
-format_as!([] Pd, "Pd({:x})", |this| this.number);
-
-impl Pd {
-    /// Returns its number.
-    pub const fn pdn(&self) -> Pdn {
-        Pdn::new(self.number)
-    }
-}
+numbered!(Pd, "Pd({:x})", pdn -> Pdn);
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, PackedError> {

@@ -17,7 +17,6 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Allocates a UAR page.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), PackedError> {
         let page = self.commands.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
         if !page_lies_in(page, self.commands.machine.registers.len()) {
@@ -30,10 +29,8 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Deallocates the UAR page.
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), PackedError> {
-        let Some(page) = self.uar.page() else { return Ok(()) };
-        self.commands.destroy::<cmd::DeallocUar>(page, ObjectMemory::NONE)?;
+        self.commands.destroy::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)?;
         self.uar = Uar::default();
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! queue, a target a protection domain too. Linux has such objects of its own, which do nothing (`mlx5_ib_dev_res_init`); here each domain
 //! has.
 
-use bareverbs::{CreatedSrq, Platform, Provider, QpCap, RingSizes, SrqCap, SrqSizes, Xrcdn};
+use bareverbs::{Platform, QpCap, RingSizes, SrqCap, SrqSizes, Xrcdn};
 use bareverbs_mlx5_spec::{QpcSt, View, cmd, rq_type};
 
 use crate::dma::object_memory::ObjectMemory;
@@ -12,13 +12,11 @@ use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
-use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, Receives};
 use crate::objects::srq::Srq;
-use crate::objects::srq::ring::Mlx5SrqRing;
 
 /// The shared receive queue of a domain to which nobody posts.
 const UNUSED: SrqSizes = SrqSizes { places: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
@@ -35,14 +33,9 @@ pub struct Xrcd {
     srq: Option<Srq>,
 }
 
-format_as!([] Xrcd, "Xrcd({:x})", |this| this.number);
+numbered!(Xrcd, "Xrcd({:x})", xrcdn -> Xrcdn);
 
 impl Xrcd {
-    /// Returns its number.
-    pub const fn xrcdn(&self) -> Xrcdn {
-        Xrcdn::new(self.number)
-    }
-
     /// Returns protection domain, completion queue and shared receive queue.
     fn unused(&self) -> Result<[u32; 3], PackedError> {
         match self {
@@ -53,17 +46,14 @@ impl Xrcd {
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn alloc_xrcd<B>(&mut self) -> Result<Xrcd, PackedError>
-    where
-        B: Provider<Cq = Cq, CqRing = Mlx5CqRing<P>, Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
+    pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, PackedError> {
         let caps = &self.caps;
         if !(caps.xrc && caps.user_index && caps.pools) {
             return Err(Error::Unsupported { feature: Feature::Transport }.pack());
         }
         let number = self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)?;
         let mut domain = Xrcd { number, pd: None, cq: None, srq: None };
-        match self.fill_xrcd::<B>(&mut domain) {
+        match self.fill_xrcd(&mut domain) {
             Ok(()) => {
                 log_event!(debug, "XRC domain {:x}", number);
                 Ok(domain)
@@ -76,13 +66,10 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn fill_xrcd<B>(&mut self, domain: &mut Xrcd) -> Result<(), PackedError>
-    where
-        B: Provider<Cq = Cq, CqRing = Mlx5CqRing<P>, Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
+    fn fill_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), PackedError> {
         let pd = domain.pd.insert(self.alloc_pd()?).number;
-        let cq = domain.cq.insert(self.create_cq::<B>(1)?.cq).cqn().get();
-        domain.srq = Some(self.create_xrc_srq::<B>([pd, domain.number, cq, NO_SRQ], &UNUSED)?.srq);
+        let cq = domain.cq.insert(self.create_cq(1, self.config.cqe_size)?.0).cqn().get();
+        domain.srq = Some(self.create_xrc_srq([pd, domain.number, cq, NO_SRQ], &UNUSED)?.0);
         Ok(())
     }
 
@@ -101,19 +88,6 @@ impl<P: Platform> Driver<P> {
             domain.pd = None;
         }
         self.commands.destroy::<cmd::DeallocXrcd>(domain.number, ObjectMemory::NONE)
-    }
-
-    /// Creates an XRC shared receive queue of these numbers: protection domain, completion queue, user index.
-    pub(crate) fn create_srq_of_xrcd<B>(
-        &mut self,
-        domain: &Xrcd,
-        (pd, cq, user_index): (&Pd, &Cq, u32),
-        sizes: &SrqSizes,
-    ) -> Result<CreatedSrq<B>, PackedError>
-    where
-        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
-        self.create_xrc_srq([pd.number, domain.number, cq.cqn().get(), user_index], sizes)
     }
 
     /// Creates an initiator or, without its protection domain and completion queue, a target, in RESET. What it names besides is as Linux
@@ -139,7 +113,6 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mlx5;
     use crate::bring_up::caps::Capabilities;
     use crate::tests::mock::{MockPlatform, started};
 
@@ -154,7 +127,7 @@ mod tests {
             Capabilities { pools: false, ..all },
         ] {
             view.caps = caps;
-            let refused = view.alloc_xrcd::<Mlx5<MockPlatform, 64>>().map(drop).map_err(Error::from);
+            let refused = view.alloc_xrcd().map(drop).map_err(Error::from);
             assert_eq!(refused, Err(Error::Unsupported { feature: Feature::Transport }));
         }
     }

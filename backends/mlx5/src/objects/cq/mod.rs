@@ -3,7 +3,7 @@
 mod resize;
 pub(crate) mod ring;
 
-use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers};
+use bareverbs::{Cqn, DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
 use crate::config::CqeSize;
@@ -21,15 +21,9 @@ pub struct Cq {
     cqe_size: CqeSize,
 }
 
-format_as!([] Cq, "Cq({:x})", |this| this.number);
+numbered!(Cq, "Cq({:x})", cqn -> Cqn);
 
 impl Cq {
-    /// Returns its number.
-    pub const fn cqn(&self) -> Cqn {
-        Cqn::new(self.number)
-    }
-
-    /// Returns the memory that it lies in.
     #[cfg(feature = "ethernet")]
     pub(crate) const fn memory(&self) -> ObjectMemory {
         self.memory
@@ -42,7 +36,6 @@ impl Cq {
     }
 }
 
-/// Size of a ring of completions. Each is in the last of the blocks of its entry.
 #[derive(Clone, Copy)]
 struct RingSize {
     /// log2 of the entries.
@@ -51,7 +44,6 @@ struct RingSize {
 }
 
 impl RingSize {
-    /// Returns log2 of its blocks.
     const fn log_blocks(self) -> u32 {
         self.log_size + self.cqe_size.log_blocks()
     }
@@ -68,26 +60,39 @@ impl RingSize {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Creates a completion queue of at least `entries` entries.
-    pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, PackedError>
-    where
-        B: bareverbs::Provider<Cq = Cq, CqRing = Mlx5CqRing<P>>,
-    {
-        let (cq, vector, ring) = self.make_cq(entries, self.config.cqe_size)?;
-        let (log_size, cqn) = (ring.position().0, cq.cqn());
-        Ok(CreatedCq { cq, ring, cqn, entries: 1 << log_size, vector })
-    }
-
     /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
     #[inline]
-    pub(crate) fn make_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
+    pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
         let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
-        let made = self.in_memory(size.bytes(), true, |this, memory| {
-            let (number, vector, ring) = this.create_cq_in(memory, size)?;
-            Ok((Cq { number, memory, cqe_size }, vector, ring))
-        })?;
-        self.cqs = self.cqs.wrapping_add(1);
-        Ok(made)
+        self.in_memory(size.bytes(), true, |this, memory| {
+            let record = memory.record();
+            let ring = this.empty_ring(memory.at(), size, record)?;
+            let doorbell = this.commands.machine.registers.doorbell(this.uar.base() + UAR_CQ_ARM, 1)?;
+            let eqs = &mut this.eqs;
+            let turn = eqs.assigned.checked_rem(eqs.completion.len());
+            let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
+            eqs.assigned = eqs.assigned.wrapping_add(1);
+            let mut input = Buffer::zeroed();
+            let mut view = input.view_mut();
+            let mut context = view.sub(CreateCqIn::CQ_CONTEXT);
+            context
+                .set(Cqc::LOG_CQ_SIZE, size.log_size)
+                .set(Cqc::UAR_PAGE, this.uar.page)
+                .set(Cqc::C_EQN_OR_APU_ELEMENT, u32::from(eq.number))
+                .set64(Cqc::DBR_ADDR, this.commands.arena.addr(record));
+            if cqe_size != CqeSize::Bytes64 {
+                context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
+            }
+            let cqn = this.commands.create::<cmd::CreateCq>(input.view(), memory)?;
+            log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << size.log_size, eq.number);
+            let (user_index, ethernet) = (this.caps.user_index, this.caps.is_ethernet());
+            let log_ring = size.log_blocks();
+            let combining = this.uar.combining;
+            let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
+            let ring = Mlx5CqRing::new(ring, doorbell, this.commands.machine.fence.clone(), shape);
+            this.cqs = this.cqs.wrapping_add(1);
+            Ok((Cq { number: cqn, memory, cqe_size }, eq.vector, ring))
+        })
     }
 
     /// Returns the log of the entries of a queue with at least `entries`.
@@ -108,37 +113,6 @@ impl<P: Platform> Driver<P> {
         open_ring(memory, at, size.bytes(), record)
     }
 
-    fn create_cq_in(&mut self, memory: ObjectMemory, size: RingSize) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
-        let record = memory.record();
-        let RingSize { log_size, cqe_size } = size;
-        let ring = self.empty_ring(memory.at(), size, record)?;
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
-        let doorbell = self.commands.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
-        let eqs = &mut self.eqs;
-        let turn = eqs.assigned.checked_rem(eqs.completion.len());
-        let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
-        eqs.assigned = eqs.assigned.wrapping_add(1);
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        let mut context = view.sub(CreateCqIn::CQ_CONTEXT);
-        context
-            .set(Cqc::LOG_CQ_SIZE, log_size)
-            .set(Cqc::UAR_PAGE, uar_page)
-            .set(Cqc::C_EQN_OR_APU_ELEMENT, u32::from(eq.number))
-            .set64(Cqc::DBR_ADDR, self.commands.arena.addr(record));
-        if cqe_size != CqeSize::Bytes64 {
-            context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
-        }
-        let cqn = self.commands.create::<cmd::CreateCq>(input.view(), memory)?;
-        log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
-        let (user_index, ethernet) = (self.caps.user_index, self.caps.is_ethernet());
-        let log_ring = size.log_blocks();
-        let combining = self.uar.combining;
-        let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
-        Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
-    }
-
-    /// Returns whether a completion queue works.
     pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, PackedError> {
         let output = self.commands.query::<cmd::QueryCq>(|input| input.set(QueryCqIn::CQN, cq.number))?;
         // 9: it has overrun. 10: a completion could not be written (`mlx5_ifc.h`, `cqc_bits`).

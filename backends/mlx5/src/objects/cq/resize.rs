@@ -4,7 +4,7 @@
 //! ring is copied, one counter further each, as libmlx5 does (`mlx5_cq_resize_copy_cqes`).
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn, cmd};
+use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn};
 
 use super::ring::Mlx5CqRing;
 use super::{Cq, RingSize};
@@ -19,7 +19,6 @@ const RESIZE: u32 = 1;
 /// What the command names of the context: the size, and where its pages begin and how large they are (Linux
 /// `MLX5_MODIFY_CQ_MASK_LOG_SIZE`, `_PG_OFFSET`, `_PG_SIZE`).
 const SELECT: u32 = 0b111;
-/// Words of an entry.
 const WORDS: usize = CQE / 8;
 /// The byte of an entry that its owner and opcode are in is the last.
 const _: () = assert!(Cqe::OP_OWN == CQE - 1);
@@ -62,7 +61,7 @@ impl<P: Platform> Driver<P> {
         if size.cqe_size != CqeSize::Bytes64 {
             context.set(Cqc::CQE_SZ, size.cqe_size.log_blocks());
         }
-        self.commands.command_with_pages::<cmd::ModifyCq>(input.view(), space)
+        self.commands.execute_in(CmdOpcode::ModifyCq, input.as_bytes(), space).map(|_| ())
     }
 
     /// Copies the entries of the old ring from counter `consumer` on, each to the counter after its own in the new one; returns the

@@ -40,7 +40,6 @@ format_as!(
     |this| this.shape.cqn, this.position().1,
 );
 
-/// Constants of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) cqn: u32,
@@ -63,7 +62,6 @@ impl Shape {
 }
 
 impl<P: Platform> Mlx5CqRing<P> {
-    /// Returns an empty queue.
     pub(crate) fn new(
         ring: <P::Memory as DmaMemory>::Ring,
         doorbell: <P::Registers as Registers>::Doorbell,
@@ -163,7 +161,6 @@ impl<P: Platform> Mlx5CqReader<'_, P> {
         u64::from_be(self.view.block_word(self.consumer, word))
     }
 
-    /// Returns a field of the entry.
     #[inline(always)]
     fn get<L>(&self, field: Field<L>) -> u32 {
         field.take_word(self.word(field.word()))

@@ -1,7 +1,7 @@
 //! Addresses of datagrams, and multicast groups.
 
 use bareverbs::{AddressVector, EncodedAddress, Gid, Platform};
-use bareverbs_mlx5_spec::{AttachToMcgIn, Buffer, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
+use bareverbs_mlx5_spec::{AttachToMcgIn, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
 
 use super::Qp;
 use super::modify::stat_rate;
@@ -41,7 +41,6 @@ fn encode(av: &AddressVector, rates: u32, is_ethernet: bool) -> Result<EncodedAd
 }
 
 impl<P: Platform> Driver<P> {
-    /// Returns what each datagram to an address carries.
     pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, PackedError> {
         self.check_route(av)?;
         if let Some(route) = av.grh {
@@ -51,15 +50,15 @@ impl<P: Platform> Driver<P> {
     }
 
     pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
-        let mut input = Buffer::zeroed();
-        input.view_mut().set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0);
         if self.caps.is_ethernet() {
             if self.groups == 0 {
                 self.admit_groups(true)?;
             }
             self.list_station(gid.group_mac().unwrap_or_default(), true)?;
         }
-        let result = self.commands.command_without_output::<cmd::AttachToMcg>(input.view());
+        let result = self.commands.perform::<cmd::AttachToMcg>(|input| {
+            input.set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0)
+        });
         if result.is_ok() {
             self.groups = self.groups.saturating_add(1);
         } else {
@@ -69,9 +68,9 @@ impl<P: Platform> Driver<P> {
     }
 
     pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
-        let mut input = Buffer::zeroed();
-        input.view_mut().set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0);
-        self.commands.command_without_output::<cmd::DetachFromMcg>(input.view())?;
+        self.commands.perform::<cmd::DetachFromMcg>(|input| {
+            input.set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0)
+        })?;
         self.groups = self.groups.saturating_sub(1);
         self.unlist_group(gid);
         Ok(())

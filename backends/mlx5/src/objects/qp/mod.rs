@@ -34,7 +34,6 @@ const MAX_RING_ENTRIES: u32 = 1 << 15;
 /// User index of a queue pair of a device whose completions carry none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// A ring in the memory of a machine.
 type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
 /// A queue pair of this backend.
@@ -48,14 +47,7 @@ pub struct Qp {
     pkey_index: u16,
 }
 
-format_as!([] Qp, "Qp({:x})", |this| this.number);
-
-impl Qp {
-    /// Returns its number.
-    pub const fn qpn(&self) -> Qpn {
-        Qpn::new(self.number)
-    }
-}
+numbered!(Qp, "Qp({:x})", qpn -> Qpn);
 
 /// Where a queue pair without a receive queue takes its receives from, in the words of its context.
 #[derive(Clone, Copy)]
@@ -68,7 +60,6 @@ pub(crate) struct Receives {
     pub(crate) xrcd: u32,
 }
 
-/// The rings of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rings {
     /// Blocks of 64 bytes; 0 without a send ring.
@@ -77,7 +68,6 @@ struct Rings {
     recv_entries: u32,
     /// 16-byte units of a receive entry.
     recv_units: u32,
-    /// The resulting limits.
     cap: QpCap,
 }
 
@@ -137,7 +127,6 @@ impl Rings {
     }
 }
 
-/// Returns the device's number of a transport.
 fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
     match qp_type {
         QpType::Rc => Ok(QpcSt::Rc),
@@ -156,7 +145,6 @@ pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> R
 }
 
 impl<P: Platform> Driver<P> {
-    /// Creates a queue pair in RESET, with its rings.
     pub(crate) fn create_qp(
         &mut self,
         qp_type: QpType,
@@ -182,29 +170,17 @@ impl<P: Platform> Driver<P> {
         let rings = Rings::new(cap, service, &self.caps)?;
         self.in_memory(rings.recv_bytes() + rings.send_bytes(), true, |this, memory| {
             let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
-            let (send, recv) = this.create_qp_in(&mut qp, &rings, receives, cookie)?;
-            Ok((qp, send, recv))
+            // The rings first: without them, a queue pair of the device would be leaked.
+            let (recv_at, record) = (memory.at(), memory.record());
+            let send = this.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
+            let recv = this.open_ring(recv_at, rings.recv_bytes(), record)?;
+            let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
+            qp.number = this.create_qp_command(&qp, &rings, receives, cookie)?;
+            log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qp.number, rings.send_blocks, rings.recv_entries);
+            let fence = &this.commands.machine.fence;
+            let send = Mlx5SendRing::new(send, doorbell, fence.clone(), qp.number);
+            Ok((qp, send, Mlx5RecvRing::new(recv, fence.clone(), rings.recv_units)))
         })
-    }
-
-    /// Creates the queue pair of `qp`, and its rings.
-    fn create_qp_in(
-        &mut self,
-        qp: &mut Qp,
-        rings: &Rings,
-        receives: Option<Receives>,
-        cookie: u32,
-    ) -> Result<(Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
-        // The rings first: without them, a queue pair of the device would be leaked.
-        let (recv_at, record) = (qp.memory.at(), qp.memory.record());
-        let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
-        let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
-        let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
-        self.create_qp_command(qp, rings, receives, cookie)?;
-        let qpn = qp.number;
-        log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
-        let send = Mlx5SendRing::new(send, doorbell, self.commands.machine.fence.clone(), qpn);
-        Ok((send, Mlx5RecvRing::new(recv, self.commands.machine.fence.clone(), rings.recv_units)))
     }
 
     /// Opens a ring. One without entries is given the block of the doorbell record, and is never written.
@@ -215,18 +191,17 @@ impl<P: Platform> Driver<P> {
 
     fn create_qp_command(
         &mut self,
-        qp: &mut Qp,
+        qp: &Qp,
         rings: &Rings,
         receives: Option<Receives>,
         cookie: u32,
-    ) -> Result<(), PackedError> {
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
+    ) -> Result<u32, PackedError> {
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         let mut context = view.sub(CreateQpIn::QPC);
         context
             .set(Qpc::PM_STATE, pm_state::MIGRATED)
-            .set(Qpc::UAR_PAGE, uar_page)
+            .set(Qpc::UAR_PAGE, self.uar.page)
             .set(Qpc::USER_INDEX, if self.caps.user_index { cookie } else { NO_USER_INDEX });
         self.fill_context(&mut context, qp);
         if rings.send_blocks == 0 {
@@ -245,8 +220,7 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
                 .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
         }
-        qp.number = self.commands.create::<cmd::CreateQp>(input.view(), qp.memory)?;
-        Ok(())
+        self.commands.create::<cmd::CreateQp>(input.view(), qp.memory)
     }
 
     /// Sets the fields that every command with a context needs.
@@ -264,7 +238,6 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// Returns the state of a queue pair from the device's number.
 pub(crate) fn state_of(code: u32) -> Option<QpState> {
     use bareverbs_mlx5_spec::QpcState;
     Some(match QpcState::from_code(code)? {

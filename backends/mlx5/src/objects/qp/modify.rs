@@ -48,7 +48,6 @@ fn command(from: QpState, to: QpState) -> Option<CmdOpcode> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Moves a queue pair to `attr.state`.
     pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), PackedError> {
         let to = attr.state;
         let opcode = command(from, to).ok_or(Error::Transition { from, to }.pack())?;
@@ -153,7 +152,7 @@ impl<P: Platform> Driver<P> {
 
 /// Returns the optional fields of a transition that the mask names.
 fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32 {
-    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use QpState::{Init, Rtr, Rts, Sqd, Sqe};
     let rights = match service {
         QpcSt::Rc | QpcSt::Xrc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
         // A datagram has a Q_Key where the others have rights.
@@ -163,10 +162,8 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
     let known = match (from, to) {
         (Init, Init) => rights | opt_param::PKEY_INDEX,
         (Init, Rtr) => rights | opt_param::PKEY_INDEX | opt_param::ALT_ADDR_PATH,
-        (Rtr, Rts) | (Rts | Sqe, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
-        (Sqd, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
+        (Rtr | Rts | Sqe | Sqd, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
         (Sqd, Sqd) => u32::MAX,
-        (Reset, _) => 0,
         _ => 0,
     };
     let named = [

@@ -16,7 +16,6 @@ pub struct Mlx5RecvRing<P: Platform> {
 format_as!([P: Platform] Mlx5RecvRing<P>, "Mlx5RecvRing({} bytes an entry)", |this| this.units * 16);
 
 impl<P: Platform> Mlx5RecvRing<P> {
-    /// Returns a ring whose entries have `units` data segments.
     pub(crate) fn new(ring: <P::Memory as DmaMemory>::Ring, fence: P::Fence, units: u32) -> Self {
         Self { ring, fence, units }
     }

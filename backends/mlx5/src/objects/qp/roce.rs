@@ -5,7 +5,6 @@ use bareverbs_mlx5_spec::{Ads, ViewMut, WqeDatagramSeg};
 
 /// First UDP source port of RoCE (Linux `IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const FIRST_SOURCE_PORT: u32 = 0xc000;
-/// Bits of a flow label.
 const FLOW_LABEL: u32 = (1 << 20) - 1;
 
 /// Returns the UDP source port of a flow label, by which switches spread flows (Linux `rdma_flow_label_to_udp_sport`).

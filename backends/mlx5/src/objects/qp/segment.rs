@@ -142,7 +142,6 @@ pub(super) const fn list_octowords(count: usize) -> u32 {
     (count as u32).next_multiple_of(KLM_OCTOWORDS)
 }
 
-/// Returns an entry of such a list.
 pub(super) const fn piece(sge: &Sge) -> [u64; 2] {
     WqeKlm::be_words(sge.length, sge.lkey.get(), sge.addr)
 }

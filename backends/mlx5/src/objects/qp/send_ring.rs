@@ -26,7 +26,6 @@ const DATAGRAM_HEAD: u32 = 4;
 const MASKED_UNITS: u32 = 3;
 /// Blocks of a registration before its list: control and UMR control; key context.
 const REG_HEAD_BLOCKS: u32 = 2;
-/// Words of a block.
 const WORDS: u32 = (WQEBB / 8) as u32;
 /// Whether the first block of a request with SGEs is written at once, by code for each number of them.
 const WHOLE_BLOCKS: bool = cfg!(not(feature = "small"));
@@ -47,7 +46,6 @@ pub struct Mlx5SendRing<P: Platform> {
 format_as!([P: Platform] Mlx5SendRing<P>, "Mlx5SendRing({:x})", |this| this.qpn_ds >> 8);
 
 impl<P: Platform> Mlx5SendRing<P> {
-    /// Returns the ring of queue pair `qpn`.
     pub(crate) fn new(
         ring: <P::Memory as DmaMemory>::Ring,
         doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
@@ -91,7 +89,6 @@ impl<P: Platform> Clone for Mlx5SendWriter<'_, P> {
 
 impl<P: Platform> Copy for Mlx5SendWriter<'_, P> {}
 
-/// Returns the device's opcode.
 #[inline(always)]
 const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
     match opcode {
@@ -104,7 +101,6 @@ const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
     }
 }
 
-/// Returns the device's opcode of an atomic.
 #[inline(always)]
 const fn atomic_opcode_of(opcode: AtomicOpcode) -> WqeOpcode {
     match opcode {
@@ -193,7 +189,6 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
         }
     }
 
-    /// Writes data segments from word `word` on.
     #[inline(always)]
     fn put_data(&mut self, mut word: u32, sges: &[Sge]) {
         for sge in sges {

@@ -4,7 +4,7 @@
 
 pub(crate) mod ring;
 
-use bareverbs::{CreatedSrq, Platform, Provider, SrqCap, SrqSizes, Srqn};
+use bareverbs::{Platform, SrqCap, SrqSizes, Srqn};
 use bareverbs_mlx5_spec::{
     ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
@@ -29,14 +29,7 @@ pub struct Srq {
     is_xrc: bool,
 }
 
-format_as!([] Srq, "Srq({:x})", |this| this.number);
-
-impl Srq {
-    /// Returns its number.
-    pub const fn srqn(&self) -> Srqn {
-        Srqn::new(self.number)
-    }
-}
+numbered!(Srq, "Srq({:x})", srqn -> Srqn);
 
 /// Returns the 16-byte units of a WQE with so many SGEs.
 const fn units(max_sge: u32) -> u32 {
@@ -57,10 +50,7 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, P
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn create_srq<B>(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<B>, PackedError>
-    where
-        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
+    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
         self.make_srq(sizes, false, |this, memory, units| {
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -79,14 +69,11 @@ impl<P: Platform> Driver<P> {
 
     /// Creates an XRC shared receive queue in a domain, with its ring. Its completions carry `user_index` (Linux
     /// `create_xrc_srq_cmd`).
-    pub(crate) fn create_xrc_srq<B>(
+    pub(crate) fn create_xrc_srq(
         &mut self,
         [pd, xrcd, cqn, user_index]: [u32; 4],
         sizes: &SrqSizes,
-    ) -> Result<CreatedSrq<B>, PackedError>
-    where
-        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
+    ) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
         self.make_srq(sizes, true, |this, memory, units| {
             let record = this.commands.arena.addr(memory.record());
             let mut input = Buffer::zeroed();
@@ -105,15 +92,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Makes a queue with its ring in memory of its own. `create` executes the command, for WQEs of so many units.
-    fn make_srq<B>(
+    fn make_srq(
         &mut self,
         sizes: &SrqSizes,
         is_xrc: bool,
         create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, PackedError>,
-    ) -> Result<CreatedSrq<B>, PackedError>
-    where
-        B: Provider<Srq = Srq, SrqRing = Mlx5SrqRing<P>>,
-    {
+    ) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
         let units = units(sizes.cap.max_sge);
         let bytes = sizes.places as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
@@ -122,29 +106,26 @@ impl<P: Platform> Driver<P> {
             let number = create(this, memory, units)?;
             log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
             let ring = Mlx5SrqRing::new(ring, this.commands.machine.fence.clone(), units);
-            Ok(CreatedSrq { srq: Srq { number, memory, is_xrc }, ring, srqn: Srqn::new(number) })
+            Ok((Srq { number, memory, is_xrc }, ring))
         })
     }
 
-    /// Arms the limit event.
     pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
         if srq.is_xrc {
             return self.commands.perform::<cmd::ArmXrcSrq>(|input| {
                 input.set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ).set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit)
             });
         }
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(ModifyRmpIn::RMP_STATE, rmpc_state::READY)
-            .set(ModifyRmpIn::RMPN, srq.number)
-            .set64(ModifyRmpIn::BITMASK, rmp_bitmask::LWM);
-        let mut context = view.sub(ModifyRmpIn::CTX);
-        context.set(Rmpc::STATE, rmpc_state::READY);
-        context.sub(Rmpc::WQ).set(Wq::LWM, limit);
-        self.commands.command_without_output::<cmd::ModifyRmp>(input.view())
+        self.commands.perform::<cmd::ModifyRmp>(|input| {
+            let mut context = input.sub(ModifyRmpIn::CTX);
+            context.set(Rmpc::STATE, rmpc_state::READY).sub(Rmpc::WQ).set(Wq::LWM, limit);
+            input
+                .set(ModifyRmpIn::RMP_STATE, rmpc_state::READY)
+                .set(ModifyRmpIn::RMPN, srq.number)
+                .set64(ModifyRmpIn::BITMASK, rmp_bitmask::LWM)
+        })
     }
 
-    /// Returns the limit.
     pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, PackedError> {
         if srq.is_xrc {
             let output = self.commands.query::<cmd::QueryXrcSrq>(|input| input.set(QueryXrcSrqIn::XRC_SRQN, srq.number))?;

@@ -17,7 +17,6 @@ pub struct Mlx5SrqRing<P: Platform> {
 format_as!([P: Platform] Mlx5SrqRing<P>, "Mlx5SrqRing({} bytes an entry)", |this| this.units * 16);
 
 impl<P: Platform> Mlx5SrqRing<P> {
-    /// Returns a ring whose WQEs have `units` units.
     pub(crate) fn new(ring: <P::Memory as DmaMemory>::Ring, fence: P::Fence, units: u32) -> Self {
         Self { ring, fence, units }
     }
