@@ -1,7 +1,7 @@
 //! Every operation of a reliable connection, in both directions, with every byte checked.
 
-use bareverbs::{Access, Mtu, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus};
-use bareverbs_tests::{Connection, End, Pair, end, pattern, signaled};
+use bareverbs::{Access, Mtu, Payload, QpAttr, RecvWr, Remote, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus};
+use bareverbs_tests::{Connection, End, Pair, end, pattern, rc_steps, signaled};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
@@ -384,6 +384,37 @@ fn a_queue_pair_that_lacks_the_remote_right_refuses_although_the_region_has_it()
     pair.a.verbs.post_send(ends.0.qp, &signaled(2, op)).unwrap();
     let found = pair.a.completions(ends.0.cq, 1);
     assert!(matches!(found[0].status, WcStatus::RemAccessErr | WcStatus::RemInvReqErr), "{found:?}");
+}
+
+/// As with Linux's driver (`set_qpc_atomic_flags`), a server that accepts no reads (`responder_resources` 0 of the CM) is open to none.
+#[test]
+fn a_responder_that_takes_no_read_at_a_time_admits_none_whatever_its_rights() {
+    for depth in [0, 1] {
+        let mut pair = Pair::new();
+        let ends = (end(&mut pair.a, true), end(&mut pair.b, true));
+        let mut here = pair.a.region(ends.0.pd, 4096, ALL);
+        let mut there = pair.b.region(ends.1.pd, 4096, ALL);
+        here.buffer.write(0, b"nothing");
+        there.buffer.write(0, b"secrets");
+        let [lid_a, lid_b] = [&mut pair.a, &mut pair.b].map(|node| node.verbs.query_port(1).unwrap().lid);
+        for (node, own, lid, peer, depth) in
+            [(&mut pair.a, &ends.0, lid_b, &ends.1, 4), (&mut pair.b, &ends.1, lid_a, &ends.0, depth)]
+        {
+            for (attr, mask) in rc_steps(&Connection::default(), lid, peer.qpn, 0, 0) {
+                node.verbs.modify_qp(own.qp, &QpAttr { max_dest_rd_atomic: depth, ..attr }, mask).unwrap();
+            }
+        }
+        let op = SendOp::Read { sges: &[here.sge(0, 7)], remote: there.remote(0) };
+        pair.a.verbs.post_send(ends.0.qp, &signaled(1, op)).unwrap();
+        let found = pair.a.completions(ends.0.cq, 1);
+        let got = here.buffer.read(0, 7);
+        if depth == 0 {
+            assert!(matches!(found[0].status, WcStatus::RemAccessErr | WcStatus::RemInvReqErr), "{found:?}");
+            assert_eq!(got, b"nothing");
+        } else {
+            assert_eq!((found[0].status, got), (WcStatus::Success, b"secrets".to_vec()));
+        }
+    }
 }
 
 #[test]

@@ -80,11 +80,14 @@ impl<P: Platform> Driver<P> {
         self.fill_context(&mut context, qp);
         let state = if mask.contains(QpAttrMask::PATH_MIG_STATE) { attr.path_mig_state } else { PathMigState::Migrated };
         context.set(Qpc::PM_STATE, migration(state));
-        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
-            let atomic = attr.access.contains(Access::REMOTE_ATOMIC);
+        if mask.intersects(QpAttrMask::ACCESS_FLAGS | QpAttrMask::MAX_DEST_RD_ATOMIC) {
+            // A depth of 0 is written as that of 1: without rights no read and no atomic is admitted (Linux `set_qpc_atomic_flags`).
+            let admitted = if attr.max_dest_rd_atomic == 0 { Access::REMOTE_WRITE } else { Access::all() };
+            let access = attr.access & admitted;
+            let atomic = access.contains(Access::REMOTE_ATOMIC);
             context
-                .set(Qpc::RRE, u32::from(attr.access.contains(Access::REMOTE_READ)))
-                .set(Qpc::RWE, u32::from(attr.access.contains(Access::REMOTE_WRITE)))
+                .set(Qpc::RRE, u32::from(access.contains(Access::REMOTE_READ)))
+                .set(Qpc::RWE, u32::from(access.contains(Access::REMOTE_WRITE)))
                 .set(Qpc::RAE, u32::from(atomic))
                 .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
         }
@@ -174,7 +177,7 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
         (QpAttrMask::MIN_RNR_TIMER, opt_param::RNR_TIMEOUT),
         (QpAttrMask::AV, opt_param::PRIMARY_ADDR_PATH),
         (QpAttrMask::MAX_QP_RD_ATOMIC, opt_param::SRA_MAX),
-        (QpAttrMask::MAX_DEST_RD_ATOMIC, opt_param::RRA_MAX),
+        (QpAttrMask::MAX_DEST_RD_ATOMIC, opt_param::RRA_MAX | rights & !opt_param::Q_KEY),
         (QpAttrMask::PATH_MIG_STATE, opt_param::PM_STATE),
         (QpAttrMask::RETRY_CNT, opt_param::RETRY_COUNT),
         (QpAttrMask::RNR_RETRY, opt_param::RNR_RETRY),
@@ -237,7 +240,46 @@ mod tests {
     use super::*;
     use crate::objects::cq::Cq;
     use crate::objects::pd::Pd;
-    use crate::tests::mock::{MockPlatform, acknowledge, started};
+    use crate::tests::mock::{MockPlatform, Shared, acknowledge, started};
+
+    /// Returns the bytes of the context in the last command of a queue pair: the input after its first 16 bytes lies where the entry of
+    /// slot 0 points, and the context begins at 24 of it (`mlx5_ifc.h`).
+    fn context_of(shared: &Shared) -> std::vec::Vec<u8> {
+        let state = shared.borrow();
+        let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
+        let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
+        state.memory[mailbox + 24 - 16..][..232].to_vec()
+    }
+
+    /// rre, rwe and rae are the bits 15, 14 and 13 of the dword at 144 of the context (`mlx5_ifc.h`), by which Linux's
+    /// `set_qpc_atomic_flags` admits reads, writes and atomics.
+    #[test]
+    fn a_responder_that_takes_no_read_at_a_time_has_no_right_of_reads_and_atomics() {
+        let (mut driver, shared) = started();
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        acknowledge(&shared);
+        view.uar = crate::dma::uar::Uar::at(4, 0, false);
+        view.caps.atomics = true;
+        view.commands.arena.allocate(1).unwrap();
+        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
+        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        for (max_dest_rd_atomic, rights) in [(0, 0x40), (1, 0xe0), (4, 0xe0)] {
+            let attr = QpAttr { access, max_dest_rd_atomic, ..QpAttr::default() };
+            let steps = [
+                (QpState::Reset, QpState::Init, QpAttrMask::ACCESS_FLAGS),
+                (QpState::Init, QpState::Rtr, QpAttrMask::MAX_DEST_RD_ATOMIC),
+                (QpState::Rts, QpState::Rts, QpAttrMask::ACCESS_FLAGS),
+            ];
+            for (from, to, mask) in steps {
+                view.modify_qp(&mut qp, from, &QpAttr { state: to, ..attr }, QpAttrMask::STATE | mask).unwrap();
+                assert_eq!(context_of(&shared)[146] & 0xe0, rights, "{max_dest_rd_atomic}, {to:?}");
+                // RST2INIT has no optional fields; in the others the rights are named, bits 1 to 3 of opt_param_mask.
+                let named = optional(QpcSt::Rc, to, mask, from) & 0xe;
+                assert_eq!(named, if to == QpState::Init { 0 } else { 0xe }, "{to:?}");
+            }
+        }
+    }
 
     #[test]
     fn an_alternate_path_goes_through_port_1_whether_it_names_it_or_not() {
@@ -252,12 +294,8 @@ mod tests {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
             let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };
             view.modify_qp(&mut qp, QpState::Rts, &attr, QpAttrMask::STATE | QpAttrMask::ALT_PATH).unwrap();
-            // The input after its first 16 bytes lies where the entry of slot 0 points. In it, the context begins at 24, the
-            // secondary path at 68 of it, and the port at 37 of that (`mlx5_ifc.h`).
-            let state = shared.borrow();
-            let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
-            let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
-            assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], 1, "{given} given");
+            // The secondary path is at 68 of the context, and the port at 37 of that.
+            assert_eq!(context_of(&shared)[68 + 37], 1, "{given} given");
         }
     }
 
