@@ -218,6 +218,26 @@ fn a_request_to_a_queue_that_is_not_of_the_domain_is_refused_and_no_byte_moves()
     assert_eq!(b.verbs.create_qp_with_srq(&init, own.handle()).map(drop), Err(CreateQpError::XrcSrq));
 }
 
+/// Numbers of queues are easily guessed. The queue of nobody that targets name (Linux `devr->s0`) is of a domain of its own, so that a
+/// peer that names it is refused at once, and does not wait for a receive that nobody posts.
+// contract: xrc-foreign
+#[test]
+fn no_number_near_a_queue_of_the_domain_makes_a_peer_wait() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let of_a = a.verbs.alloc_xrcd().unwrap();
+    let (domain, _other) = (b.verbs.alloc_xrcd().unwrap(), b.verbs.alloc_xrcd().unwrap());
+    let mut cq = b.verbs.create_cq(64).unwrap();
+    let (_own, own_number) = srq(&mut b, &domain, &mut cq, 7);
+    for number in (0..16).map(|near| own_number.get().wrapping_sub(8) + near).filter(|number| *number != own_number.get()) {
+        let Link { mut from, cq: mut send_cq, target } = link((&mut a, &of_a), (&mut b, &domain));
+        from.send.post(&SendWr::send(b"anybody?").to_srq(Srqn::new(number))).unwrap();
+        assert_eq!(a.waiter().wait(&mut send_cq).unwrap().status, WcStatus::RemAccessErr, "{number:#x}, beside {own_number}");
+        a.verbs.destroy_qp(from).map_err(|refused| refused.error).unwrap();
+        b.verbs.destroy_qp(target).map_err(|refused| refused.error).unwrap();
+        a.verbs.destroy_cq(send_cq).map_err(|refused| refused.error).unwrap();
+    }
+}
+
 /// IBTA A14.3.1: memory is protected by the domain of the shared receive queue that a request names.
 // contract: xrc-keys
 #[test]
@@ -287,7 +307,7 @@ fn a_domain_lasts_as_long_as_queues_are_in_it_and_leaves_nothing_behind() {
         a.verbs.dealloc_xrcd(of_a).map_err(|refused| refused.error).unwrap();
         a.verbs.destroy_cq(cq_a).map_err(|refused| refused.error).unwrap();
     }
-    // Made and destroyed without a queue, over and over; and refused by the device at each step.
+    // Made and destroyed without a queue, over and over; and refused by the device at each step: DEALLOC_XRCD last.
     let start = counts(&a);
     for _ in 0..50 {
         let domain = a.verbs.alloc_xrcd().unwrap();
@@ -300,13 +320,20 @@ fn a_domain_lasts_as_long_as_queues_are_in_it_and_leaves_nothing_behind() {
         assert!(a.verbs.alloc_xrcd().is_err());
         assert_eq!(counts(&a), start, "{opcode:#x}");
     }
-    // DEALLOC_XRCD, DEALLOC_PD, DESTROY_CQ, DESTROY_XRC_SRQ: again from where it was refused.
-    for opcode in [0x80f, 0x801, 0x401, 0x706] {
+    let domain = a.verbs.alloc_xrcd().unwrap();
+    a.arm(Fault::CommandStatus { opcode: 0x80f, status: 0x8, syndrome: 0 });
+    let refused = a.verbs.dealloc_xrcd(domain).unwrap_err();
+    assert!(matches!(refused.error, DeallocXrcdError::Device(_)));
+    a.verbs.dealloc_xrcd(refused.returned.unwrap()).map_err(|refused| refused.error).unwrap();
+    assert_eq!(counts(&a), start);
+    // DEALLOC_PD, DESTROY_CQ, DESTROY_XRC_SRQ of what no queue pair needs any more: what the device keeps serves the next domain.
+    for opcode in [0x801, 0x401, 0x706] {
         let domain = a.verbs.alloc_xrcd().unwrap();
         a.arm(Fault::CommandStatus { opcode, status: 0x8, syndrome: 0 });
-        let refused = a.verbs.dealloc_xrcd(domain).unwrap_err();
-        assert!(matches!(refused.error, DeallocXrcdError::Device(_)), "{opcode:#x}");
-        a.verbs.dealloc_xrcd(refused.returned.unwrap()).map_err(|refused| refused.error).unwrap();
+        a.verbs.dealloc_xrcd(domain).map_err(|refused| refused.error).unwrap();
+        assert_ne!(counts(&a), start, "{opcode:#x}");
+        let domain = a.verbs.alloc_xrcd().unwrap();
+        a.verbs.dealloc_xrcd(domain).map_err(|refused| refused.error).unwrap();
         assert_eq!(counts(&a), start, "{opcode:#x}");
     }
     assert_eq!((a.findings(), b.findings()), (vec![], vec![]));

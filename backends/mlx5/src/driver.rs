@@ -13,6 +13,7 @@ use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
+use crate::objects::xrc::Unused;
 
 /// Most addresses in the multicast list of an Ethernet port.
 const MAX_STATIONS: usize = if ROCE { 16 } else { 0 };
@@ -53,6 +54,10 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) stations: Vec<(Mac, u16), MAX_STATIONS>,
     /// Attachments of queue pairs to multicast groups.
     pub(crate) groups: u32,
+    /// What XRC queue pairs name that need no more.
+    pub(crate) unused: Vec<Unused, 4>,
+    /// XRC domains that exist.
+    pub(crate) xrcds: u32,
     /// Completion queues that exist.
     pub(crate) cqs: u32,
     /// The queues for frames, while they are open.
@@ -84,6 +89,8 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             mac: Mac::default(),
             stations: Vec::new(),
             groups: 0,
+            unused: Vec::new(),
+            xrcds: 0,
             cqs: 0,
             #[cfg(feature = "ethernet")]
             ethernet: None,

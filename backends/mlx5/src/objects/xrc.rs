@@ -1,11 +1,11 @@
 //! XRC domains and their queue pairs.
 //!
 //! A device wants more of them than IBTA has: an initiator is in a domain, and either end names a shared receive queue and a completion
-//! queue, a target a protection domain too. Linux has such objects of its own, which do nothing (`mlx5_ib_dev_res_init`); here each domain
-//! has.
+//! queue, a target a protection domain too. Linux has one of each, which do nothing, in a domain of their own, so that no peer reaches the
+//! shared receive queue by its number (`mlx5_ib_dev_res_init`). They are made here with the first domain, and end with the last.
 
 use bareverbs::{Platform, QpCap, RingSizes, SrqCap, SrqSizes, Xrcdn};
-use bareverbs_mlx5_spec::{QpcSt, View, cmd, rq_type};
+use bareverbs_mlx5_spec::{CmdOpcode, QpcSt, View, cmd, rq_type};
 
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -16,34 +16,21 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, Receives};
-use crate::objects::srq::Srq;
 
-/// The shared receive queue of a domain to which nobody posts.
+/// The shared receive queue to which nobody posts.
 const UNUSED: SrqSizes = SrqSizes { places: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
 /// User index of that queue: of no queue of the verbs.
 const NO_SRQ: u32 = 0xff_ffff;
 
-/// An XRC domain of this backend, with what queue pairs name that need no more: a protection domain without a region, a completion queue, a
-/// shared receive queue.
+/// An XRC domain of this backend.
 pub struct Xrcd {
     number: u32,
-    /// Those that are there, in the order in which they were made.
-    pd: Option<Pd>,
-    cq: Option<Cq>,
-    srq: Option<Srq>,
 }
 
 numbered!(Xrcd, "Xrcd({:x})", xrcdn -> Xrcdn);
 
-impl Xrcd {
-    /// Returns protection domain, completion queue and shared receive queue.
-    fn unused(&self) -> Result<[u32; 3], PackedError> {
-        match self {
-            Self { pd: Some(pd), cq: Some(cq), srq: Some(srq), .. } => Ok([pd.number, cq.cqn().get(), srq.srqn().get()]),
-            _ => Err(Error::NotInitialized.pack()),
-        }
-    }
-}
+/// An object of nobody: the command that destroys it, its number, its memory.
+pub(crate) type Unused = (CmdOpcode, u32, ObjectMemory);
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, PackedError> {
@@ -51,43 +38,69 @@ impl<P: Platform> Driver<P> {
         if !(caps.xrc && caps.user_index && caps.pools) {
             return Err(Error::Unsupported { feature: Feature::Transport }.pack());
         }
-        let number = self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)?;
-        let mut domain = Xrcd { number, pd: None, cq: None, srq: None };
-        match self.fill_xrcd(&mut domain) {
-            Ok(()) => {
-                log_event!(debug, "XRC domain {:x}", number);
-                Ok(domain)
-            }
-            Err(error) => {
-                // What the device keeps then keeps its memory. The first error is the one to report.
-                let _ = self.dealloc_xrcd(&mut domain);
-                Err(error)
-            }
+        let mut domain = Xrcd { number: self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)? };
+        self.xrcds = self.xrcds.wrapping_add(1);
+        if let Err(error) = self.fill_unused() {
+            // The first error is the one to report.
+            let _ = self.dealloc_xrcd(&mut domain);
+            return Err(error);
         }
+        log_event!(debug, "XRC domain {:x}", domain.number);
+        Ok(domain)
     }
 
-    fn fill_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), PackedError> {
-        let pd = domain.pd.insert(self.alloc_pd()?).number;
-        let cq = domain.cq.insert(self.create_cq(1, self.config.cqe_size)?.0).cqn().get();
-        domain.srq = Some(self.create_xrc_srq([pd, domain.number, cq, NO_SRQ], &UNUSED)?.0);
+    /// Returns the numbers of domain, protection domain, completion queue and shared receive queue of nobody, 0 for what is not there.
+    fn unused_numbers(&self) -> [u32; 4] {
+        let mut numbers = [0; 4];
+        for (place, (_, number, _)) in numbers.iter_mut().zip(&self.unused) {
+            *place = *number;
+        }
+        numbers
+    }
+
+    /// Makes those that are not there.
+    fn fill_unused(&mut self) -> Result<(), PackedError> {
+        while !self.unused.is_full() {
+            let [domain, pd, cq, _] = self.unused_numbers();
+            let made = match self.unused.len() {
+                0 => {
+                    let number = self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)?;
+                    (CmdOpcode::DeallocXrcd, number, ObjectMemory::NONE)
+                }
+                1 => (CmdOpcode::DeallocPd, self.alloc_pd()?.number, ObjectMemory::NONE),
+                2 => {
+                    let (cq, ..) = self.create_cq(1, self.config.cqe_size)?;
+                    (CmdOpcode::DestroyCq, cq.cqn().get(), cq.memory())
+                }
+                _ => {
+                    let (srq, _) = self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?;
+                    (CmdOpcode::DestroyXrcSrq, srq.number, srq.memory)
+                }
+            };
+            // The bound of the loop is the list's capacity.
+            let _ = self.unused.push(made);
+        }
         Ok(())
     }
 
-    /// Destroys a domain. If the device refuses in the middle, it goes on there the next time.
+    /// Ends them, the last first, as far as the device does.
+    fn end_unused(&mut self) -> Result<(), PackedError> {
+        while let Some((destroy, number, memory)) = self.unused.last().copied() {
+            self.commands.destroy_object(destroy, number, memory)?;
+            self.unused.pop();
+            self.cqs = self.cqs.wrapping_sub(u32::from(destroy == CmdOpcode::DestroyCq));
+        }
+        Ok(())
+    }
+
     pub(crate) fn dealloc_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), PackedError> {
-        if let Some(srq) = &mut domain.srq {
-            self.destroy_srq(srq)?;
-            domain.srq = None;
+        self.commands.destroy::<cmd::DeallocXrcd>(domain.number, ObjectMemory::NONE)?;
+        self.xrcds = self.xrcds.saturating_sub(1);
+        if self.xrcds == 0 {
+            // What the device keeps serves the next domain.
+            let _ = self.end_unused();
         }
-        if let Some(cq) = &mut domain.cq {
-            self.destroy_cq(cq)?;
-            domain.cq = None;
-        }
-        if let Some(pd) = &mut domain.pd {
-            self.dealloc_pd(pd)?;
-            domain.pd = None;
-        }
-        self.commands.destroy::<cmd::DeallocXrcd>(domain.number, ObjectMemory::NONE)
+        Ok(())
     }
 
     /// Creates an initiator or, without its protection domain and completion queue, a target, in RESET. What it names besides is as Linux
@@ -99,7 +112,7 @@ impl<P: Platform> Driver<P> {
         sizes: &RingSizes,
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
-        let [pd, cq, srqn] = domain.unused()?;
+        let [_, pd, cq, srqn] = self.unused_numbers();
         let (numbers, rq_type) = match initiator {
             Some((pd, send_cq)) => ([pd.number, send_cq.cqn().get(), cq], rq_type::NONE),
             None => ([pd, cq, cq], rq_type::SRQ),

@@ -24,7 +24,6 @@ pub struct Cq {
 numbered!(Cq, "Cq({:x})", cqn -> Cqn);
 
 impl Cq {
-    #[cfg(feature = "ethernet")]
     pub(crate) const fn memory(&self) -> ObjectMemory {
         self.memory
     }

@@ -24,8 +24,8 @@ const MIN_UNITS: u32 = 2;
 
 /// A shared receive queue of this backend.
 pub struct Srq {
-    number: u32,
-    memory: ObjectMemory,
+    pub(crate) number: u32,
+    pub(crate) memory: ObjectMemory,
     is_xrc: bool,
 }
 
