@@ -24,6 +24,11 @@ pub enum Event {
     SqDrained(QpHandle),
     /// A queue pair in ERR takes no more from its shared receive queue: what it took completes with the completions that wait.
     LastWqeReached(QpHandle),
+    /// A queue pair goes on by its alternate path, which is its path from here on. It has no alternate one until it is given
+    /// another ([`QpAttrMask::ALT_PATH`](crate::QpAttrMask)) and is armed again.
+    PathMigrated(QpHandle),
+    /// A queue pair was to go on by its alternate path, and could not.
+    PathMigrationFailed(QpHandle),
     /// Fewer requests than the limit are left in a shared receive queue ([`Verbs::arm_srq`]). The limit is not armed any more. May
     /// be of an earlier queue with the same number, so that it comes early; it is never left out.
     SrqLimitReached(SrqHandle),
@@ -109,6 +114,8 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
             AsyncEvent::SqDrained(qpn) => self.qp_named(qpn).map(Event::SqDrained),
             AsyncEvent::LastWqeReached(qpn) => self.last_wqe_of(qpn).map(Event::LastWqeReached),
+            AsyncEvent::PathMigrated(qpn) => self.migrated_qp(qpn).map(Event::PathMigrated),
+            AsyncEvent::PathMigrationFailed(qpn) => self.qp_named(qpn).map(Event::PathMigrationFailed),
             AsyncEvent::SrqLimitReached(srqn) => self.limit_reached(srqn).map(Event::SrqLimitReached),
             AsyncEvent::SrqError(srqn) => self.srq_named(srqn).map(Event::SrqError),
             AsyncEvent::QpFatal(qpn) => self.broken_qp(qpn).map(Event::QpFatal),
@@ -201,6 +208,13 @@ impl<P: Provider> Verbs<'_, P> {
     fn limit_reached(&mut self, srqn: Srqn) -> Option<SrqHandle> {
         let handle = self.srq_named(srqn)?;
         self.srqs.get_mut(handle)?.limit = 0;
+        Some(handle)
+    }
+
+    /// Returns the queue pair with this number, whose alternate path is its path from now on.
+    fn migrated_qp(&mut self, qpn: Qpn) -> Option<QpHandle> {
+        let handle = self.qp_named(qpn)?;
+        self.qps.get_mut(handle)?.migrate();
         Some(handle)
     }
 

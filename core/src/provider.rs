@@ -708,6 +708,10 @@ pub enum AsyncEvent {
     SqDrained(Qpn),
     /// A queue pair in error takes no more from its shared receive queue, and what it took is done.
     LastWqeReached(Qpn),
+    /// A queue pair goes on by its alternate path.
+    PathMigrated(Qpn),
+    /// A queue pair was to go on by its alternate path, and could not.
+    PathMigrationFailed(Qpn),
     /// Fewer requests than the limit are left in a shared receive queue.
     SrqLimitReached(Srqn),
     /// A shared receive queue broke.

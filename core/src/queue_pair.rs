@@ -14,9 +14,9 @@ use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
     Access, AddressVector, AnswerFault, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp,
-    DestroyQpError, DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PdHandle, PortAttr, PortState,
-    Provider, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused, RingSizes, SrqHandle,
-    StaleHandle, Xrcdn, kind,
+    DestroyQpError, DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PathMigState, PdHandle,
+    PortAttr, PortState, Provider, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused,
+    RingSizes, SrqHandle, StaleHandle, Xrcdn, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -127,6 +127,13 @@ impl<P: Provider, R> QueuePair<'_, P, R> {
 impl<P: Provider> Qp<P> {
     pub(crate) const fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Makes the alternate path its path.
+    pub(crate) const fn migrate(&mut self) {
+        let attr = &mut self.attr;
+        (attr.av, attr.pkey_index, attr.timeout) = (attr.alt_av, attr.alt_pkey_index, attr.alt_timeout);
+        attr.path_mig_state = PathMigState::Migrated;
     }
 
     pub(crate) const fn inner(&self) -> &P::Qp {

@@ -1,17 +1,15 @@
 //! Queue pairs and their states on the device: the table of transitions, draining, flushing, reset, destruction.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Completion, DestroyQpError, Event, Instant, Lid, ModifyQpError, Mtu, MwHandle, MwType, Payload, Psn,
-    QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind, WcOpcode,
+    Access, AddressVector, Completion, DestroyQpError, Event, Lid, ModifyQpError, Mtu, MwHandle, MwType, PathMigState, Payload,
+    Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind, WcOpcode,
     WcStatus,
 };
-use bareverbs_mlx5::Error;
+use bareverbs_mlx5::{Error, Feature};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
-use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, End, Node, Pair, end, end_in, pattern, rc_steps, refused, signaled, to_rts, to_state,
@@ -264,34 +262,18 @@ fn values_out_of_range_are_named() {
     }
 }
 
-/// Ports of the alternate paths that commands RTS2RTS_QP have named.
-#[derive(Clone, Default)]
-struct AlternatePorts(Arc<Mutex<Vec<u8>>>);
-
-impl Tracer for AlternatePorts {
-    fn record(&mut self, _: Instant, record: Record<'_>) {
-        let Record::Command { input, .. } = record else { return };
-        // The context begins at byte 24 of the input, its secondary path at 68 of it, and the port at 37 of that
-        // (`mlx5_ifc.h`).
-        if input[..2] == (CmdOpcode::Rts2RtsQp.code() as u16).to_be_bytes() {
-            self.0.lock().unwrap().push(input[24 + 68 + 37]);
-        }
-    }
-}
-
 #[test]
-fn an_alternate_path_without_a_port_has_that_of_the_queue_pair() {
+fn a_device_without_path_migration_has_no_alternate_paths() {
     let mut walker = Walker::new();
     walker.go(Rts);
-    let ports = AlternatePorts::default();
-    let tracer = ports.clone();
-    walker.node.host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));
-    for port_num in [0, 1] {
-        walker.good.alt_av = AddressVector { dlid: Lid::new(2), port_num, ..AddressVector::default() };
-        // The device, which has no automatic path migration, refuses what it was sent.
-        assert!(matches!(walker.modify(Rts, M::STATE | M::ALT_PATH), Err(ModifyQpError::Device(_))));
+    let lacks = Err(ModifyQpError::Device(Error::Unsupported { feature: Feature::PathMigration }));
+    assert_eq!(walker.modify(Rts, M::STATE | M::ALT_PATH), lacks);
+    for path_mig_state in [PathMigState::Armed, PathMigState::Rearm] {
+        walker.good.path_mig_state = path_mig_state;
+        assert_eq!(walker.modify(Rts, M::STATE | M::PATH_MIG_STATE), lacks);
     }
-    assert_eq!(*ports.0.lock().unwrap(), [1, 1]);
+    walker.good.path_mig_state = PathMigState::Migrated;
+    walker.modify(Rts, M::STATE | M::PATH_MIG_STATE).unwrap();
     walker.node.assert_no_findings();
 }
 

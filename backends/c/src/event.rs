@@ -38,6 +38,8 @@ impl From<&Event> for bv_event {
             Event::CommEstablished(qp) => of_qp(BV_EVENT_COMM_EST, qp),
             Event::SqDrained(qp) => of_qp(BV_EVENT_SQ_DRAINED, qp),
             Event::LastWqeReached(qp) => of_qp(BV_EVENT_QP_LAST_WQE_REACHED, qp),
+            Event::PathMigrated(qp) => Self { code: 1, ..of_qp(BV_EVENT_OTHER, qp) },
+            Event::PathMigrationFailed(qp) => Self { code: 7, ..of_qp(BV_EVENT_OTHER, qp) },
             Event::QpFatal(qp) => of_qp(BV_EVENT_QP_FATAL, qp),
             Event::QpRequestError(qp) => of_qp(BV_EVENT_QP_REQ_ERR, qp),
             Event::QpAccessError(qp) => of_qp(BV_EVENT_QP_ACCESS_ERR, qp),

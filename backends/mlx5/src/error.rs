@@ -279,6 +279,8 @@ listed! {
         Atomics,
         /// Relaxed ordering.
         RelaxedOrdering,
+        /// Automatic path migration: alternate paths, and arming them.
+        PathMigration,
         /// An unknown access flag.
         AccessFlag,
         /// The function of the card's own processor (BlueField's Arm side).

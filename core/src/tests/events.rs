@@ -6,8 +6,8 @@ use super::Harness;
 use super::mock::MockError;
 use super::post::send;
 use crate::{
-    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, DeviceLoss, Errno, Event, Interrupted, PollCqError, PollEventError,
-    QpInit, QpState, QpType, Qpn, TakeError, WcStatus,
+    AddressVector, AsyncEvent, CompletionEvent, Cqn, DestroyCqError, DeviceLoss, Errno, Event, Interrupted, Lid, PathMigState,
+    PollCqError, PollEventError, QpAttr, QpAttrMask, QpInit, QpState, QpType, Qpn, TakeError, WcStatus,
 };
 
 #[test]
@@ -20,6 +20,7 @@ fn events_name_handles_and_break_queue_pairs() {
         (AsyncEvent::SqDrained(qpn), Event::SqDrained(qp)),
         // The device says that the queue pair is in RTS: of a life before the last RESET.
         (AsyncEvent::LastWqeReached(qpn), Event::Stray(AsyncEvent::LastWqeReached(qpn))),
+        (AsyncEvent::PathMigrationFailed(qpn), Event::PathMigrationFailed(qp)),
         (AsyncEvent::PortActive(1), Event::PortActive(1)),
         (AsyncEvent::PortDown(1), Event::PortDown(1)),
         (AsyncEvent::PortChanged(1), Event::PortChanged(1)),
@@ -39,6 +40,23 @@ fn events_name_handles_and_break_queue_pairs() {
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
+}
+
+#[test]
+fn a_queue_pair_that_migrated_has_its_alternate_path_as_its_path() {
+    let mut harness = Harness::new();
+    let (qpn, qp) = (harness.qpn(), harness.qp);
+    let (av, alt_av) = (
+        harness.verbs.qp_info(qp).unwrap().attr.av,
+        AddressVector { dlid: Lid::new(77), port_num: 1, ..AddressVector::default() },
+    );
+    let attr = QpAttr { alt_av, alt_pkey_index: 3, alt_timeout: 9, path_mig_state: PathMigState::Rearm, ..QpAttr::default() };
+    harness.verbs.modify_qp(qp, &attr, QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE).unwrap();
+    assert_eq!(harness.verbs.qp_info(qp).unwrap().attr.av, av);
+    harness.device().events.push_back(AsyncEvent::PathMigrated(qpn));
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::PathMigrated(qp))));
+    let attr = harness.verbs.qp_info(qp).unwrap().attr;
+    assert_eq!((attr.av, attr.pkey_index, attr.timeout, attr.path_mig_state), (alt_av, 3, 9, PathMigState::Migrated));
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub(crate) struct Capabilities {
     #[cfg(feature = "ethernet")]
     pub(crate) rq_time_stamps: u32,
     pub(crate) windows: bool,
+    /// Automatic path migration.
+    pub(crate) apm: bool,
     /// Extended reliable connections, with completions that say of which shared receive queue they are.
     pub(crate) xrc: bool,
     pub(crate) relaxed_write: bool,
@@ -298,6 +300,7 @@ impl Capabilities {
             #[cfg(feature = "ethernet")]
             rq_time_stamps: time_stamps(general.get(CmdHcaCap::RQ_TS_FORMAT)),
             windows: general.is_set(CmdHcaCap::IMAICL),
+            apm: general.is_set(CmdHcaCap::APM),
             xrc: general.is_set(CmdHcaCap::XRC),
             relaxed_write: general.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
             relaxed_read: general.is_set(CmdHcaCap::RELAXED_ORDERING_READ),

@@ -57,6 +57,7 @@ impl Call<'_> {
 }
 
 /// Copies as many bytes as both have.
+#[inline(never)]
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;

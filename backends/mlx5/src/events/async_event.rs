@@ -82,17 +82,19 @@ fn parse(entry: &Entry) -> AsyncEvent {
     {
         return AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, event_data(entry).get(QpEvents::TYPE) as u8);
     }
-    let qpn = || Qpn::new(event_data(entry).get(QpEvents::QPN_RQN_SQN));
-    let srqn = || Srqn::new(qpn().get());
+    let number = event_data(entry).get(QpEvents::QPN_RQN_SQN);
+    let (qpn, srqn) = (Qpn::new(number), Srqn::new(number));
     match event_type(entry) {
-        Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn()),
-        Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn()),
-        Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn()),
-        Some(EventType::SrqRqLimit) => AsyncEvent::SrqLimitReached(srqn()),
-        Some(EventType::SrqCatasError) => AsyncEvent::SrqError(srqn()),
-        Some(EventType::WqCatasError) => AsyncEvent::QpFatal(qpn()),
-        Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn()),
-        Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn()),
+        Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn),
+        Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn),
+        Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn),
+        Some(EventType::PathMigrated) => AsyncEvent::PathMigrated(qpn),
+        Some(EventType::PathMigrationFailed) => AsyncEvent::PathMigrationFailed(qpn),
+        Some(EventType::SrqRqLimit) => AsyncEvent::SrqLimitReached(srqn),
+        Some(EventType::SrqCatasError) => AsyncEvent::SrqError(srqn),
+        Some(EventType::WqCatasError) => AsyncEvent::QpFatal(qpn),
+        Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn),
+        Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn),
         Some(EventType::CqError) => {
             let view = event_data(entry);
             AsyncEvent::CqError(Cqn::new(view.get(CqError::CQN)), view.get(CqError::SYNDROME) as u8)
@@ -152,6 +154,19 @@ mod tests {
             assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::DeviceFatal(7, 0x1234))), "after {before}");
             let reason = Error::DeviceFatal { syndrome: 7 }.pack();
             assert_eq!((driver.poll_event(), driver.commands.check_alive()), (Err(reason), Err(reason)), "after {before}");
+        }
+    }
+
+    /// Events 1 and 7 of `mlx5_ifc.h` have the queue pair in the last dword of their data, at 28 + 32 of the entry.
+    #[test]
+    fn a_migration_of_paths_names_its_queue_pair() {
+        for (code, expected) in
+            [(1, AsyncEvent::PathMigrated(Qpn::new(0x123))), (7, AsyncEvent::PathMigrationFailed(Qpn::new(0x123)))]
+        {
+            let mut entry = [0; EQE];
+            entry[1] = code;
+            entry[32 + 24..32 + 28].copy_from_slice(&[0, 0, 1, 0x23]);
+            assert_eq!(parse(&entry), expected);
         }
     }
 

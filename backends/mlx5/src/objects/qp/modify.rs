@@ -69,7 +69,11 @@ impl<P: Platform> Driver<P> {
         if mask.contains(QpAttrMask::AV) {
             self.check_route(&attr.av)?;
         }
-        if mask.contains(QpAttrMask::ALT_PATH) {
+        let arms = mask.contains(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != PathMigState::Migrated;
+        if mask.contains(QpAttrMask::ALT_PATH) || arms {
+            if !self.caps.apm {
+                return Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
+            }
             self.check_route(&attr.alt_av)?;
         }
         // Every one of these commands has the layout of the first.
@@ -91,11 +95,6 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::RAE, u32::from(atomic))
                 .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
         }
-        let set = |context: &mut ViewMut<'_, Qpc>, flag, field, value| {
-            if mask.contains(flag) {
-                context.set(field, value);
-            }
-        };
         if mask.contains(QpAttrMask::PATH_MTU) {
             context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.caps.log_max_msg);
         }
@@ -106,15 +105,22 @@ impl<P: Platform> Driver<P> {
         if qp.service == QpcSt::Qp1 && to == QpState::Rtr {
             context.set(Qpc::MTU, Mtu::Mtu256 as u32).set(Qpc::LOG_MSG_MAX, MANAGEMENT_LOG_MSG_MAX);
         }
-        set(&mut context, QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get());
-        set(&mut context, QpAttrMask::RQ_PSN, Qpc::NEXT_RCV_PSN, attr.rq_psn.get());
-        set(&mut context, QpAttrMask::SQ_PSN, Qpc::NEXT_SEND_PSN, attr.sq_psn.get());
-        set(&mut context, QpAttrMask::MAX_DEST_RD_ATOMIC, Qpc::LOG_RRA_MAX, log_up(attr.max_dest_rd_atomic));
-        set(&mut context, QpAttrMask::MAX_QP_RD_ATOMIC, Qpc::LOG_SRA_MAX, log_up(attr.max_rd_atomic));
-        set(&mut context, QpAttrMask::MIN_RNR_TIMER, Qpc::MIN_RNR_NAK, u32::from(attr.min_rnr_timer));
-        set(&mut context, QpAttrMask::RETRY_CNT, Qpc::RETRY_COUNT, u32::from(attr.retry_cnt));
-        set(&mut context, QpAttrMask::RNR_RETRY, Qpc::RNR_RETRY, u32::from(attr.rnr_retry));
-        set(&mut context, QpAttrMask::QKEY, Qpc::Q_KEY, attr.qkey.get());
+        let fields = [
+            (QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get()),
+            (QpAttrMask::RQ_PSN, Qpc::NEXT_RCV_PSN, attr.rq_psn.get()),
+            (QpAttrMask::SQ_PSN, Qpc::NEXT_SEND_PSN, attr.sq_psn.get()),
+            (QpAttrMask::MAX_DEST_RD_ATOMIC, Qpc::LOG_RRA_MAX, log_up(attr.max_dest_rd_atomic)),
+            (QpAttrMask::MAX_QP_RD_ATOMIC, Qpc::LOG_SRA_MAX, log_up(attr.max_rd_atomic)),
+            (QpAttrMask::MIN_RNR_TIMER, Qpc::MIN_RNR_NAK, u32::from(attr.min_rnr_timer)),
+            (QpAttrMask::RETRY_CNT, Qpc::RETRY_COUNT, u32::from(attr.retry_cnt)),
+            (QpAttrMask::RNR_RETRY, Qpc::RNR_RETRY, u32::from(attr.rnr_retry)),
+            (QpAttrMask::QKEY, Qpc::Q_KEY, attr.qkey.get()),
+        ];
+        for (flag, field, value) in fields {
+            if mask.contains(flag) {
+                context.set(field, value);
+            }
+        }
         if to == QpState::Rts {
             context.set(Qpc::LOG_ACK_REQ_FREQ, LOG_ACK_REQ_FREQ);
         }
@@ -282,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alternate_path_goes_through_port_1_whether_it_names_it_or_not() {
+    fn an_alternate_path_needs_a_device_with_migration_and_goes_through_port_1() {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
@@ -290,6 +296,18 @@ mod tests {
         view.commands.arena.allocate(1).unwrap();
         let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
+        let attr = |path_mig_state| QpAttr { state: QpState::Rts, path_mig_state, ..QpAttr::default() };
+        let lacks = Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
+        for (state, mask) in [
+            (PathMigState::Migrated, QpAttrMask::ALT_PATH),
+            (PathMigState::Armed, QpAttrMask::PATH_MIG_STATE),
+            (PathMigState::Rearm, QpAttrMask::PATH_MIG_STATE),
+        ] {
+            assert_eq!(view.modify_qp(&mut qp, QpState::Rts, &attr(state), QpAttrMask::STATE | mask), lacks);
+        }
+        let mask = QpAttrMask::STATE | QpAttrMask::PATH_MIG_STATE;
+        view.modify_qp(&mut qp, QpState::Rts, &attr(PathMigState::Migrated), mask).unwrap();
+        view.caps.apm = true;
         for given in [0, 1] {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
             let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };
