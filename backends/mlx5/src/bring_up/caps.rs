@@ -70,6 +70,10 @@ pub(crate) struct Capabilities {
     /// Every path from the port needs a global route, as the port said last.
     pub(crate) grh_required: bool,
     pub(crate) gids: u16,
+    /// Most addresses in the multicast list of an Ethernet port.
+    pub(crate) stations: usize,
+    /// Whether the port can be told to leave out loopback: of unicast, of multicast.
+    pub(crate) loopback: [bool; 2],
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
     /// Completions carry the user index.
@@ -290,6 +294,8 @@ impl Capabilities {
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
             ib_virt: general.is_set(CmdHcaCap::IB_VIRT),
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
+            stations: 1 << log(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, 15),
+            loopback: [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC].map(|field| general.is_set(field)),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: general.get(CmdHcaCap::STAT_RATE_SUPPORT),
             user_index: general.get(CmdHcaCap::CQE_VERSION) == 1,
@@ -303,7 +309,9 @@ impl Capabilities {
             apm: general.is_set(CmdHcaCap::APM),
             xrc: general.is_set(CmdHcaCap::XRC),
             relaxed_write: general.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
-            relaxed_read: general.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
+            // Older firmware has the second alone, as long as relaxed ordering is on in the PCI configuration.
+            relaxed_read: general.is_set(CmdHcaCap::RELAXED_ORDERING_READ)
+                || general.is_set(CmdHcaCap::RELAXED_ORDERING_READ_PCI_ENABLED),
             page_requests: !general.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
             blue_flame: general.is_set(CmdHcaCap::BF).then(|| general.get(CmdHcaCap::LOG_BF_REG_SIZE)),
             // What is no capability, or of another page.
@@ -362,5 +370,47 @@ impl Capabilities {
             ..*attr
         };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Driver;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, started};
+
+    /// Queries the capabilities of a device of whose general page these bits are set: the dword that begins at a byte, and a bit of it.
+    fn with(bits: &'static [(usize, u32)]) -> Capabilities {
+        let (mut driver, shared) = started();
+        shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
+            if at == 0x18 {
+                let output = (u64::from_be_bytes(memory[48..56].try_into().unwrap()) - DEVICE_ADDR) as usize;
+                for (dword, bit) in bits {
+                    memory[output + dword + 3 - (*bit / 8) as usize] |= 1 << (bit % 8);
+                }
+                memory[32..48].fill(0);
+                memory[63] = 0;
+            }
+        }));
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        let Driver { caps, commands, attr, .. } = driver;
+        caps.query(commands, attr).unwrap();
+        *caps
+    }
+
+    /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
+    /// at 100.
+    #[test]
+    fn reads_are_ordered_relaxed_by_old_and_new_firmware() {
+        assert_eq!([&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).relaxed_read), [false, true, true]);
+    }
+
+    /// apm is bit 17 of the dword at 68, disable_local_lb_uc and _mc bits 30 and 29 of that at 124, log_max_current_mc_list 12 to 8 of it.
+    #[test]
+    fn what_a_port_can_be_told_is_read() {
+        let caps = with(&[(68, 17), (124, 30), (124, 8), (124, 10)]);
+        assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [true, false], 32));
+        let caps = with(&[(124, 29)]);
+        assert_eq!((caps.apm, caps.loopback, caps.stations), (false, [false, true], 1));
     }
 }

@@ -110,10 +110,14 @@ impl<P: Platform> Driver<P> {
             self.stations.clear();
             self.commands.set_address_list(nic_vport_list::MULTICAST, &[])?;
         }
+        // Packets of the port to itself go back in: queue pairs of one port may be connected (Linux `mlx5_ib_enable_lb`).
+        let [unicast, multicast] = self.caps.loopback.map(|has| u32::from(has && mtu.is_some()));
         self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
             input
                 .sub(ModifyNicVportContextIn::FIELD_SELECT)
                 .set(ModifyNicVportFieldSelect::ROCE_EN, 1)
+                .set(ModifyNicVportFieldSelect::DISABLE_UC_LOCAL_LB, unicast)
+                .set(ModifyNicVportFieldSelect::DISABLE_MC_LOCAL_LB, multicast)
                 .set(ModifyNicVportFieldSelect::MTU, mtu.is_some().into());
             input
                 .sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
@@ -135,7 +139,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(());
             }
             self.stations.retain(|(_, users)| *users != 0);
-        } else if !is_more || self.stations.push((station, 1)).is_err() {
+        } else if !is_more || self.stations.len() >= self.caps.stations || self.stations.push((station, 1)).is_err() {
             return Ok(());
         }
         let result = self.commands.set_address_list(nic_vport_list::MULTICAST, &self.stations);
@@ -248,5 +252,45 @@ impl<P: Platform> Driver<P> {
             }
             input.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::mock::{MockPlatform, acknowledge, started};
+
+    /// disable_uc_local_lb and disable_mc_local_lb are the bits 11 and 10 of field_select, the dword at 12 of the input (`mlx5_ifc.h`);
+    /// the input begins at 16 of the entry.
+    #[test]
+    fn a_port_lets_its_own_packets_in_where_the_card_can_be_told() {
+        for (loopback, selected) in [([true, true], 0xc), ([true, false], 8), ([false, true], 4), ([false; 2], 0)] {
+            let (mut driver, shared) = started();
+            acknowledge(&shared);
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            driver.caps.loopback = loopback;
+            driver.set_roce(Some(1500)).unwrap();
+            assert_eq!(shared.borrow().memory[16 + 14] & 0xc, selected, "{loopback:?}");
+            driver.set_roce(None).unwrap();
+            assert_eq!(shared.borrow().memory[16 + 14] & 0xc, 0, "{loopback:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_addresses_are_listed_than_the_card_has_room_for() {
+        let (mut driver, shared) = started();
+        acknowledge(&shared);
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        driver.caps.stations = 2;
+        let mut commands = [0; 4];
+        for (station, sent) in (0..).zip(&mut commands) {
+            driver.list_station(Mac([1, 0, 0x5e, 0, 0, station]), true).unwrap();
+            *sent = driver.commands.stats.commands;
+        }
+        assert_eq!(commands, [1, 2, 2, 2]);
+        // allowed_list_size, the bits 11 to 0 of the dword at 240 of the context, which begins at 256 of the input.
+        let pointer = u64::from_be_bytes(shared.borrow().memory[8..16].try_into().unwrap());
+        let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
+        assert_eq!(shared.borrow().memory[mailbox + 256 + 240 + 3 - 16], 2);
     }
 }
