@@ -16,6 +16,7 @@ pub(crate) struct Shared<'s> {
     pub(crate) cqs: &'s [CqSlot],
     pub(crate) qps: &'s [QpSlot<'s>],
     pub(crate) srqs: &'s [SrqSlot<'s>],
+    /// Also the lock of the states of queue pairs: [`Self::with_qp_states`].
     pub(crate) windows: &'s Lock<Windows>,
 }
 
@@ -73,11 +74,17 @@ impl<'s> Shared<'s> {
         lost
     }
 
+    /// Does something under the lock of what both the control path and pollers change of queue pairs: their states and the numbers of
+    /// their binds. It is the lock of the windows, whose changes go with those of the numbers.
+    pub(crate) fn with_qp_states<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.windows.with(|_| work())
+    }
+
     /// Moves a queue pair to the state `to` for the control path. With `from`, only if it is still in that: a poller may have
     /// seen a request fail since.
     #[inline(never)]
     pub(crate) fn move_state(&self, slot: &QpSlot<'_>, from: Option<QpState>, to: QpState) {
-        self.windows.with(|_| {
+        self.with_qp_states(|| {
             if from.is_none_or(|from| slot.state() == from) {
                 slot.set_state(to);
             }
@@ -91,7 +98,7 @@ impl<'s> Shared<'s> {
     #[inline(never)]
     pub(crate) fn fail(&self, slot: &QpSlot<'_>, sent_at: Option<u32>, is_flush: bool) {
         const { assert!(code(QpState::Sqd) == 1 && code(QpState::Reset) == 5 && code(QpState::Err) == 6) };
-        self.windows.with(|_| {
+        self.with_qp_states(|| {
             let now = slot.state.load(Ordering::Relaxed);
             if now >= code(QpState::Reset) {
                 return;

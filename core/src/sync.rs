@@ -1,6 +1,6 @@
-//! What cores share: words that are read and written whole, and the one lock.
+//! What cores share: words that are read and written whole, and the type of the locks.
 //!
-//! Nothing here needs compare-and-swap but the lock, and that only with the feature `multicore`: every shared word has one
+//! Nothing here needs compare-and-swap but a lock, and that only with the feature `multicore`: every shared word has one
 //! writer, or its writers hold the lock.
 //!
 //! Under the model checker (`--cfg loom`, in tests only) words, lock and waker are loom's.

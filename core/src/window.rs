@@ -648,7 +648,7 @@ impl<P: Provider> Verbs<'_, P> {
             self.shared.windows.with(|windows| windows.end(&bind, failed));
         }
         // Under the lock, as every store of it: a poller may be about to subtract.
-        self.shared.windows.with(|_| slot.binds.store(0, Ordering::Relaxed));
+        self.shared.with_qp_states(|| slot.binds.store(0, Ordering::Relaxed));
     }
 
     fn was_done(&mut self, bind: &PendingBind) -> bool {
