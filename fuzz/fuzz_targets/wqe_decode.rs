@@ -1,5 +1,5 @@
-//! Any bytes as a send WQE, as receive entries, completions, events and commands: no decoder panics, and what the
-//! device's decoder accepts agrees with itself. The printers visit every field.
+//! Any bytes as a send WQE, as receive entries, completions, events and commands: no decoder panics. A request that the device's decoder
+//! accepts ends within its bytes, and bytes behind it change nothing. The printers visit every field.
 #![no_main]
 
 use bareverbs_decode::{command, completion, event, receive, send};

@@ -53,7 +53,7 @@ pub enum Command {
     Unbind(UnbindArgs),
     /// Measures bandwidth and latency of RDMA write, read, send and atomics, as perftest does
     Perf(Box<PerfArgs>),
-    /// Exchanges messages with ibv_rc_pingpong, ibv_uc_pingpong or itself on another machine, or between two ends here
+    /// Is either end of rdma-core's `ibv_{rc,uc,ud,srq,xsrq}_pingpong`, or both ends here
     Pingpong(Box<PingpongArgs>),
     /// Connects to rping of rdma-core by communication management (rdma_cm), and moves data by RDMA reads and writes
     Rping(Box<RpingArgs>),
@@ -346,5 +346,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_book_lists_each_subcommand() {
+        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/getting-started.md");
+        let book = std::fs::read_to_string(book).unwrap();
+        let names: String =
+            book.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1)).collect();
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let below: Vec<_> = command.get_subcommands().map(|below| format!("`{name} {}`", below.get_name())).collect();
+            for wanted in if below.is_empty() { vec![format!("`{name}`")] } else { below } {
+                assert!(names.contains(&wanted), "{wanted} is not in the table of getting-started.md");
+            }
+        }
     }
 }

@@ -374,6 +374,20 @@ mod tests {
     }
 
     #[test]
+    fn the_book_has_the_pages_of_linux_and_of_this_driver() {
+        let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/");
+        let read = |page: &str| std::fs::read_to_string(format!("{book}{page}")).unwrap().replace('\n', " ");
+        let profiles = read("simulator/profiles.md").replace("  ", " ");
+        let pages = DeviceConfig::profile(Profile::Simulated, 1).pages;
+        let all = |log| pages.boot + pages.init_for(log) + pages.chunk;
+        assert!(pages.surplus && profiles.contains("gives 25,750 pages") && profiles.contains("gives 216."));
+        assert_eq!([all(18), all(11)], [25_750, 216]);
+        let firmware = read("firmware.md");
+        assert!(firmware.contains("that is 208 pages.") && firmware.contains("asks for 216: eight of them"));
+        assert_eq!([pages.boot + pages.init_for(11), pages.chunk], [208, 8]);
+    }
+
+    #[test]
     fn pages_go_with_the_queue_pairs() {
         let pages = DeviceConfig::profile(Profile::ConnectX4Lx, 1).pages;
         // 17 is recorded, the others follow.
