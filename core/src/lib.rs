@@ -1,29 +1,4 @@
-//! RDMA verbs for machines without an operating system.
-//!
-//! This crate implements the verbs independently of a device. It has fixed-capacity tables of protection domains, memory
-//! regions, memory windows, completion queues and queue pairs. It does the checks that the verbs promise, and keeps the rings
-//! of requests in flight. A backend implements [`Provider`]; a machine implements [`Platform`].
-//!
-//! # Example
-//!
-//! An RDMA WRITE from one device into memory of another. Both are simulated here; the package `bareverbs-testing` makes and connects
-//! them:
-//!
-//! ```
-//! use bareverbs::{Access, DmaBuffer, SendWr, WcStatus};
-//! use bareverbs_testing::{Faults, connect, pair};
-//!
-//! let [mut a, mut b] = pair(Faults::none())?;
-//! let [mut qa, _qb] = connect(&mut a, &mut b)?;
-//! let target = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-//!
-//! qa.qp.send.post(&SendWr::write(target.remote(0), b"hello, peer").id(1))?;
-//! assert_eq!(qa.wait()?.status, WcStatus::Success);
-//! let mut bytes = [0; 11];
-//! target.read(0, &mut bytes)?;
-//! assert_eq!(&bytes, b"hello, peer");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Steps of a program
 //!
@@ -39,10 +14,6 @@
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_debug_implementations)]
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 #[cfg(feature = "alloc")]
 extern crate alloc;

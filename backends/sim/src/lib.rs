@@ -1,3 +1,5 @@
+#![doc = include_str!("../README.md")]
+//!
 //! A simulated ConnectX adapter at the level of its registers.
 //!
 //! [`Device`] is a PCI function with one port, of InfiniBand or Ethernet: configuration space, BAR0, firmware commands, queues, MSI-X, and
@@ -8,29 +10,6 @@
 //! crate `bareverbs`. So a driver such as `bareverbs-mlx5` runs on it in a unit test. The package `bareverbs-serve` serves a
 //! device to virtual machines, where Linux's own driver uses it.
 //!
-//! # Example
-//!
-//! Two hosts on a wire that loses 2 % of the packets, and what the audit found:
-//!
-//! ```
-//! use bareverbs::Registers;
-//! use bareverbs_sim::in_process::{World, WorldConfig};
-//! use bareverbs_sim::wire::{Probability, WireFaults};
-//!
-//! let faults = WireFaults { loss: Probability::per_cent(2.0)?, ..WireFaults::NONE };
-//! let (world, a, b) = World::pair(WorldConfig { faults, seed: 7, ..WorldConfig::default() });
-//! // A driver is brought up on this: `Mlx5::<_, 128>::bring_up(a.machine(128 * 4096), &Config::DEFAULT)` of `bareverbs-mlx5`.
-//! let machine = a.machine(128 * 4096);
-//! // The first register is the version of the firmware, in network byte order.
-//! let version = machine.registers.read32(0)?;
-//! assert_eq!(u32::from_be(version), 39 << 16 | 28);
-//! for host in [&a, &b] {
-//!     host.with_device(|device| assert_eq!(device.audit().findings(), []));
-//! }
-//! println!("{:?}", world.wire_stats());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
 //! # Where things are
 //!
 //! - [`in_process`]: worlds, hosts, simulated time; [`wire`]: wires and their faults; [`fabric`]: ports and inboxes of several devices
@@ -40,10 +19,6 @@
 //! - [`packet`] and [`wqe_decode`]: packets and work queue elements as values
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 pub mod audit;
 pub mod capture;

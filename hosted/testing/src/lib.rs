@@ -1,25 +1,4 @@
-//! Tests of RDMA programs without a card: simulated hosts, the connections between them, and what goes wrong with both.
-//!
-//! # Example
-//!
-//! Two hosts on a wire that loses 2 % of the frames, and a message from one to the other:
-//!
-//! ```
-//! use bareverbs::{Access, DmaBuffer, SendWr, WcStatus};
-//! use bareverbs_testing::{Faults, Probability, connect, pair};
-//!
-//! let [mut a, mut b] = pair(Faults::none().loss(Probability::per_mille(20)).seed(7))?;
-//! let [mut qa, _qb] = connect(&mut a, &mut b)?;
-//! let target = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-//!
-//! qa.qp.send.post(&SendWr::write(target.remote(0), b"hello, peer"))?;
-//! assert_eq!(qa.wait()?.status, WcStatus::Success);
-//! let mut bytes = [0; 11];
-//! target.read(0, &mut bytes)?;
-//! assert_eq!(&bytes, b"hello, peer");
-//! assert_eq!(b.findings(), []);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Time
 //!
@@ -35,7 +14,7 @@
 //! | a partition, also of one direction | [`Network::cut`], [`Network::heal`] |
 //! | a cable without its other end | [`Node::set_link`] |
 //! | a device that is gone, now or at the n-th write to it | [`Node::remove`], [`Node::remove_after`] |
-//! | a device that lies, or does not answer | [`Node::arm`] with a [`Fault`] |
+//! | a device that returns wrong data, or does not answer | [`Node::arm`] with a [`Fault`] |
 //! | Ethernet ports, RoCEv2 | [`Faults::ethernet`] |
 //! | a device of another kind | [`Network::add`] with a [`DeviceConfig`], as [`DeviceConfig::profile`] makes it |
 //!
@@ -55,10 +34,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 mod bring_up;
 mod connection;
