@@ -20,8 +20,6 @@ pub(crate) const HUGE: usize = 2 << 20;
 struct Pages {
     base: NonNull<u8>,
     len: usize,
-    /// Guaranteed size of the pages in bytes.
-    page: usize,
     opener: Opener,
 }
 
@@ -29,7 +27,7 @@ impl Pages {
     /// Maps at least `len` zeroed bytes in reserved huge pages, not inherited by a forked child. Returns `None` if there are too few.
     fn huge(len: usize) -> Option<Self> {
         let len = len.checked_next_multiple_of(HUGE)?;
-        Self::map(len, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB, HUGE).ok()
+        Self::map(len, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()
     }
 
     /// Maps at least `len` zeroed bytes, not inherited by a forked child. Two megabytes and more are aligned, so that the kernel can use
@@ -39,10 +37,10 @@ impl Pages {
         let unit = if len < HUGE { kernel_page() } else { HUGE };
         let len = len.max(1).checked_next_multiple_of(unit).ok_or(Error::NoAddresses { len: len as u64 })?;
         if len < HUGE {
-            return Self::map(len, MapFlags::PRIVATE, PAGE).map_err(refuse);
+            return Self::map(len, MapFlags::PRIVATE).map_err(refuse);
         }
         // Maps one huge page more than needed, to find an aligned start, and unmaps the rest.
-        let wide = Self::map(len.saturating_add(HUGE), MapFlags::PRIVATE, PAGE).map_err(refuse)?;
+        let wide = Self::map(len.saturating_add(HUGE), MapFlags::PRIVATE).map_err(refuse)?;
         let (start, end) = (wide.base.addr().get(), wide.base.addr().get() + wide.len);
         let skip = start.next_multiple_of(HUGE) - start;
         let rest = end - (start + skip + len);
@@ -60,18 +58,18 @@ impl Pages {
             }
             base
         };
-        let pages = Self { base, len, page: PAGE, opener: Opener::this() };
+        let pages = Self { base, len, opener: Opener::this() };
         // Huge pages only reduce the number of entries in the IOMMU, so that a refusal is no error.
         // SAFETY: the advice changes no content.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
         Ok(pages)
     }
 
-    fn map(len: usize, flags: MapFlags, page: usize) -> Result<Self, rustix::io::Errno> {
+    fn map(len: usize, flags: MapFlags) -> Result<Self, rustix::io::Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let base_or_none = NonNull::new(base.cast());
-        let pages = Self { base: base_or_none.ok_or(rustix::io::Errno::NOMEM)?, len, page, opener: Opener::this() };
+        let pages = Self { base: base_or_none.ok_or(rustix::io::Errno::NOMEM)?, len, opener: Opener::this() };
         // Otherwise the first write after a fork would move a page of this process elsewhere, while the device uses the old one.
         // SAFETY: the advice changes no content.
         unsafe { madvise(base, len, Advice::LinuxDontFork) }?;
@@ -290,12 +288,6 @@ impl DmaAllocation {
         // to the bytes is created. The drop either unmaps them for the device or leaks them.
         let memory = unsafe { MappedMemory::new(pages.base, len, range.iova) };
         Self { memory, allocation: Arc::new(Allocation { range, pages: Some(pages) }) }
-    }
-
-    /// Returns the guaranteed size of its pages in bytes: 2 MiB in reserved huge pages, otherwise 4096. The kernel may still use
-    /// transparent huge pages.
-    pub fn page_bytes(&self) -> usize {
-        self.allocation.pages.as_ref().map_or(PAGE, |pages| pages.page)
     }
 }
 

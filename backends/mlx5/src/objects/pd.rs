@@ -1,6 +1,6 @@
 //! Protection domains.
 
-use bareverbs::{Pdn, Platform};
+use bareverbs::Platform;
 use bareverbs_mlx5_spec::{View, cmd};
 
 use crate::dma::object_memory::ObjectMemory;
@@ -13,7 +13,7 @@ pub struct Pd {
     pub(crate) number: u32,
 }
 
-numbered!(Pd, "Pd({:x})", pdn -> Pdn);
+format_as!([] Pd, "Pd({:x})", |this| this.number);
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, PackedError> {
