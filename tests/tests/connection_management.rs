@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DmaBuffer, Gid, Guid, Instant, LinkLayer, Mac,
-    PollCqError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Region, SendWr,
+    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DmaBuffer, Gid, GidEntry, Guid, Instant, LinkLayer,
+    Mac, PollCqError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Region, SendWr,
     WcStatus,
 };
 use bareverbs_cm::{
@@ -504,6 +504,12 @@ fn what_cannot_be_addressed_is_an_error_and_the_rest_goes_out() {
     assert_eq!(carrier.send(verbs, &unknown, &[0; 256], mac_of), Err(CarrierError::NoMac { gid }));
     let elsewhere = to(Path { local_gid: gid, ..path });
     assert_eq!(carrier.send(verbs, &elsewhere, &[0; 256], mac_of), Err(CarrierError::NoGid { gid }));
+    // An address that the port gets later counts when the carrier reads them again.
+    let mac = verbs.query_port(1).unwrap().mac;
+    verbs.set_gid(1, 3, &GidEntry { gid, mac, vlan: None }).unwrap();
+    assert_eq!(carrier.send(verbs, &elsewhere, &[0; 256], mac_of), Err(CarrierError::NoGid { gid }));
+    carrier.read_gids(verbs).unwrap();
+    carrier.send(verbs, &elsewhere, &[0; 256], mac_of).unwrap();
     let partition_key = 0x8001;
     let other = to(Path { partition_key, ..path });
     assert_eq!(carrier.send(verbs, &other, &[0; 256], mac_of), Err(CarrierError::Partition { partition_key }));

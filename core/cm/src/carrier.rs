@@ -254,7 +254,7 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
         Ok(())
     }
 
-    /// Names the queue pair, for events and attributes of it.
+    /// Returns the handle of the queue pair, for events and attributes of it.
     pub const fn qp(&self) -> QpHandle {
         self.qp.handle()
     }

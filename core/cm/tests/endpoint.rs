@@ -549,6 +549,16 @@ fn a_service_id_is_resolved() {
         requests += transmitted(&mut client).len();
     };
     assert_eq!((event, requests), (Event::Unresolved { query: silent }, 3));
+
+    // One that the program does not wait for any more: nothing is sent, and its answer is no event.
+    let forgotten = client.resolve(START, 0x58, &question).unwrap();
+    let mad = one(&mut client);
+    assert!(client.cancel(forgotten) && !client.cancel(forgotten));
+    assert_eq!((client.next_deadline(), transmitted(&mut client).len()), (None, 0));
+    let Some(Event::ServiceRequested { ticket, .. }) = server.receive(START, 0, &source(1), &mad) else { panic!() };
+    server.answer(ticket, &ServiceAnswer::valid(Qpn::new(0x42), Qkey::new(1))).unwrap();
+    let mad = one(&mut server);
+    assert_eq!(client.receive(START, 0, &source(2), &mad), None);
 }
 
 /// To another subnet, and on Ethernet, datagrams carry a GRH, and ports are known by their GIDs.
