@@ -134,9 +134,9 @@ pub struct AddressVector {
     pub dlid: Lid,
     /// Service level, 4 bits. On an Ethernet port the priority of the VLAN tag, 3 bits.
     pub sl: u8,
-    /// Source path bits.
+    /// Low bits of the source LID, as many as the port's LMC; 0 on an Ethernet port.
     pub src_path_bits: u8,
-    /// Static rate, 0 for the port's.
+    /// Static rate, as in `ibv_rate` of rdma-core (2: 2.5 Gbit/s, 3: 10 Gbit/s, …; IBTA 9.11); 0 for the port's.
     pub static_rate: u8,
     /// Physical port.
     pub port_num: u8,
@@ -170,7 +170,7 @@ pub struct QpAttr {
     pub alt_av: AddressVector,
     /// Index of the P_Key of the alternate path.
     pub alt_pkey_index: u16,
-    /// Local ACK timeout of the alternate path.
+    /// Local ACK timeout of the alternate path: 4.096 µs · 2^timeout, 0 for none, 5 bits.
     pub alt_timeout: u8,
     /// Path MTU.
     pub path_mtu: Mtu,
@@ -236,11 +236,11 @@ pub struct DeviceAttr {
     pub vendor_id: u32,
     /// Part, as its PCI device id.
     pub vendor_part_id: u32,
-    /// Hardware revision.
+    /// Hardware revision; 0 if the backend does not know it.
     pub hw_ver: u32,
     /// Maximum length of a region in bytes.
     pub max_mr_size: u64,
-    /// Bit n: pages of 2^n bytes.
+    /// Page sizes of regions: bit n for pages of 2^n bytes.
     pub page_size_cap: u64,
     /// Queue pairs.
     pub max_qp: u32,
@@ -380,13 +380,13 @@ pub struct PortAttr {
     pub gid_tbl_len: u16,
     /// Number of P_Keys.
     pub pkey_tbl_len: u16,
-    /// LID.
+    /// LID, 0 or 65535 if the port has none.
     pub lid: Lid,
     /// LID of the subnet manager.
     pub sm_lid: Lid,
     /// Number of low LID bits that select a path.
     pub lmc: u8,
-    /// Lanes.
+    /// Number of lanes of the link.
     pub active_width: u8,
     /// Rate in gigabits a second, all lanes.
     pub active_speed_gbps: u32,

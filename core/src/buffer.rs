@@ -129,7 +129,7 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// }
 /// ```
 ///
-/// A region names its place in the tables of its verbs, so that other verbs do not take it for theirs. The tables serve no other
+/// A region refers to its slot in the tables of its `Verbs`, so that another `Verbs` does not take it for its own. The tables serve no other
 /// verbs, and so no other device, as long as there is a region:
 ///
 /// ```compile_fail,E0499
@@ -152,7 +152,7 @@ pub struct Region<'s, B> {
     lkey: Lkey,
     rkey: Rkey,
     base: u64,
-    /// Its place in the tables of its verbs.
+    /// Slot in the tables of its `Verbs`.
     slot: &'s RegionSlot,
 }
 
@@ -170,7 +170,7 @@ impl<'s, B: DmaBuffer> Region<'s, B> {
         ManuallyDrop::into_inner(self.buffer)
     }
 
-    /// Names the region in its table, for binding windows.
+    /// Returns the handle of the region, for binding windows.
     pub const fn handle(&self) -> MrHandle {
         self.handle
     }
@@ -227,7 +227,7 @@ impl<B> defmt::Format for Region<'_, B> {
 
 /// An operation that was refused, and what had been handed in for it.
 pub struct Refused<T, E> {
-    /// Why.
+    /// Reason of the refusal.
     pub error: E,
     /// What was handed in; `None` if the device may still use it: then it is never freed.
     pub returned: Option<T>,

@@ -36,9 +36,9 @@ pub(crate) struct Cq<P: Provider> {
     pub(crate) users: u32,
 }
 
-/// A completion queue: whoever has it polls, on any core. It names its slot directly, so that no poll searches.
+/// A completion queue: its owner polls, on any core. It refers to its slot directly, so that no poll searches.
 ///
-/// A value that is dropped leaves a queue that nobody polls. [`Verbs::destroy_dropped_cq`] destroys that.
+/// A value that is dropped leaves a queue that cannot be polled. [`Verbs::destroy_dropped_cq`] destroys that.
 #[must_use = "nobody polls a completion queue whose value is dropped"]
 pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) ring: P::CqRing,
@@ -74,7 +74,7 @@ impl<P: Provider> Cq<P> {
 }
 
 impl<P: Provider> CompletionQueue<'_, P> {
-    /// Names the queue in its table.
+    /// Returns the handle of the queue.
     pub const fn handle(&self) -> CqHandle {
         self.handle
     }
@@ -179,7 +179,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// Returns whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked
     /// for an event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
     ///
-    /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], which somebody has to call.
+    /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], one of which the program has to call.
     #[cfg(feature = "multicore")]
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;
@@ -828,7 +828,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards.
     ///
     /// # Errors
-    /// The queue is of other verbs, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
+    /// The queue is of another `Verbs`, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
     /// queue comes back and is as before.
     #[expect(clippy::result_large_err, reason = "the completion queue itself is given back")]
     pub fn destroy_cq(
@@ -843,7 +843,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a completion queue whose value was dropped, as [`Self::destroy_cq`] does.
     ///
     /// # Errors
-    /// As there; also if somebody may still have the value.
+    /// [`DestroyCqError`]: the handle is stale, the value was not dropped, queue pairs complete into the queue, the interrupt handler is
+    /// taken, or the device refuses.
     pub fn destroy_dropped_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
         self.cqs.get(handle).ok_or(DestroyCqError::Stale)?;
         if !self.is_cq_dropped(handle) {

@@ -44,7 +44,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// them all. Several queue pairs may share it.
     ///
     /// # Errors
-    /// Same as [`Self::create_qp`]; also if the shared receive queue's handle is stale, or the transport has none.
+    /// [`CreateQpError`]: a handle is stale, the transport has no shared receive queues, the device has no such capacities, table or rings
+    /// are in use, or the device refuses. Nothing is created.
     #[inline(always)]
     pub fn create_qp_with_srq(
         &mut self,

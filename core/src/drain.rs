@@ -96,8 +96,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// send queue that is full of those cannot be drained, as it can send nothing more.
     /// The completion queue needs an entry for the marker: the sizes of [`Self::ring_sizes`] have it.
     ///
-    /// `deadline` is of the clock of the machine ([`Clock::now`](crate::Clock)). After [`DrainError::Overdue`] the call may be repeated; a poll of
-    /// somebody else gets the marker as a flushed RDMA_WRITE with `wr_id` and `byte_len` of all ones. In RESET nothing is in flight, and
+    /// `deadline` is of the clock of the machine ([`Clock::now`](crate::Clock)). After [`DrainError::Overdue`] the call may be repeated; another
+    /// poll of this queue returns the marker as a flushed RDMA_WRITE with `wr_id` and `byte_len` of all ones. In RESET nothing is in flight, and
     /// the queue pair stays there.
     ///
     /// ```
@@ -117,7 +117,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// A queue is of other verbs or the completion queue of another queue pair, a completion is invalid, the device refuses, is lost, or
+    /// A queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device refuses, is lost, or
     /// not all sends are done at the deadline.
     pub fn drain_sq(
         &mut self,
@@ -143,7 +143,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Moves a queue pair to ERR and waits until each receive that was posted is done or flushed, as Linux's `ib_drain_rq` does. Then
     /// the device writes into the memory of none of them.
     ///
-    /// `cq` is the completion queue of the receives; `give` and `deadline` are as of [`Self::drain_sq`]. Each receive has a completion
+    /// `cq` is the completion queue of the receives; `give` and `deadline` are those of [`Self::drain_sq`]. Each receive has a completion
     /// of its own, so that no marker is needed, and a full queue is drained too.
     ///
     /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is drained by [`Self::drain_shared_rq`].
@@ -165,7 +165,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// Same as [`Self::drain_sq`].
+    /// [`DrainError`]: a queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device
+    /// refuses, is lost, or not all receives are done at the deadline.
     pub fn drain_rq(
         &mut self,
         recv: &mut RecvQueue<'s, P>,
@@ -183,7 +184,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their places. What it did not
     /// take stays in the shared receive queue.
     ///
-    /// `cq` is the completion queue of its receives; `give` and `deadline` are as of [`Self::drain_sq`]. The call takes asynchronous events
+    /// `cq` is the completion queue of its receives; `give` and `deadline` are those of [`Self::drain_sq`]. The call takes asynchronous events
     /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has
     /// returned before counts, unless the queue pair was reset since. One of before a RESET that was not taken until now is
     /// [`Event::Stray`], unless the queue pair came to ERR again without this call: take the events before.
@@ -205,7 +206,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// Same as [`Self::drain_sq`]. Nobody knows how many receives of a shared queue are left at the deadline, so the error says 0.
+    /// [`DrainError`]: a queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device
+    /// refuses, is lost, or the queue pair is not done at the deadline. How many receives are left is not known then: the error says 0.
     #[doc(alias = "ib_drain_rq")]
     pub fn drain_shared_rq(
         &mut self,

@@ -17,9 +17,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FastMr {
-    /// Its place among the windows.
+    /// Slot of its key in the table of windows.
     mw: MwHandle,
-    /// Its place among the regions. No region has this handle as long as it exists.
+    /// Slot in the table of regions. No region has this handle as long as the `FastMr` exists.
     region: MrHandle,
     max_sges: u16,
 }
@@ -96,7 +96,7 @@ impl FastRegion {
 pub struct FastMrInfo {
     /// Protection domain.
     pub pd: PdHandle,
-    /// Its key; opens nothing while it is free.
+    /// Key of the region; opens nothing while it is free.
     pub rkey: Rkey,
     /// The region whose pieces are registered, the first byte's address, the bytes of all pieces, and the rights; `None` while it is free.
     pub registered: Option<Binding>,
@@ -175,7 +175,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// Returns the attributes of a region that requests register.
     ///
     /// # Errors
-    /// It is gone, or of other verbs.
+    /// The region was destroyed, or is of another `Verbs`.
     pub fn fast_mr_info(&self, mr: FastMr) -> Result<FastMrInfo, StaleHandle> {
         let info = self.mw_info(mr.mw)?;
         Ok(FastMrInfo { pd: info.pd, rkey: info.rkey, registered: info.binding })
@@ -184,7 +184,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// Destroys a region that requests register, free or not: what its key opens ends at once.
     ///
     /// # Errors
-    /// It is gone or of other verbs, registrations or invalidations of it are in flight, or the device refuses; it is as before.
+    /// The region was destroyed before or is of another `Verbs`, registrations or invalidations of it are in flight, or the device refuses; it is as before.
     #[doc(alias = "ib_dereg_mr")]
     pub fn dealloc_fast_mr(&mut self, mr: FastMr) -> Result<(), DeallocMwError<P::Error>> {
         self.dealloc_mw(mr.mw)?;
@@ -234,7 +234,8 @@ impl<P: Provider> SendQueue<'_, P> {
     /// of four pieces at most.
     ///
     /// # Errors
-    /// It is refused, and everything is as before.
+    /// [`FastRegError`]: the queue pair cannot send, the SGEs or rights do not fit the region, its last registration has not ended, or the
+    /// queue is full. Everything is as before.
     #[doc(alias = "ib_post_send")]
     #[doc(alias = "IB_WR_REG_MR")]
     #[doc(alias = "mlx5dv_wr_mr_list")]
@@ -249,7 +250,7 @@ impl<P: Provider> SendBatch<'_, P> {
     /// Registers pieces of a region: [`SendQueue::reg_mr`] as part of a batch.
     ///
     /// # Errors
-    /// As there.
+    /// [`FastRegError`], as a single request has it; the batch is as before.
     pub fn reg_mr(&mut self, mr: FastMr, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
         self.open.call(|queue| append_reg(queue, mr, reg))
     }

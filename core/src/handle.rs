@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 
 /// Names an object of kind `K` in its table.
 ///
-/// The generation of a slot starts at a number of the verbs' own, so a handle of other verbs, also of earlier ones, is stale here.
+/// The generation of a slot starts at a number of the `Verbs`' own, so a handle of another `Verbs`, also of an earlier one, is stale here.
 pub struct Handle<K> {
     /// Generation in the lower half, index in the upper: one word, which a completion copies whole.
     word: u64,

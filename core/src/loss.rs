@@ -7,15 +7,15 @@ use core::fmt;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DeviceLoss {
-    /// It did not answer a command, or its answer cannot be believed.
+    /// The device did not answer a command, or its answer is impossible.
     NoAnswer,
-    /// It was removed, or lost its power.
+    /// The device was removed, or lost its power.
     Gone,
-    /// Somebody else reset it.
+    /// The device was reset, and not by its `Verbs`.
     Reset,
-    /// Its firmware stopped.
+    /// The firmware of the device stopped.
     Fatal,
-    /// Its [`Verbs`](crate::Verbs) were dropped, while somebody had a queue. It may go on with the requests that it has.
+    /// The [`Verbs`](crate::Verbs) of the device were dropped before their queues. It may go on with the requests that it has.
     Abandoned,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for DeviceLoss {
         f.write_str(match self {
             Self::NoAnswer => "it did not answer a command",
             Self::Gone => "it is gone",
-            Self::Reset => "somebody else reset it",
+            Self::Reset => "it was reset from outside",
             Self::Fatal => "its firmware stopped",
             Self::Abandoned => "its verbs were dropped",
         })

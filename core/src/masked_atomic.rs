@@ -40,7 +40,8 @@ impl<P: Provider> SendQueue<'_, P> {
     /// Posts a masked atomic and rings the doorbell. `offered` is what the device has said that it offers.
     ///
     /// # Errors
-    /// The request is refused, and the queue is as before.
+    /// [`PostSendError`]: the queue pair cannot send, the device does not offer the operation, an address, region or flag does not fit, or
+    /// the queue is full. The queue is as before.
     pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
         append_masked(self, offered, wr, None, true)
     }
@@ -59,7 +60,7 @@ impl<P: Provider> SendBatch<'_, P> {
     /// Posts a masked atomic: [`SendQueue::post_masked`] as part of a batch.
     ///
     /// # Errors
-    /// As there.
+    /// [`PostSendError`], as a single request has it; the batch is as before.
     pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
         self.open.call(|queue| append_masked(queue, offered, wr, None, false))
     }

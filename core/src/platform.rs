@@ -12,7 +12,7 @@ use crate::log::format_as;
 pub struct OutOfRange {
     /// Byte offset of the access.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length of the access in bytes.
     pub len: usize,
     /// Bytes of the registers or the memory.
     pub size: usize,
@@ -54,12 +54,12 @@ pub trait Registers {
     /// Reads four bytes.
     ///
     /// # Errors
-    /// There is no such register.
+    /// [`OutOfRange`]: there is no register of that size at `offset`.
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange>;
     /// Writes four bytes.
     ///
     /// # Errors
-    /// There is no such register.
+    /// [`OutOfRange`]: there is no register of that size at `offset`.
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange>;
     /// Returns the `count` registers of eight bytes from `offset` on, to be written independently of the rest, also by another
     /// core.
@@ -70,7 +70,7 @@ pub trait Registers {
     /// Returns the register of four bytes at `offset`, to be written independently of the rest, also by another core.
     ///
     /// # Errors
-    /// There is no such register.
+    /// [`OutOfRange`]: there is no register of that size at `offset`.
     fn word(&self, offset: usize) -> Result<Self::Word, OutOfRange>;
 }
 

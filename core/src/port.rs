@@ -50,7 +50,8 @@ impl<P: Provider> Verbs<'_, P> {
     /// found and the time waited. If `hook` returns `Break`, the wait ends. It may sleep up to 100 ms, the interval of queries.
     ///
     /// # Errors
-    /// Same as [`Self::wait_active`], and [`WaitActiveError::Stopped`] if the hook ended the wait.
+    /// [`WaitActiveError`]: there is no such port, the device does not answer or is broken, or the port is not usable after `timeout`.
+    /// [`WaitActiveError::Stopped`] if the hook ended the wait.
     pub fn wait_active_with(
         &mut self,
         port: u8,

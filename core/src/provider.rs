@@ -247,7 +247,7 @@ pub unsafe trait Provider {
     /// Returns an entry of a port's GID table.
     ///
     /// # Errors
-    /// Same as [`Self::query_port`].
+    /// The device has no such entry, or does not answer sensibly.
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error>;
     /// Sets an entry of the GID table of an Ethernet port, or empties it; the core has checked the addresses.
     ///
@@ -257,7 +257,7 @@ pub unsafe trait Provider {
     /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
-    /// Same as [`Self::query_port`].
+    /// The device has no such entry, or does not answer sensibly.
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error>;
 
     /// Returns what each datagram to this address carries; the core has checked the ranges.
@@ -280,7 +280,7 @@ pub unsafe trait Provider {
     /// Makes a region. The tags of its keys differ from those of the regions made before it.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`]; also if the map has no address for a byte.
+    /// The map has no address for a byte, or the device refuses or does not answer; nothing was made.
     fn create_mr(
         &mut self,
         _: CoreToken,
@@ -290,13 +290,13 @@ pub unsafe trait Provider {
     /// Destroys a region.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn destroy_mr(&mut self, _: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error>;
 
     /// Makes an unbound window. The tag of its key differs from those of the windows made before it.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_mw(&mut self, _: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
     /// Returns the key that a window has in the device now, and whether it may be bound.
     ///
@@ -306,13 +306,13 @@ pub unsafe trait Provider {
     /// Destroys a window, bound or not.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn destroy_mw(&mut self, _: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error>;
 
     /// Makes a free key that requests open over up to `max_sges` pieces of regions. The other calls for windows take it too.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
 
     /// Returns which masked atomics the device offers.
@@ -324,7 +324,7 @@ pub unsafe trait Provider {
     /// Makes a completion queue of at least `entries`.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
     /// Returns whether a completion queue works: it has not overrun, and the device could write its completions.
     ///
@@ -342,7 +342,7 @@ pub unsafe trait Provider {
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;
 
     /// Sizes of a shared receive queue with at least these capacities.
@@ -353,12 +353,12 @@ pub unsafe trait Provider {
     /// Makes a shared receive queue of the sizes that [`Self::srq_sizes`] gave. Its receives use memory of this domain.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_srq(&mut self, _: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error>;
     /// Asks for one event when fewer requests than `limit` are left of those that the device knows; 0 asks for none.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn arm_srq(&mut self, _: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error>;
     /// Returns the limit that the device has now; 0 if none is armed.
     ///
@@ -368,29 +368,29 @@ pub unsafe trait Provider {
     /// Destroys a shared receive queue that no queue pair uses.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn destroy_srq(&mut self, _: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error>;
 
     /// Makes an XRC domain, and gives its number.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`]; also if the device has no XRC.
+    /// The device has no XRC, refuses or does not answer; nothing was made.
     fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error>;
     /// Destroys an XRC domain that no queue is in.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error>;
     /// Makes an XRC shared receive queue. The other calls for shared receive queues take it too.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Self::Error>;
     /// Makes an initiator or a target of XRC in RESET. The other calls for queue pairs take it too. The receive ring has no entries, and
     /// so has the send ring of a target.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
 
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit, and
@@ -402,13 +402,13 @@ pub unsafe trait Provider {
     /// Makes a queue pair in RESET.
     ///
     /// # Errors
-    /// Same as [`Self::alloc_pd`].
+    /// The device refuses or does not answer; nothing was made.
     fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
     /// Moves a queue pair `from` one state to `attr.state` (the same one, if it only changes attributes); the core has
     /// checked the mask. `attr` has every attribute set so far, `mask` names those of this call.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn modify_qp(
         &mut self,
         _: CoreToken,
@@ -425,17 +425,17 @@ pub unsafe trait Provider {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn destroy_qp(&mut self, _: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
     /// Gives a queue pair for datagrams a copy of what is sent to a multicast group.
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn attach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
     /// Ends [`Self::attach_mcast`].
     ///
     /// # Errors
-    /// Same as [`Self::dealloc_pd`].
+    /// The device refuses or does not answer; the object is as before.
     fn detach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
 
     /// Returns the present moment of the backend's clock.
@@ -838,7 +838,7 @@ pub struct DatagramOp<'a> {
     pub address: &'a EncodedAddress,
     /// The queue pair that it goes to.
     pub remote_qpn: Qpn,
-    /// Its Q_Key.
+    /// Q_Key of that queue pair.
     pub remote_qkey: Qkey,
     /// Immediate data in network byte order.
     pub imm: Option<[u8; 4]>,

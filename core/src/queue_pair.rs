@@ -92,11 +92,11 @@ pub(crate) struct Qp<P: Provider> {
     groups: [Gid; MCAST_GROUPS],
 }
 
-/// A queue pair: whoever has its send queue posts sends, and whoever has its receive queue posts receives, on any core. The two
+/// A queue pair: the owner of its send queue posts sends, the owner of its receive queue posts receives, on any core. The two
 /// are taken apart and put together as any value. [`Verbs::reset_qp`] and [`Verbs::destroy_qp`] want both of the same queue
 /// pair, so that nobody posts meanwhile.
 ///
-/// A queue that is dropped leaves a queue pair that nobody posts to. [`Verbs::destroy_dropped_qp`] destroys that.
+/// A queue that is dropped leaves a queue pair that cannot be posted to. [`Verbs::destroy_dropped_qp`] destroys that.
 ///
 /// One that takes its receives from a shared receive queue ([`Verbs::create_qp_with_srq`]) has [`SharedReceives`](crate::SharedReceives) in place of the
 /// receive queue, so that nothing can be posted to it alone:
@@ -118,7 +118,7 @@ pub struct QueuePair<'s, P: Provider, R = RecvQueue<'s, P>> {
 }
 
 impl<P: Provider, R> QueuePair<'_, P, R> {
-    /// Names the queue pair in its table, for all of the control path that needs nobody to stop posting.
+    /// Returns the handle of the queue pair, for calls of the control path during which its queues may be posted to.
     pub const fn handle(&self) -> QpHandle {
         self.send.qp()
     }
@@ -552,7 +552,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a queue pair whose send queue and receive queue were dropped, as [`Self::destroy_qp`] does.
     ///
     /// # Errors
-    /// As there; also if somebody may still have one of the queues.
+    /// [`DestroyQpError`]: the handle is stale, a queue was not dropped, the queue pair is in multicast groups, or the device refuses.
     pub fn destroy_dropped_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
         self.qps.get(handle).ok_or(DestroyQpError::Stale)?;
         if !self.is_qp_dropped(handle) {

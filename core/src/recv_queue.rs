@@ -7,7 +7,7 @@ use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Shared, check_sge, domai
 use crate::sync::Ordering;
 use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
 
-/// The receive queue of one queue pair: whoever has it posts, on any core.
+/// The receive queue of one queue pair: its owner posts, on any core.
 pub struct RecvQueue<'s, P: Provider> {
     pub(crate) ring: P::RecvRing,
     pub(crate) slot: &'s QpSlot<'s>,
@@ -73,7 +73,7 @@ impl SharedReceives {
         Self { srq }
     }
 
-    /// Names the shared receive queue.
+    /// Returns the handle of the shared receive queue.
     pub const fn srq(&self) -> SrqHandle {
         self.srq
     }
@@ -106,7 +106,7 @@ impl<'s> sealed::Side<'s> for NoReceives {
 }
 
 impl<P: Provider> RecvQueue<'_, P> {
-    /// Names the queue pair that it belongs to.
+    /// Returns the handle of the queue pair.
     pub const fn qp(&self) -> QpHandle {
         self.handle
     }

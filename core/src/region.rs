@@ -151,7 +151,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Rust reference to them exists, and every other user of them expects the device to read and write them.
     ///
     /// # Errors
-    /// Same as [`Self::reg_mr`].
+    /// [`RegMrError`]: rights, range or domain are invalid, the table is full, or the device refuses.
     #[expect(unsafe_code, reason = "the device uses whatever the numbers name")]
     pub unsafe fn reg_mr_raw(
         &mut self,
@@ -334,7 +334,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// its keys are no keys any more, and [`Self::dereg_mr`] and [`Self::rereg_mr`] refuse it as stale.
     ///
     /// # Errors
-    /// Same as [`Self::dereg_mr`].
+    /// [`DeregMrError`]: the handle is stale, windows are bound to the region, or the device refuses.
     pub fn dereg_mr_raw(&mut self, mr: MrHandle) -> Result<(), DeregMrError<P::Error>> {
         self.deregister(mr)
     }

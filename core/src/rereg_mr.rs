@@ -78,7 +78,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The old buffer comes back: the device does not use it any more.
     ///
     /// # Errors
-    /// Same as [`Self::rereg_mr`]; both come back.
+    /// [`ReregMrError`]: the new rights, domain or range are refused, windows are bound to the region, or the device refuses. Region and
+    /// buffer come back, unless the device may use the memory.
     #[expect(clippy::type_complexity, reason = "what was handed in is given back")]
     pub fn rereg_mr_buffer<B: DmaBuffer + 'static>(
         &mut self,

@@ -33,7 +33,7 @@ bitflags::bitflags! {
         const DATAGRAM = 1 << 5;
         /// Requests to a shared receive queue of the peer, but atomics.
         const XRC = 1 << 6;
-        /// Those atomics.
+        /// Atomics to a shared receive queue of the peer.
         const XRC_ATOMIC = 1 << 7;
     }
 }
@@ -148,7 +148,7 @@ impl SendLimits {
 /// created with ([`datagram`], [`xrc`]): a program that creates none of its transport does not contain it.
 pub(crate) type PostNamed<P> = fn(&SendQueue<'_, P>, &SendWr<'_>, bool) -> Result<(), PostSendError>;
 
-/// The send queue of one queue pair: whoever has it posts, on any core. It names its slot directly, so that no post searches.
+/// The send queue of one queue pair: its owner posts, on any core. It refers to its slot directly, so that no post searches.
 pub struct SendQueue<'s, P: Provider> {
     pub(crate) ring: P::SendRing,
     pub(crate) slot: &'s QpSlot<'s>,
@@ -170,7 +170,7 @@ pub struct SendQueue<'s, P: Provider> {
 format_as!([P: Provider] SendQueue<'_, P>, "SendQueue({:?})", |this| this.qp());
 
 impl<'s, P: Provider> SendQueue<'s, P> {
-    /// Names the queue pair that it belongs to.
+    /// Returns the handle of the queue pair.
     pub const fn qp(&self) -> QpHandle {
         self.limits.handle
     }
@@ -455,7 +455,7 @@ impl<P: Provider> SendBatch<'_, P> {
     /// Posts a type 1 bind: [`SendQueue::bind_type1`] as part of a batch.
     ///
     /// # Errors
-    /// As there.
+    /// [`BindType1Error`]: the queue pair cannot send, window, region or rights do not fit, or the queue is full. The batch is as before.
     #[doc(alias = "ibv_bind_mw")]
     pub fn bind_type1(&mut self, mw: MwHandle, bind: &Type1Bind) -> Result<Rkey, BindType1Error> {
         self.open.call(|queue| append_bind_type1(queue, mw, bind))

@@ -41,10 +41,10 @@ pub struct SrqInfo {
     pub cq: Option<CqHandle>,
 }
 
-/// A shared receive queue: whoever has it posts receives, on any core, and several queue pairs take them
+/// A shared receive queue: its owner posts receives, on any core, and several queue pairs take them
 /// ([`Verbs::create_qp_with_srq`]). Each completes where the queue pair that took it completes its receives, in any order.
 ///
-/// A value that is dropped leaves a queue that nobody posts to. [`Verbs::destroy_dropped_srq`] destroys that.
+/// A value that is dropped leaves a queue that cannot be posted to. [`Verbs::destroy_dropped_srq`] destroys that.
 ///
 /// # What happens to its requests
 ///
@@ -84,7 +84,7 @@ pub struct SharedReceiveQueue<'s, P: Provider> {
 format_as!([P: Provider] SharedReceiveQueue<'_, P>, "SharedReceiveQueue({:?})", |this| this.handle());
 
 impl<P: Provider> SharedReceiveQueue<'_, P> {
-    /// Names the queue in its table.
+    /// Returns the handle of the queue.
     pub const fn handle(&self) -> SrqHandle {
         self.handle
     }
@@ -340,7 +340,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The queue is of other verbs, queue pairs use it, or the device refuses. It comes back and is as before.
+    /// The queue is of another `Verbs`, queue pairs use it, or the device refuses. It comes back and is as before.
     #[expect(clippy::result_large_err, reason = "the shared receive queue itself is given back")]
     pub fn destroy_srq(
         &mut self,
@@ -354,7 +354,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a shared receive queue whose value was dropped, as [`Self::destroy_srq`] does.
     ///
     /// # Errors
-    /// As there; also if somebody may still have the value.
+    /// [`DestroySrqError`]: the handle is stale, the value was not dropped, queue pairs use the queue, or the device refuses.
     pub fn destroy_dropped_srq(&mut self, handle: SrqHandle) -> Result<(), DestroySrqError<P::Error>> {
         self.srqs.get(handle).ok_or(DestroySrqError::Stale)?;
         if !self.is_srq_dropped(handle) {

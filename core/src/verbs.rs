@@ -19,7 +19,7 @@ use crate::{
 /// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::Storage).
 ///
 /// This is the control path alone. Requests are posted on a [`QueuePair`](crate::QueuePair), completions taken from a
-/// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that whoever has them uses on any core, without
+/// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that their owners use on any core, without
 /// a lock. The interrupt handler is split off as one ([`Self::take_interrupt_handler`]).
 ///
 /// A queue pair that was destroyed is no more:
@@ -32,10 +32,10 @@ use crate::{
 /// }
 /// ```
 ///
-/// Verbs that are dropped leave their objects as they are, and a device that nobody drives. Whoever has a queue of them finds it lost
+/// Verbs that are dropped leave their objects as they are, and a device without a driver. A poll of their queues finds it lost
 /// ([`DeviceLoss::Abandoned`](crate::DeviceLoss::Abandoned)): requests are refused, and what is in flight is flushed.
 ///
-/// It is neither destroyed nor reset while somebody else has one of its queues:
+/// It is neither destroyed nor reset while one of its queues has another owner:
 ///
 /// ```compile_fail,E0382
 /// # use bareverbs::{Provider, QueuePair, Verbs};
@@ -54,7 +54,7 @@ use crate::{
 /// }
 /// ```
 ///
-/// An object that somebody owns is destroyed with its value: [`Self::destroy_qp`], [`Self::destroy_cq`], [`Self::destroy_srq`]. If the
+/// An object whose value exists is destroyed with that: [`Self::destroy_qp`], [`Self::destroy_cq`], [`Self::destroy_srq`]. If the
 /// value was dropped, perhaps by unwinding, the object still exists, and its handle is enough: [`Self::destroy_dropped_qp`] and its like.
 /// They have names of their own since they can fail in another way: the value may still be somewhere.
 ///
@@ -73,7 +73,7 @@ use crate::{
 /// }
 /// ```
 ///
-/// Nor is a backend that was lent taken down, or its memory given to others, while somebody has a queue of the verbs over it, also if
+/// Nor is a backend that was lent taken down, or its memory given to others, while a queue of the verbs over it exists, also if
 /// these were dropped:
 ///
 /// ```compile_fail,E0505
@@ -225,7 +225,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// forget them too.
     ///
     /// # Errors
-    /// Somebody has a queue or the interrupt handler, and could use what the backend then gives to others. The verbs are as
+    /// A queue or the interrupt handler was not dropped, and could use what the backend then gives to others. The verbs are as
     /// before.
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {

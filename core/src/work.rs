@@ -38,7 +38,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Of an operation that has none.
+    /// Address 0 and key 0, for an operation without a remote address.
     pub const NONE: Self = Self { addr: 0, rkey: Rkey::new(0) };
 }
 
@@ -73,11 +73,11 @@ pub enum SendOp<'a> {
         /// Immediate data in network byte order.
         imm: [u8; 4],
     },
-    /// SEND_WITH_INV: the peer invalidates a window.
+    /// SEND_WITH_INV: the peer's type 2 window or fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)) ends.
     SendWithInv {
         /// Message.
         payload: Payload<'a>,
-        /// Key of the peer's window.
+        /// Key of the peer's window or registration.
         rkey: Rkey,
     },
     /// RDMA_WRITE.
@@ -132,9 +132,9 @@ pub enum SendOp<'a> {
         /// Where to.
         binding: Binding,
     },
-    /// LOCAL_INV of a type 2 window.
+    /// LOCAL_INV: ends a type 2 window or a fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)).
     LocalInv {
-        /// Key of the window.
+        /// Key of the window or registration.
         rkey: Rkey,
     },
     /// SEND of a datagram.
@@ -234,13 +234,14 @@ impl<'a> SendWr<'a> {
         Self::new(SendOp::SendWithImm { payload: payload.into(), imm })
     }
 
-    /// Creates a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
+    /// Creates a SEND_WITH_INV: it ends the peer's type 2 window or fast registration
+    /// ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)) with key `rkey`.
     #[inline(always)]
     pub fn send_with_inv(payload: impl Into<Payload<'a>>, rkey: Rkey) -> Self {
         Self::new(SendOp::SendWithInv { payload: payload.into(), rkey })
     }
 
-    /// Creates a SEND of a datagram. It is one packet, which the MTU limits; nobody confirms it.
+    /// Creates a SEND of a datagram. It is one packet, which the MTU limits; no peer acknowledges it.
     #[inline(always)]
     pub fn send_to(to: &'a Destination, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(SendOp::SendTo { to, payload: payload.into() })
@@ -289,7 +290,7 @@ impl<'a> SendWr<'a> {
         Self::new(SendOp::BindMw { mw, tag, binding })
     }
 
-    /// Creates a LOCAL_INV of a type 2 window.
+    /// Creates a LOCAL_INV of a type 2 window or of a fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)).
     #[inline(always)]
     pub const fn local_inv(rkey: Rkey) -> Self {
         Self::new(SendOp::LocalInv { rkey })
@@ -362,7 +363,7 @@ pub enum MaskedOp {
         /// Which bits of it are stored.
         swap_mask: u32,
     },
-    /// The same on eight bytes.
+    /// Compares and swaps under masks, as [`Self::CompareSwap4`] does, on eight bytes.
     CompareSwap8 {
         /// Expected value.
         compare: u64,
@@ -380,7 +381,7 @@ pub enum MaskedOp {
         /// The highest bits of the fields; that of the whole number need not be among them.
         boundary: u32,
     },
-    /// The same on eight bytes.
+    /// Adds field by field, as [`Self::FetchAdd4`] does, on eight bytes.
     FetchAdd8 {
         /// Addends.
         add: u64,
@@ -594,13 +595,13 @@ pub enum WcData {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Completion {
-    /// Of the request.
+    /// `wr_id` of the request.
     pub wr_id: u64,
-    /// Which queue pair.
+    /// Handle of the queue pair.
     pub qp: QpHandle,
-    /// Its number.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// What.
+    /// Operation that completed.
     pub opcode: WcOpcode,
     /// How it ended; of what is below, only `vendor_err` and [`WcData::Lost`] say something if not by [`WcStatus::Success`].
     pub status: WcStatus,

@@ -99,7 +99,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys an XRC domain that no queue is in (`ibv_close_xrcd`).
     ///
     /// # Errors
-    /// It is of other verbs, queues are in it, or the device refuses. It comes back and is as before.
+    /// The domain is of another `Verbs`, queues are in it, or the device refuses. It comes back and is as before.
     pub fn dealloc_xrcd(&mut self, mut domain: XrcDomain<P>) -> Result<(), Refused<XrcDomain<P>, DeallocXrcdError<P::Error>>> {
         let users = self.users_of(domain.number);
         let error = if domain.verbs != self.first_generation {
@@ -135,7 +135,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// do not change the target's state here: the device says it by an event, and [`Self::query_qp`] asks for it.
     ///
     /// # Errors
-    /// Same as [`Self::create_srq`]; also if the domain or the completion queue is of other verbs.
+    /// [`CreateSrqError`]: domain or completion queue are of another `Verbs`, a handle is stale, the device has no such capacities, table or
+    /// entries are in use, or the device refuses. Nothing is created.
     pub fn create_xrc_srq(
         &mut self,
         init: &SrqInit,
@@ -171,10 +172,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// names ([`SendWr::to_srq`](crate::SendWr::to_srq)). Its peer is a target ([`Self::create_xrc_recv_qp`]). `qp_type`, `recv_cq` and the
     /// capacities for receives in `init` are ignored. All else is as for [`Self::create_qp`].
     ///
-    /// IBTA has initiators without a domain. Devices want one, any of theirs: `domain`, which need not have a shared receive queue.
+    /// IBTA has initiators without a domain. Devices require one, any of theirs: `domain`, which need not have a shared receive queue.
     ///
     /// # Errors
-    /// Same as [`Self::create_qp`]; also if the domain is of other verbs.
+    /// [`CreateQpError`]: the domain is of another `Verbs`, a handle is stale, the device has no such capacities, table or rings are in use, or
+    /// the device refuses. Nothing is created.
     pub fn create_xrc_send_qp(
         &mut self,
         init: &QpInit,
@@ -205,7 +207,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// [`WcStatus::RemInvReqErr`](crate::WcStatus::RemInvReqErr) at the peer; no byte is moved.
     ///
     /// # Errors
-    /// The domain is of other verbs, the table is full, or the device refuses. Nothing is created.
+    /// The domain is of another `Verbs`, the table is full, or the device refuses. Nothing is created.
     pub fn create_xrc_recv_qp(
         &mut self,
         domain: &XrcDomain<P>,

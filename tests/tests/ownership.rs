@@ -1,4 +1,4 @@
-//! Values that are dropped, and handles of other verbs: nothing wedges a device, and nothing names what is another's.
+//! Values that are dropped, and handles of another `Verbs`: nothing wedges a device, and nothing names what is another's.
 #![forbid(unsafe_code)]
 
 use bareverbs::{Clock, CreateQpError};

@@ -50,7 +50,7 @@ fn a_region_that_was_deregistered_by_its_handle_opens_nothing_and_gives_no_buffe
     assert!(refused.returned.is_some());
 }
 
-/// Each call that takes a queue refuses one of other verbs, although its handle's place is taken in these, and changes neither.
+/// Each call that takes a queue refuses one of another `Verbs`, although its handle's place is taken in these, and changes neither.
 #[test]
 fn queues_of_other_verbs_are_refused_by_each_call_that_takes_one() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();

@@ -10,11 +10,10 @@ pub(crate) const ROCE: bool = cfg!(feature = "roce");
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CqeSize {
-    /// 64: two entries in a cache line of 128 bytes.
+    /// 64 bytes, the default.
     #[default]
     Bytes64,
-    /// Those of the feature `large-completions`: 128, of which the first half is unused, for machines whose cache lines have 128 bytes, as Linux has it there.
-    /// The device then writes no entry into a line from which the CPU is reading another.
+    /// 128 bytes, of which the first half is unused, for machines whose cache lines have 128 bytes; Linux does so there. The device then writes no entry into a line from which the CPU is reading another.
     #[cfg(feature = "large-completions")]
     Bytes128,
 }

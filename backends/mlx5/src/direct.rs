@@ -23,7 +23,7 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
     /// Checks the health of the device. To be called about every two seconds, if [`bareverbs::Verbs::maintain`] is not.
     ///
     /// # Errors
-    /// The device is gone, or was reset by somebody else.
+    /// The device was removed or reset.
     pub fn health(&mut self) -> Result<Health, Error> {
         Ok(self.driver.health.check(&mut self.driver.commands)?)
     }
@@ -31,7 +31,7 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
     /// Returns the state of a key by its index, the upper 24 bits of an L_Key or R_Key.
     ///
     /// # Errors
-    /// There is no such key, or the command fails.
+    /// The device has no such key, or the command fails.
     pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
         logged("query_mkey", self.driver.query_mkey(index))
     }

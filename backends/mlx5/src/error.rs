@@ -124,7 +124,7 @@ errors! {
         it cold (power off and on)";
     /// The device has an unsupported revision of the command interface.
     CommandInterface {
-        /// Its revision; the driver supports 5.
+        /// Revision of the command interface; the driver supports 5.
         revision: u16 = Upper
     } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5; update the card's firmware";
     /// The device describes an impossible command queue.
@@ -161,9 +161,9 @@ errors! {
     } => Errno::Etimedout, "{name:?} ({opcode:#x}) timed out; the device is lost until a reset", name = CmdName(opcode);
     /// Registers read as all ones: the device was removed, or is in a reset.
     DeviceGone => Errno::Enodev, "the device is gone: its registers read as all ones";
-    /// Somebody else reset the device, or turned its interface off: it does not know the command queue any more, nor any object.
+    /// The device was reset, or its interface turned off, and not by this driver: it does not know the command queue any more, nor any object.
     /// Only a new bring-up makes it usable.
-    DeviceReset => Errno::Eio, "the device was reset by somebody else: nothing works until a new bring-up";
+    DeviceReset => Errno::Eio, "the device was reset from outside: nothing works until a new bring-up";
     /// The firmware reported a failure after which nothing works until a reset.
     DeviceFatal {
         /// Health syndrome.
@@ -176,14 +176,14 @@ errors! {
     } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
     /// The port is of a kind that the driver does not drive: without the feature `roce`, that is InfiniBand alone.
     PortType {
-        /// Its type.
+        /// Type of the port (`port_type` of the capabilities).
         port_type: u8 = Small
     } => Errno::Eopnotsupp, "port type {port_type} is not {kinds}; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the \
         card{or}", kinds = if ROCE { "InfiniBand, nor Ethernet" } else { "InfiniBand" },
         or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
     /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
     NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
-    /// The port is an Ethernet port, and has no MAC address: nobody has given the virtual function one.
+    /// The port is an Ethernet port, and has no MAC address: the physical function has given its virtual function none.
     NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`), \
         then bring it up again";
     /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another

@@ -123,7 +123,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// what was done is undone.
     ///
     /// # Errors
-    /// Same as [`Mlx5::bring_up`]; the cause is [`Error::Stopped`] if the hook stopped the bring-up.
+    /// The failed step, its cause, and the machine. The cause is [`Error::Stopped`] if the hook stopped the bring-up.
     // Not inlined, as `bring_up_in`.
     #[inline(never)]
     pub fn bring_up_with(
@@ -142,7 +142,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// reference. After an error the driver is in `place` and down: [`Mlx5::teardown`] returns its machine.
     ///
     /// # Errors
-    /// The failed step and its cause, same as [`Mlx5::bring_up`].
+    /// The failed step and its cause.
     // Not inlined: a driver that is made on the stack first is not in the frame of the caller, who keeps it for the life of a program.
     #[inline(never)]
     pub fn bring_up_in<'p>(
@@ -181,7 +181,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Takes the device down and keeps the machine, for a driver made by [`Mlx5::bring_up_in`].
     ///
     /// # Errors
-    /// Same as [`Mlx5::teardown`].
+    /// The first command that failed.
     pub fn take_down(&mut self) -> Result<TeardownReport, TeardownError> {
         self.view().tear_down()
     }

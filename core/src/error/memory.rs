@@ -32,7 +32,7 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device kept the protection domain";
+        Device, "the device did not destroy the protection domain";
     }
 }
 
@@ -43,7 +43,7 @@ operation_error! {
         StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
         /// Flags that this library does not know.
         UnknownFlags {
-            /// Their bits.
+            /// Bits of the flags that are not known.
             bits: u32
         } => Einval, "unknown access flags {bits:#x}";
         /// REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE.
@@ -64,7 +64,7 @@ operation_error! {
         } => Einval, "the device's maximum region has {max} bytes";
         /// Flags that the device lacks.
         Unsupported {
-            /// Their bits.
+            /// Bits of the flags that the device lacks.
             bits: u32
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
@@ -98,7 +98,7 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device kept the region";
+        Device, "the device did not destroy the region";
     }
 }
 
@@ -181,7 +181,7 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device kept the window";
+        Device, "the device did not destroy the window";
     }
 }
 
@@ -199,7 +199,7 @@ operation_error! {
         } => Einval, "no type 2 window of this domain has key {rkey}";
         /// A window of the type that is bound another way.
         WindowType {
-            /// Its type.
+            /// Type of the window.
             kind: MwType
         } => Einval, "a window of {kind:?} is not bound in this way";
         /// Access flags that a window cannot have.
@@ -231,13 +231,13 @@ operation_error! {
             /// Maximum length of a window in bytes.
             max: u64
         } => Einval, "the device's maximum window has {max} bytes";
-        /// Binds or invalidations of the window are in flight on another queue pair: nobody would know which of the two is the last.
+        /// Binds or invalidations of the window are in flight on another queue pair: which of the two is the last would not be known.
         OtherQueuePair {
             /// The other queue pair.
             qp: QpHandle
         } => Ebusy, "binds of the window are in flight on queue pair {qp:?}: poll their completions first";
-        /// The window is bound with the key that the bind would give it, or was before a bind in flight. Nobody would know which of the
-        /// two bindings a device means by that key. A window that the peer has invalidated is not bound any more once the completion
+        /// The window is bound with the key that the bind would give it, or was before a bind in flight. Which of the
+        /// two bindings a device means by that key would not be known. A window that the peer has invalidated is not bound any more once the completion
         /// that says so was polled.
         KeyInUse {
             /// The key.
@@ -266,7 +266,7 @@ operation_error! {
         } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
         /// The device is lost.
         DeviceLost {
-            /// Why.
+            /// Why the device is lost.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
         /// The send queue is full.
@@ -322,8 +322,8 @@ operation_error! {
 operation_error! {
     /// Why pieces of a region were not registered by a request; everything is as before.
     pub enum FastRegError {
-        /// The region that requests register is gone, or of other verbs.
-        Stale => Einval, "the region for registration by requests is gone";
+        /// The region for fast registration was destroyed, or is of another `Verbs`.
+        Stale => Einval, "no such region for fast registration here";
         /// The transport registers nothing.
         Transport {
             /// Transport of the queue pair.
@@ -346,7 +346,7 @@ operation_error! {
         } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
         /// The device is lost.
         DeviceLost {
-            /// Why.
+            /// Why the device is lost.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
         /// Queue pair, registration and the region of the pieces are not in one protection domain.
@@ -378,7 +378,7 @@ operation_error! {
         Overflow => Efault, "the pieces overflow the address space";
         /// It is registered. Invalidate it first, or poll the completion that says that the peer has.
         Registered {
-            /// Its key.
+            /// Key of the registration.
             rkey: Rkey
         } => Ebusy, "it is registered with key {rkey}: invalidate it, or poll first";
         /// The key that it would get is that of a registration that may not have ended.
@@ -386,7 +386,7 @@ operation_error! {
             /// The key.
             rkey: Rkey
         } => Ebusy, "a registration with key {rkey} may not have ended: use another tag, or poll first";
-        /// Registrations or invalidations of it are in flight on another queue pair: nobody would know which is the last.
+        /// Registrations or invalidations of it are in flight on another queue pair: which is the last would not be known.
         OtherQueuePair {
             /// The other queue pair.
             qp: QpHandle

@@ -132,9 +132,9 @@ operation_error! {
         Stopped {
             /// The port.
             port: u8,
-            /// Its state.
+            /// State of the port.
             state: PortState,
-            /// Its physical state.
+            /// Physical state of the port.
             phys_state: PhysState,
             /// Time waited.
             waited: Duration
@@ -156,7 +156,7 @@ operation_error! {
             entries: u32,
             /// Maximum of the device.
             max: u32
-        } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
+        } => Einval, "a completion queue of {entries} entries: the device offers 1 to {max}";
         /// The table is full.
         Full {
             /// Places of the table.
@@ -183,8 +183,8 @@ operation_error! {
             entries: u32,
             /// Maximum of the device.
             max: u32
-        } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
-        /// The queue is of other verbs.
+        } => Einval, "a completion queue of {entries} entries: the device offers 1 to {max}";
+        /// The queue is of another `Verbs`.
         Stale => Einval, "no such completion queue here: it is destroyed, or another device's";
     }
     device {
@@ -196,22 +196,22 @@ operation_error! {
 operation_error! {
     /// Why a completion queue was not destroyed; it is as before.
     pub enum DestroyCqError<E> {
-        /// The handle is stale, or the queue is of other verbs.
+        /// The handle is stale, or the queue is of another `Verbs`.
         Stale => Einval, "no such completion queue here: it is destroyed, or another device's";
         /// Queue pairs complete into it.
         Busy {
             /// How many work queues.
             users: u32
         } => Ebusy, "{users} work queues complete into the completion queue";
-        /// Its value was not dropped: whoever has it destroys it by that.
-        Owned => Ebusy, "the completion queue is somebody's";
-        /// Somebody has the interrupt handler ([`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler)), and it may
-        /// have events of the queue. It is taken back when it is dropped.
-        EventsTaken => Ebusy, "the interrupt handler is taken";
+        /// Its value was not dropped: [`Verbs::destroy_cq`](crate::Verbs::destroy_cq) takes that.
+        Owned => Ebusy, "the value of the completion queue was not dropped: destroy it by that value (destroy_cq)";
+        /// The interrupt handler is taken ([`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler)), and may have events of
+        /// the queue. Its drop gives it back.
+        EventsTaken => Ebusy, "the interrupt handler is taken: drop it first";
     }
     device {
         /// The device refuses.
-        Device, "the device kept the completion queue";
+        Device, "the device did not destroy the completion queue";
     }
 }
 
@@ -220,7 +220,7 @@ operation_error! {
     pub enum NotifyCqError {
         /// The device is lost.
         DeviceLost {
-            /// Why.
+            /// Why the device is lost.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
     }
@@ -229,8 +229,8 @@ operation_error! {
 operation_error! {
     /// Why the interrupt handler was not split off from the verbs.
     pub enum TakeError {
-        /// It is taken already.
-        Taken => Ebusy, "it is taken already";
+        /// The interrupt handler is taken already.
+        Taken => Ebusy, "the interrupt handler is taken already";
     }
 }
 
@@ -248,7 +248,7 @@ operation_error! {
         /// An XRC queue pair has a domain: [`Verbs::create_xrc_send_qp`](crate::Verbs::create_xrc_send_qp) and
         /// [`Verbs::create_xrc_recv_qp`](crate::Verbs::create_xrc_recv_qp) create one.
         NoXrcDomain => Einval, "an XRC queue pair needs a domain: create_xrc_send_qp, create_xrc_recv_qp";
-        /// The XRC domain is of other verbs.
+        /// The XRC domain is of another `Verbs`.
         StaleXrcDomain => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// The transport has no shared receive queues.
         SrqTransport {
@@ -286,7 +286,7 @@ operation_error! {
         } => Enomem, "no queue pair is free: the Storage has {capacity} places (qps), {fitting} of them with rings that are long enough";
         /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
         /// Poll that queue until it is empty.
-        Draining => Eagain, "completions of a queue pair that is gone are not polled yet: poll the completion queues until they are empty";
+        Draining => Eagain, "completions of a destroyed queue pair are not polled yet: poll the completion queues until they are empty";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -347,8 +347,8 @@ operation_error! {
             /// What does not fit.
             fault: LinkFault
         } => Einval, "{attribute}: {fault}";
-        /// Only whoever has its queues resets a queue pair: [`Verbs::reset_qp`](crate::Verbs::reset_qp).
-        Owned => Ebusy, "only whoever has its queues resets a queue pair";
+        /// RESET needs both queues of the queue pair: [`Verbs::reset_qp`](crate::Verbs::reset_qp).
+        Owned => Ebusy, "RESET needs both queues of the queue pair: reset_qp";
         /// Stale completions may wait in a completion queue: from before the last RESET, or of an earlier
         /// queue pair with the number. Poll that queue until it is empty.
         Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, may not be polled yet: poll the completion \
@@ -377,8 +377,8 @@ operation_error! {
     pub enum DestroyQpError<E> {
         /// The handle is stale, or the queues are not those of one queue pair of these verbs.
         Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
-        /// A queue of it was not dropped: whoever has both destroys it by them.
-        Owned => Ebusy, "the queue pair is somebody's";
+        /// A queue of it was not dropped: [`Verbs::destroy_qp`](crate::Verbs::destroy_qp) takes both.
+        Owned => Ebusy, "a queue of the queue pair was not dropped: destroy it by its queues (destroy_qp)";
         /// It is in multicast groups: [`Verbs::detach_mcast`](crate::Verbs::detach_mcast).
         Attached {
             /// How many.
@@ -387,14 +387,14 @@ operation_error! {
     }
     device {
         /// The device refuses; the queue pair is as before.
-        Device, "the device kept the queue pair";
+        Device, "the device did not destroy the queue pair";
     }
 }
 
 operation_error! {
     /// Why a queue was not drained.
     pub enum DrainError<E> {
-        /// The queue is of other verbs.
+        /// The queue is of another `Verbs`.
         Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
         /// The requests of the queue do not complete into this completion queue.
         OtherCq => Einval, "the requests of the queue complete into another completion queue";
@@ -405,7 +405,7 @@ operation_error! {
         } => Etimedout, "{left} requests were not done at the deadline";
         /// The device is lost. Each request of the queue was given as flushed; whether the device has executed it is not known.
         DeviceLost {
-            /// Why.
+            /// Why the device is lost.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
         /// A completion was invalid, or the completion queue is broken. The call may be repeated for the first.
@@ -431,7 +431,7 @@ operation_error! {
             wanted: SrqCap,
             /// The maximum.
             max: SrqCap
-        } => Einval, "a shared receive queue of {requests} requests with {sges} SGEs: 1 to {max_requests} with up to {max_sges} can be had",
+        } => Einval, "a shared receive queue of {requests} requests with {sges} SGEs: the device offers 1 to {max_requests} with up to {max_sges}",
             requests = wanted.max_wr, sges = wanted.max_sge, max_requests = max.max_wr, max_sges = max.max_sge;
         /// No entries in the storage are as many as the capacities need.
         Entries {
@@ -449,13 +449,13 @@ operation_error! {
             /// Those of them whose entries are enough.
             fitting: usize
         } => Enomem, "no shared receive queue is free: the Storage has {capacity} places (srqs), {fitting} of them with enough entries";
-        /// The XRC domain is of other verbs.
+        /// The XRC domain is of another `Verbs`.
         StaleXrcDomain => Einval, "no such XRC domain here: it is destroyed, or another device's";
-        /// The completion queue is of other verbs.
+        /// The completion queue is of another `Verbs`.
         StaleCq => Einval, "no such completion queue here: it is destroyed, or another device's";
         /// All free entries that are enough belonged to an XRC shared receive queue with completions that may wait in a completion
         /// queue. Poll that queue until it is empty.
-        Draining => Eagain, "completions of a shared receive queue that is gone are not polled yet: poll the completion queues until they are empty";
+        Draining => Eagain, "completions of a destroyed shared receive queue are not polled yet: poll the completion queues until they are empty";
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -479,7 +479,7 @@ operation_error! {
             limit: u32,
             /// The maximum.
             max: u32
-        } => Einval, "a limit of {limit} requests: up to {max} can be had";
+        } => Einval, "a limit of {limit} requests: the queue takes up to {max}";
     }
     device {
         /// The device refuses.
@@ -502,19 +502,19 @@ operation_error! {
 operation_error! {
     /// Why a shared receive queue was not destroyed; it is as before.
     pub enum DestroySrqError<E> {
-        /// The handle is stale, or the queue is of other verbs.
+        /// The handle is stale, or the queue is of another `Verbs`.
         Stale => Einval, "no such shared receive queue here: it is destroyed, or another device's";
         /// Queue pairs take their receives from it.
         Busy {
             /// How many.
             users: u32
         } => Ebusy, "{users} queue pairs take their receives from the shared receive queue";
-        /// Its value was not dropped: whoever has it destroys it by that.
-        Owned => Ebusy, "the shared receive queue is somebody's";
+        /// Its value was not dropped: [`Verbs::destroy_srq`](crate::Verbs::destroy_srq) takes that.
+        Owned => Ebusy, "the value of the shared receive queue was not dropped: destroy it by that value (destroy_srq)";
     }
     device {
         /// The device refuses.
-        Device, "the device kept the shared receive queue";
+        Device, "the device did not destroy the shared receive queue";
     }
 }
 
@@ -527,7 +527,7 @@ operation_error! {
         Value {
             /// Which one.
             part: AddressPart,
-            /// Its value.
+            /// Value of the part, in its own unit.
             value: u32,
             /// Minimum.
             min: u32,
@@ -553,7 +553,7 @@ operation_error! {
         Stale => Einval, "the queue pair's handle is stale: its object is destroyed, or another device's";
         /// The queue pair is none for datagrams.
         Transport {
-            /// Its transport.
+            /// Transport of the queue pair.
             qp_type: QpType
         } => Einval, "a queue pair of type {qp_type:?} is in no group: only datagrams are sent to one";
         /// The GID is none of a group: its first byte is not 0xff, nor is it on an Ethernet port a mapped address from 224.0.0.0 to
@@ -590,8 +590,8 @@ operation_error! {
     pub enum PollEventError<E> {
     }
     device {
-        /// The device gave something that is no event, or is gone.
-        Device, "the event was not understood";
+        /// The device returned no valid event, or is lost.
+        Device, "no event could be taken";
     }
 }
 
@@ -630,7 +630,7 @@ impl fmt::Display for Excess<'_> {
         ];
         let mut comma = "";
         for (name, wanted, max) in all.into_iter().filter(|(_, wanted, max)| wanted > max) {
-            write!(f, "{comma}{name} is {wanted}, at most {max} can be had")?;
+            write!(f, "{comma}{name} is {wanted}, the device offers at most {max}")?;
             comma = "; ";
         }
         Ok(())
@@ -660,7 +660,7 @@ operation_error! {
 operation_error! {
     /// Why an XRC domain was not destroyed; it is as before.
     pub enum DeallocXrcdError<E> {
-        /// It is of other verbs.
+        /// It is of another `Verbs`.
         Stale => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// Queues are in it.
         Busy {
@@ -670,6 +670,6 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device kept the XRC domain";
+        Device, "the device did not destroy the XRC domain";
     }
 }

@@ -93,7 +93,7 @@ pub enum PostSendError {
     },
     /// Flags that the operation or the transport lacks.
     Flags {
-        /// Those that do not fit.
+        /// The flags that do not fit.
         flags: SendFlags,
     },
     /// Too many SGEs.
@@ -130,7 +130,7 @@ pub enum PostSendError {
     Sge {
         /// Which one, from 0.
         index: usize,
-        /// Its key.
+        /// Key of the SGE.
         lkey: Lkey,
         /// What is wrong.
         fault: SgeFault,
@@ -150,7 +150,7 @@ pub enum PostSendError {
     TooManyPendingBinds,
     /// The device is lost.
     DeviceLost {
-        /// Why.
+        /// Why the device is lost.
         loss: DeviceLoss,
     },
 }
@@ -260,7 +260,7 @@ pub enum PostRecvError {
     Sge {
         /// Which one, from 0.
         index: usize,
-        /// Its key.
+        /// Key of the SGE.
         lkey: Lkey,
         /// What is wrong.
         fault: SgeFault,
@@ -278,7 +278,7 @@ pub enum PostRecvError {
     },
     /// The device is lost.
     DeviceLost {
-        /// Why.
+        /// Why the device is lost.
         loss: DeviceLoss,
     },
 }
@@ -325,9 +325,9 @@ impl core::error::Error for PostRecvError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BadWr<E> {
-    /// Its index in the list.
+    /// Index of the request in the list.
     pub index: usize,
-    /// Why.
+    /// Why the request was refused.
     pub error: E,
 }
 
@@ -377,7 +377,7 @@ operation_error! {
             entries suffice)";
         /// The device is lost, and every request that completes into the queue was given, flushed if it was not done.
         DeviceLost {
-            /// Why.
+            /// Why the device is lost.
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
     }

@@ -93,7 +93,7 @@ fn what_is_flushed_says_what_it_was_and_why() {
     assert_eq!((given[0].vendor_err, given[0].byte_len), (0, 0));
     let error = given[0].result().unwrap_err();
     assert_eq!((error.status, error.loss), (WcStatus::WrFlushErr, Some(DeviceLoss::Reset)));
-    assert_eq!(std::format!("{error}"), "flushed: the device is lost, somebody else reset it");
+    assert_eq!(std::format!("{error}"), "flushed: the device is lost, it was reset from outside");
 }
 
 /// Bytes of a queue pair in error before, and of states that take receives only.

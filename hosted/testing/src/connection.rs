@@ -71,7 +71,7 @@ impl<R> End<R> {
     /// Waits for the next completion of the queue pair. Look at its status first: a request that failed is a completion too.
     ///
     /// # Errors
-    /// As of [`Waiter::wait`].
+    /// [`WaitError`]: no completion came in time, or the poll failed.
     pub fn wait(&mut self) -> Result<Completion, WaitError> {
         self.waiter.wait(&mut self.cq)
     }
@@ -103,7 +103,7 @@ pub fn connect(a: &mut Node, b: &mut Node) -> Result<[End; 2], Error> {
 /// ```
 ///
 /// # Errors
-/// As of [`connect`], or the device cannot do what is asked for.
+/// A table is full, the device cannot do what is asked for, or it does not answer.
 pub fn connect_with(a: &mut Node, b: &mut Node, connection: &Connection) -> Result<[End; 2], Error> {
     let (end_a, end_b) = (create(a, connection)?, create(b, connection)?);
     join((&mut a.verbs, end_a.qp.handle()), (&mut b.verbs, end_b.qp.handle()), connection)?;
@@ -125,7 +125,7 @@ pub fn connect_with(a: &mut Node, b: &mut Node, connection: &Connection) -> Resu
 /// ```
 ///
 /// # Errors
-/// As of [`connect`]; also if the handle is stale.
+/// The handle is stale, a table is full, or a device does not answer, or refuses.
 pub fn connect_with_srq(a: &mut Node, b: &mut Node, srq: SrqHandle) -> Result<(End, End<SharedReceives>), Error> {
     let connection = Connection::default();
     let end_a = create(a, &connection)?;

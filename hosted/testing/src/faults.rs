@@ -32,7 +32,7 @@ impl Faults {
         Self::wire(WireFaults::NONE)
     }
 
-    /// These faults, and seed 0.
+    /// The faults `wire`, and seed 0.
     pub const fn wire(wire: WireFaults) -> Self {
         Self { wire, seed: 0, latency: None, ethernet: false }
     }

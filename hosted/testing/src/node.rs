@@ -166,7 +166,7 @@ impl Node {
 /// ```
 ///
 /// # Errors
-/// As of [`Network::add`].
+/// A device cannot be brought up, or its port does not become active.
 pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
     nodes(faults)
 }
@@ -183,7 +183,7 @@ pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
 /// ```
 ///
 /// # Errors
-/// As of [`Network::add`].
+/// A device cannot be brought up, or its port does not become active.
 pub fn nodes<const N: usize>(faults: Faults) -> Result<[Node; N], Error> {
     let network = Network::new(faults);
     let nodes = (1..).take(N).map(|lid| network.add(faults.device(lid))).collect::<Result<Vec<_>, _>>()?;

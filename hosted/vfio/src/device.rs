@@ -71,7 +71,7 @@ impl Device {
     /// called a hundred times a second with the time waited, and `Break` ends the wait.
     ///
     /// # Errors
-    /// Same as [`Device::open`]; [`Error::NoRegisters`] if `hook` ended the wait.
+    /// The function cannot be used; [`Error::remedy`] says what the user can do. [`Error::NoRegisters`] if `hook` ended the wait.
     pub fn open_with(address: Address, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();

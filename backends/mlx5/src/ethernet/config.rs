@@ -5,9 +5,9 @@
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FrameFilter {
-    /// To the port's own address, and broadcasts. No IPv6: its neighbor discovery needs groups.
+    /// Frames to the port's own address, and broadcasts. No IPv6: its neighbor discovery needs groups.
     Own,
-    /// These, and to all groups. A virtual function gets them if its physical function trusts it; otherwise the card ignores this.
+    /// Frames to the port's own address, to all groups, and broadcasts. A virtual function gets them if its physical function trusts it; otherwise the card ignores this.
     #[default]
     Groups,
     /// Every frame that reaches the port. A virtual function gets them if its physical function trusts it, as with [`Self::Groups`].
@@ -18,14 +18,14 @@ pub enum FrameFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum InlineHeaders {
-    /// None.
+    /// No header.
     #[default]
     None,
     /// The Ethernet header, with a VLAN tag.
     L2,
-    /// The IP header too.
+    /// Ethernet and IP header.
     Ip,
-    /// That of TCP or UDP too.
+    /// Ethernet and IP header, and that of TCP or UDP.
     Transport,
 }
 
@@ -47,9 +47,9 @@ impl InlineHeaders {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Checksums {
-    /// Of the IPv4 header.
+    /// Whether the checksum of the IPv4 header is computed.
     pub header: bool,
-    /// Of TCP and UDP.
+    /// Whether the checksum of TCP or UDP is computed.
     pub transport: bool,
 }
 

@@ -51,7 +51,7 @@ frame_error! {
         } => "a queue has from 1 to {limit} frames";
         /// The MTU of the port is too short for IPv4 (RFC 791).
         Mtu {
-            /// It.
+            /// MTU of the port in bytes.
             mtu: u32
         } => "an MTU of {mtu} bytes is too short for IPv4";
     }
@@ -69,19 +69,19 @@ frame_error! {
         Send {
             /// Syndrome of the completion (`mlx5_err_cqe`).
             syndrome: u8,
-            /// The vendor's.
+            /// The vendor's syndrome, beside that of the completion.
             vendor: u8
         } => "a frame was not sent: syndrome {syndrome:#x}, vendor's {vendor:#x}";
         /// The device failed to write a received frame.
         Receive {
             /// Syndrome of the completion (`mlx5_err_cqe`).
             syndrome: u8,
-            /// The vendor's.
+            /// The vendor's syndrome, beside that of the completion.
             vendor: u8
         } => "a frame was not received: syndrome {syndrome:#x}, vendor's {vendor:#x}";
         /// A completion of a kind that no frame has.
         Completion {
-            /// Its opcode.
+            /// Opcode of the completion.
             opcode: u8
         } => "a completion with opcode {opcode:#x}, which no frame has";
         /// A completion of a frame that is not under way.

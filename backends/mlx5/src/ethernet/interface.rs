@@ -83,7 +83,7 @@ impl<P: Platform> Ethernet<'_, P> {
     /// Sends a frame, of which the device computes checksums.
     ///
     /// # Errors
-    /// Same as [`Self::send`].
+    /// [`SendFrameError`]: the queue is full or has ended, the length does not fit, or the device is lost. Nothing is sent.
     pub fn send_with(&mut self, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
         if let Some(error) = self.dead {
             return Err(SendFrameError::Device(error.into()));

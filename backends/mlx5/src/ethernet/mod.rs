@@ -1,7 +1,7 @@
 //! Frames of an Ethernet port: a send queue and a receive queue for a network interface beside RDMA.
 //!
 //! The queues and the buffers of their frames lie in the driver's arena, so that no reference to memory that the device writes
-//! exists: a frame is copied in or out. The driver owns them, and [`Ethernet`] borrows the driver, so that nobody has queues of a
+//! exists: a frame is copied in or out. The driver owns them, and [`Ethernet`] borrows the driver, so that no queue outlives a
 //! device that is down.
 
 mod config;

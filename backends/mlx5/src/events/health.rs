@@ -22,7 +22,7 @@ pub struct Health {
     pub counter: u32,
     /// Consecutive checks, two seconds apart or more, that found the counter unchanged.
     pub misses: u8,
-    /// Whether that were three or more: the counter stands still. The device is lost only if it does not answer a command either,
+    /// Whether `misses` is three or more: the counter stands still. The device is lost only if it does not answer a command either,
     /// which `maintain` tries.
     pub stuck: bool,
     /// Syndrome that the firmware reports, 0 for none.
