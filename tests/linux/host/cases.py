@@ -543,6 +543,14 @@ CASES = [
         serve=("--managed",),
     ),
     rdma_core(
+        "verbs-ethernet",
+        "the tests that depend on the port, on an Ethernet port, and those of verbs again on rdma_rxe in the same guest",
+        97,
+        serve=("--ethernet",),
+        tools=True,
+        typical_seconds=200,
+    ),
+    rdma_core(
         "vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, typical_seconds=30
     ),
     own_driver("vfio-selftest", "the main job and info on cards behind VFIO", typical_seconds=20),

@@ -288,8 +288,9 @@ class GuestRun(CaseRun):
                 raise Failed(f"the server ended with status {server.process.returncode}")
 
     def _judge_tests(self, guest):
-        outcome = rdma_core.judge(self.case.suite, guest.lines)
-        self.notes += outcome.lines()
+        port = "Ethernet" if "--ethernet" in self.case.serve else "InfiniBand"
+        outcome = rdma_core.judge(self.case.suite, port, guest.lines)
+        self.notes += [*outcome.lines(), *rdma_core.beside(guest.lines)]
         if outcome.wrong:
             raise Failed(f"{outcome.wrong[0]}{more_than_one(outcome.wrong)}")
         if outcome.passed < self.case.tests:

@@ -6,8 +6,6 @@ import re
 
 # Reasons of skipped tests (as the test says them), and why they are no gap that a user of this device would mind.
 SKIPPED = [
-    (r"(on|is|over) (Ethernet|InfiniBand)|Ethernet link layer|RoCE|No supported port is up", "the port is InfiniBand"),
-    (r"NIC flow table", "flow tables are for Ethernet"),
     (r"cuda|renderD128", "no graphics processor in the guest"),
     (r"ODP|additional access flags 64 ", "on-demand paging is not offered"),
     (r"MEMIC atomic", "memory on the device does no atomics of its own"),
@@ -19,12 +17,25 @@ SKIPPED = [
     (r"OOO feature", "packets arrive in order"),
     (r"CQE 128B (padding|compression)", "completions are 64 bytes long"),
     (r"SRQ resize", "no mlx5 device can"),
-    (r"Alloc reserved QP number", "only for RoCE"),
     (r"additional access flags 258|Extended QP is not supported", "neither FLUSH nor ATOMIC WRITE is offered"),
     (r"PCI device must be passed", "the case has the kernel's driver on the device"),
     (r"All gid indices populated", "unused GIDs have the subnet's prefix, as on cards"),
     (r"general HCA CAPs 2", "the second page of capabilities is not offered"),
 ]
+
+# Those of each kind of port.
+OF_PORT = {
+    "InfiniBand": [
+        (r"(on|is|over) (Ethernet|InfiniBand)|Ethernet link layer|RoCE|No supported port is up", "the port is InfiniBand"),
+        (r"NIC flow table", "flow tables are for Ethernet"),
+        (r"Alloc reserved QP number", "only for RoCE"),
+    ],
+    "Ethernet": [
+        (r"InfiniBand|IB link|SMI", "the port is Ethernet"),
+        (r"NIC flow table does not support reformat", "rules of flow tables change no packets"),
+        (r"UDP sport is not supported", "a connected queue pair keeps its UDP source port"),
+    ],
+}
 
 # Tests, by suite and name, whose skip or failure is their own doing.
 KNOWN = [
@@ -35,7 +46,7 @@ KNOWN = [
     ("bookworm", r"test_odp_dc_traffic", r"Failed to register a MR", "registers on-demand memory without asking whether it may"),
 ]
 
-LINE = re.compile(r"#> test (ok|skip|fail) (\S+?)(?:: (.*))? \([0-9.]+ s\)$")
+LINE = re.compile(r"#> (?P<on>test|rxe) (?P<word>ok|skip|fail) (?P<name>\S+?)(?:: (?P<reason>.*))? \([0-9.]+ s\)$")
 
 
 @dataclasses.dataclass
@@ -54,21 +65,40 @@ class Outcome:
             yield f"{count:5} skipped: {reason}"
 
 
-def judge(suite, lines):
-    """Reads the lines that the guest's runner wrote."""
+def judge(suite, port, lines):
+    """Reads the lines that the guest's runner wrote of the tests on the device."""
     outcome = Outcome()
-    for word, name, reason in (found.groups() for found in map(LINE.match, lines) if found):
+    for word, name, reason in _tests(lines, "test"):
         if word == "ok":
             outcome.passed += 1
-        elif why := _known(suite, name, reason or "") or word == "skip" and _explained(reason):
+        elif why := _known(suite, name, reason) or word == "skip" and _explained(port, reason):
             outcome.skipped[why] += 1
         else:
             outcome.wrong += (f"{name}: {word}: {reason}",)
     return outcome
 
 
-def _explained(reason):
-    return next((why for pattern, why in SKIPPED if re.search(pattern, reason)), None)
+def beside(lines):
+    """Yields, for the user, how the tests ended that were run on rdma_rxe too, on both; nothing without such."""
+    on_rxe = {name: word for word, name, _ in _tests(lines, "rxe")}
+    on_device = {name: word for word, name, _ in _tests(lines, "test") if name in on_rxe}
+    if not on_rxe:
+        return
+    for who, words in (("the device", on_device), ("rdma_rxe", on_rxe)):
+        count = collections.Counter(words.values())
+        yield f"{len(words)} tests of verbs on {who}: {count['ok']} passed, {count['skip']} skipped, {count['fail']} failed"
+    only = sorted(name for name, word in on_rxe.items() if word == "ok" and on_device.get(name) != "ok")
+    yield f"passed by rdma_rxe alone: {', '.join(only) or 'none'}"
+
+
+def _tests(lines, on):
+    for found in filter(None, map(LINE.match, lines)):
+        if found["on"] == on:
+            yield found["word"], found["name"], found["reason"] or ""
+
+
+def _explained(port, reason):
+    return next((why for pattern, why in [*SKIPPED, *OF_PORT[port]] if re.search(pattern, reason)), None)
 
 
 def _known(suite, name, reason):
