@@ -294,8 +294,6 @@ impl Capabilities {
             max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
             ib_virt: general.is_set(CmdHcaCap::IB_VIRT),
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
-            stations: 1 << log(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, 15),
-            loopback: [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC].map(|field| general.is_set(field)),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
             stat_rates: general.get(CmdHcaCap::STAT_RATE_SUPPORT),
             user_index: general.get(CmdHcaCap::CQE_VERSION) == 1,
@@ -331,6 +329,9 @@ impl Capabilities {
                 // Paths name an entry by eight bits.
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
                 (caps.ethernet, caps.pkeys) = (true, 1);
+                caps.stations = 1 << log(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, 15);
+                let loopback = [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC];
+                caps.loopback = loopback.map(|field| general.is_set(field));
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
                 caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
@@ -406,11 +407,13 @@ mod tests {
     }
 
     /// apm is bit 17 of the dword at 68, disable_local_lb_uc and _mc bits 30 and 29 of that at 124, log_max_current_mc_list 12 to 8 of it.
+    /// An Ethernet port has bit 8 of the dword at 52 (port_type) and bit 2 of that at 64 (roce), RoCEv2 bit 2 of that at 16 of the page of RoCE.
+    #[cfg(feature = "roce")]
     #[test]
     fn what_a_port_can_be_told_is_read() {
-        let caps = with(&[(68, 17), (124, 30), (124, 8), (124, 10)]);
+        let caps = with(&[(52, 8), (64, 2), (16, 2), (68, 17), (124, 30), (124, 8), (124, 10)]);
         assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [true, false], 32));
-        let caps = with(&[(124, 29)]);
+        let caps = with(&[(52, 8), (64, 2), (16, 2), (124, 29)]);
         assert_eq!((caps.apm, caps.loopback, caps.stations), (false, [false, true], 1));
     }
 }

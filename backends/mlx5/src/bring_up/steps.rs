@@ -15,6 +15,7 @@ use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
+use crate::events::eq::Eq;
 use crate::listed::listed;
 use crate::log::log_event;
 
@@ -177,7 +178,6 @@ impl<P: Platform> Driver<P> {
     }
 
     fn step(&mut self, step: Step, need: usize, hook: Hook<'_>) -> Result<(), PackedError> {
-        let vector = self.config.first_vector;
         match step {
             Step::CheckArena => {
                 self.commands.machine.pages.free_all();
@@ -224,10 +224,12 @@ impl<P: Platform> Driver<P> {
             Step::QueryAdapter => self.query_adapter()?,
             Step::QueryPort => [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?,
             Step::AllocUar => self.alloc_uar()?,
-            Step::AsyncEq => self.eqs.events = Some(self.create_eq(self.config.async_events, ASYNC_EVENTS, vector)?),
+            Step::AsyncEq => {
+                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?;
+            }
             Step::PagesEq if self.caps.page_requests => {
                 let types = &[EventType::PageRequest];
-                self.commands.page_requests = Some(self.create_eq(self.config.page_events, types, vector)?);
+                self.create_control_eq(self.config.page_events, types, |driver| &mut driver.commands.page_requests)?;
             }
             Step::CompletionEqs => self.create_completion_eqs()?,
             Step::EnablePort if self.caps.is_ethernet() => self.enable_ethernet_port()?,
@@ -239,6 +241,20 @@ impl<P: Platform> Driver<P> {
 
     fn give_startup_pages(&mut self, when: u32, hook: Hook<'_>) -> Result<(), PackedError> {
         self.commands.give_startup_pages(when, &mut |given, wanted| hook(Progress::Pages { given, wanted }))
+    }
+
+    /// Creates an event queue for types other than completions.
+    // Not inlined, and into its place: an event queue that is returned is copied twice.
+    #[inline(never)]
+    fn create_control_eq(
+        &mut self,
+        entries: u32,
+        types: &[EventType],
+        place: fn(&mut Self) -> &mut Option<Eq<P>>,
+    ) -> Result<(), PackedError> {
+        let eq = self.create_eq(entries, types, self.config.first_vector)?;
+        *place(self) = Some(eq);
+        Ok(())
     }
 
     #[inline(never)]

@@ -159,11 +159,30 @@ impl<P: Platform> Driver<P> {
     }
 }
 
+/// The rights of a connection.
+const RIGHTS: u32 = opt_param::RRE | opt_param::RAE | opt_param::RWE;
+
+/// The optional fields that each attribute names.
+static NAMED: [(QpAttrMask, u32); 12] = [
+    (QpAttrMask::ALT_PATH, opt_param::ALT_ADDR_PATH),
+    (QpAttrMask::ACCESS_FLAGS, RIGHTS),
+    (QpAttrMask::PKEY_INDEX, opt_param::PKEY_INDEX),
+    (QpAttrMask::QKEY, opt_param::Q_KEY),
+    (QpAttrMask::MIN_RNR_TIMER, opt_param::RNR_TIMEOUT),
+    (QpAttrMask::AV, opt_param::PRIMARY_ADDR_PATH),
+    (QpAttrMask::MAX_QP_RD_ATOMIC, opt_param::SRA_MAX),
+    (QpAttrMask::MAX_DEST_RD_ATOMIC, opt_param::RRA_MAX | RIGHTS),
+    (QpAttrMask::PATH_MIG_STATE, opt_param::PM_STATE),
+    (QpAttrMask::RETRY_CNT, opt_param::RETRY_COUNT),
+    (QpAttrMask::RNR_RETRY, opt_param::RNR_RETRY),
+    (QpAttrMask::TIMEOUT, opt_param::ACK_TIMEOUT),
+];
+
 /// Returns the optional fields of a transition that the mask names.
 fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32 {
     use QpState::{Init, Rtr, Rts, Sqd, Sqe};
     let rights = match service {
-        QpcSt::Rc | QpcSt::Xrc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
+        QpcSt::Rc | QpcSt::Xrc => RIGHTS,
         // A datagram has a Q_Key where the others have rights.
         QpcSt::Ud | QpcSt::Qp1 => opt_param::Q_KEY,
         _ => opt_param::RWE,
@@ -172,24 +191,10 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
         (Init, Init) => rights | opt_param::PKEY_INDEX,
         (Init, Rtr) => rights | opt_param::PKEY_INDEX | opt_param::ALT_ADDR_PATH,
         (Rtr | Rts | Sqe | Sqd, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
-        (Sqd, Sqd) => u32::MAX,
+        (Sqd, Sqd) => rights | !(RIGHTS | opt_param::Q_KEY),
         _ => 0,
     };
-    let named = [
-        (QpAttrMask::ALT_PATH, opt_param::ALT_ADDR_PATH),
-        (QpAttrMask::ACCESS_FLAGS, rights & !opt_param::Q_KEY),
-        (QpAttrMask::PKEY_INDEX, opt_param::PKEY_INDEX),
-        (QpAttrMask::QKEY, opt_param::Q_KEY),
-        (QpAttrMask::MIN_RNR_TIMER, opt_param::RNR_TIMEOUT),
-        (QpAttrMask::AV, opt_param::PRIMARY_ADDR_PATH),
-        (QpAttrMask::MAX_QP_RD_ATOMIC, opt_param::SRA_MAX),
-        (QpAttrMask::MAX_DEST_RD_ATOMIC, opt_param::RRA_MAX | rights & !opt_param::Q_KEY),
-        (QpAttrMask::PATH_MIG_STATE, opt_param::PM_STATE),
-        (QpAttrMask::RETRY_CNT, opt_param::RETRY_COUNT),
-        (QpAttrMask::RNR_RETRY, opt_param::RNR_RETRY),
-        (QpAttrMask::TIMEOUT, opt_param::ACK_TIMEOUT),
-    ];
-    named.into_iter().filter(|(flag, _)| mask.contains(*flag)).fold(0, |sum, (_, bits)| sum | bits) & known
+    NAMED.iter().filter(|(flag, _)| mask.contains(*flag)).fold(0, |sum, (_, bits)| sum | bits) & known
 }
 
 const fn migration(state: PathMigState) -> u32 {
