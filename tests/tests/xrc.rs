@@ -228,10 +228,15 @@ fn no_number_near_a_queue_of_the_domain_makes_a_peer_wait() {
     let (domain, _other) = (b.verbs.alloc_xrcd().unwrap(), b.verbs.alloc_xrcd().unwrap());
     let mut cq = b.verbs.create_cq(64).unwrap();
     let (_own, own_number) = srq(&mut b, &domain, &mut cq, 7);
-    for number in (0..16).map(|near| own_number.get().wrapping_sub(8) + near).filter(|number| *number != own_number.get()) {
+    let own_number = own_number.get();
+    for number in (own_number.saturating_sub(8)..own_number + 8).filter(|number| *number != own_number) {
         let Link { mut from, cq: mut send_cq, target } = link((&mut a, &of_a), (&mut b, &domain));
         from.send.post(&SendWr::send(b"anybody?").to_srq(Srqn::new(number))).unwrap();
-        assert_eq!(a.waiter().wait(&mut send_cq).unwrap().status, WcStatus::RemAccessErr, "{number:#x}, beside {own_number}");
+        assert_eq!(
+            a.waiter().wait(&mut send_cq).unwrap().status,
+            WcStatus::RemAccessErr,
+            "{number:#x}, beside {own_number:#x}"
+        );
         a.verbs.destroy_qp(from).map_err(|refused| refused.error).unwrap();
         b.verbs.destroy_qp(target).map_err(|refused| refused.error).unwrap();
         a.verbs.destroy_cq(send_cq).map_err(|refused| refused.error).unwrap();

@@ -1,19 +1,20 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
 use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
+use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
 use crate::command::CommandInterface;
 use crate::config::{Config, ROCE};
 use crate::dma::arena::PageUse;
+use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::Uar;
 #[cfg(feature = "ethernet")]
 use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
-use crate::objects::xrc::Unused;
 
 /// Most addresses in the multicast list of an Ethernet port.
 const MAX_STATIONS: usize = if ROCE { 16 } else { 0 };
@@ -54,8 +55,8 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) stations: Vec<(Mac, u16), MAX_STATIONS>,
     /// Attachments of queue pairs to multicast groups.
     pub(crate) groups: u32,
-    /// What XRC queue pairs name that need no more.
-    pub(crate) unused: Vec<Unused, 4>,
+    /// What XRC queue pairs name that need no more: of each the command that destroys it, its number, its memory.
+    pub(crate) unused: Vec<(CmdOpcode, u32, ObjectMemory), 4>,
     /// XRC domains that exist.
     pub(crate) xrcds: u32,
     /// Completion queues that exist.

@@ -72,8 +72,8 @@ pub(crate) struct Capabilities {
     pub(crate) gids: u16,
     /// Most addresses in the multicast list of an Ethernet port.
     pub(crate) stations: usize,
-    /// Whether the port can be told to leave out loopback: of unicast, of multicast.
-    pub(crate) loopback: [bool; 2],
+    /// 1 if the port can be told to leave out loopback: of unicast, of multicast.
+    pub(crate) loopback: [u32; 2],
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
     /// Completions carry the user index.
@@ -330,8 +330,8 @@ impl Capabilities {
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
                 (caps.ethernet, caps.pkeys) = (true, 1);
                 caps.stations = 1 << log(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, 15);
-                let loopback = [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC];
-                caps.loopback = loopback.map(|field| general.is_set(field));
+                caps.loopback =
+                    [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC].map(|field| general.get(field));
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
                 caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
@@ -412,8 +412,8 @@ mod tests {
     #[test]
     fn what_a_port_can_be_told_is_read() {
         let caps = with(&[(52, 8), (64, 2), (16, 2), (68, 17), (124, 30), (124, 8), (124, 10)]);
-        assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [true, false], 32));
+        assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [1, 0], 32));
         let caps = with(&[(52, 8), (64, 2), (16, 2), (124, 29)]);
-        assert_eq!((caps.apm, caps.loopback, caps.stations), (false, [false, true], 1));
+        assert_eq!((caps.apm, caps.loopback, caps.stations), (false, [0, 1], 1));
     }
 }

@@ -29,9 +29,6 @@ pub struct Xrcd {
 
 numbered!(Xrcd, "Xrcd({:x})", xrcdn -> Xrcdn);
 
-/// An object of nobody: the command that destroys it, its number, its memory.
-pub(crate) type Unused = (CmdOpcode, u32, ObjectMemory);
-
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, PackedError> {
         let caps = &self.caps;
@@ -59,26 +56,27 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Makes those that are not there.
+    #[inline(never)]
     fn fill_unused(&mut self) -> Result<(), PackedError> {
         while !self.unused.is_full() {
             let [domain, pd, cq, _] = self.unused_numbers();
-            let made = match self.unused.len() {
-                0 => {
-                    let number = self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)?;
-                    (CmdOpcode::DeallocXrcd, number, ObjectMemory::NONE)
-                }
-                1 => (CmdOpcode::DeallocPd, self.alloc_pd()?.number, ObjectMemory::NONE),
+            let mut memory = ObjectMemory::NONE;
+            let (destroy, number) = match self.unused.len() {
+                0 => (CmdOpcode::DeallocXrcd, self.commands.create::<cmd::AllocXrcd>(View::zeros(), memory)?),
+                1 => (CmdOpcode::DeallocPd, self.commands.create::<cmd::AllocPd>(View::zeros(), memory)?),
                 2 => {
                     let (cq, ..) = self.create_cq(1, self.config.cqe_size)?;
-                    (CmdOpcode::DestroyCq, cq.cqn().get(), cq.memory())
+                    memory = cq.memory();
+                    (CmdOpcode::DestroyCq, cq.cqn().get())
                 }
                 _ => {
                     let (srq, _) = self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?;
-                    (CmdOpcode::DestroyXrcSrq, srq.number, srq.memory)
+                    memory = srq.memory;
+                    (CmdOpcode::DestroyXrcSrq, srq.number)
                 }
             };
             // The bound of the loop is the list's capacity.
-            let _ = self.unused.push(made);
+            let _ = self.unused.push((destroy, number, memory));
         }
         Ok(())
     }
