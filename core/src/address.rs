@@ -133,8 +133,6 @@ fn ipv4_of(area: &[u8; GlobalRoute::AREA]) -> Option<(u8, Ipv4Addr)> {
 pub enum AddressPart {
     /// [`AddressVector::port_num`].
     PortNum,
-    /// [`AddressVector::dlid`].
-    Dlid,
     /// [`AddressVector::sl`].
     Sl,
     /// [`AddressVector::src_path_bits`].
@@ -147,7 +145,6 @@ impl fmt::Display for AddressPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PortNum => "port_num",
-            Self::Dlid => "dlid",
             Self::Sl => "sl",
             Self::SrcPathBits => "src_path_bits",
             Self::FlowLabel => "flow_label",

@@ -53,6 +53,11 @@ id! {
     Qkey(u32);
 }
 
+impl Lid {
+    /// That of a port which has none; as a destination the permissive LID, which only subnet management uses (IBTA 4.1.3).
+    pub const NONE: Self = Self(0xffff);
+}
+
 impl Qpn {
     /// Queue pair that general management datagrams go to at each port: QP1 (IBTA 13.5.1).
     pub const GENERAL_SERVICES: Self = Self(1);

@@ -35,6 +35,11 @@ pub enum LinkFault {
     },
     /// An InfiniBand port, and a MAC address.
     Mac,
+    /// An InfiniBand port, and a LID that no port has: that of a port without one, 0xffff, or 0 without a route.
+    NoLid {
+        /// The LID.
+        lid: Lid,
+    },
     /// An Ethernet port, and an alternate path.
     AlternatePath,
 }
@@ -69,6 +74,11 @@ impl fmt::Display for LinkFault {
             Self::Mac => {
                 f.write_str("an InfiniBand port has no MAC addresses: give the peer's LID instead (AddressVector::dlid, dmac)")
             }
+            Self::NoLid { lid } => write!(
+                f,
+                "LID {lid} is that of no port (AddressVector::dlid): a port has none before its subnet manager gives it one, which \
+                 wait_active waits for"
+            ),
             Self::AlternatePath => f.write_str("an Ethernet port has no alternate paths"),
         }
     }
@@ -80,6 +90,10 @@ impl core::error::Error for LinkFault {}
 pub(crate) fn check_path(link_layer: LinkLayer, path: &AddressVector) -> Result<(), LinkFault> {
     match link_layer {
         LinkLayer::InfiniBand if path.dmac.is_some() => Err(LinkFault::Mac),
+        // A router may have no LID.
+        LinkLayer::InfiniBand if path.dlid == Lid::NONE || path.dlid == Lid::new(0) && path.grh.is_none() => {
+            Err(LinkFault::NoLid { lid: path.dlid })
+        }
         LinkLayer::InfiniBand => Ok(()),
         LinkLayer::Ethernet => check_ethernet(path),
     }

@@ -399,7 +399,6 @@ impl<'s, P: Provider> Verbs<'s, P> {
         mask: QpAttrMask,
         has_queues: bool,
     ) -> Result<[QpState; 2], ModifyQpError<P::Error>> {
-        let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(ModifyQpError::Stale)?;
         let actual = slot.state();
@@ -412,13 +411,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !missing.is_empty() || !forbidden.is_empty() {
             return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
         }
-        if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, qp.qp_type, attr, mask) {
-            return Err(ModifyQpError::Value { attribute, value, min, max });
-        }
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.attr.port_num };
-        if let Some((attribute, fault)) = link_fault(self.provider.link_layer(port), attr, mask) {
-            return Err(ModifyQpError::Path { attribute, fault });
-        }
+        check_values(&self.provider, qp.qp_type, port, attr, mask)?;
         if to == QpState::Reset && !has_queues {
             return Err(ModifyQpError::Owned);
         }
@@ -482,12 +476,20 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// A transition was refused: the queue pair is in the state before it.
+    /// The handle is stale, or an attribute of one of the transitions is invalid: the queue pair is as before, since all are checked
+    /// before the first transition. Or the device refuses a transition: the queue pair is in the state before that one, and
+    /// [`Self::reset_qp`] leads back to RESET.
     pub fn modify_qp_to_rts(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let now = self.qp_info(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
-            let required = transition::rule(now.qp_type, now.state, state).map_or(QpAttrMask::empty(), |rule| rule.required);
-            self.modify_qp(qp, &QpAttr { state, ..*attr }, QpAttrMask::STATE | required)?;
+        let qp_type = self.qps.get(qp).ok_or(ModifyQpError::Stale)?.qp_type;
+        let mut steps = [QpState::Init, QpState::Rtr, QpState::Rts].map(|state| (state, QpAttrMask::STATE));
+        let (mut from, mut all) = (QpState::Reset, QpAttrMask::empty());
+        for (to, mask) in &mut steps {
+            *mask = transition::rule(qp_type, from, *to).map_or(*mask, |rule| rule.required | *mask);
+            (from, all) = (*to, all | *mask);
+        }
+        check_values(&self.provider, qp_type, attr.port_num, attr, all)?;
+        for (state, mask) in steps {
+            self.modify_qp(qp, &QpAttr { state, ..*attr }, mask)?;
         }
         Ok(())
     }
@@ -833,6 +835,24 @@ fn link_fault(link_layer: LinkLayer, attr: &QpAttr, mask: QpAttrMask) -> Option<
     let paths = [(QpAttrMask::AV, &attr.av), (QpAttrMask::ALT_PATH, &attr.alt_av)];
     let mut named = paths.into_iter().filter(|(attribute, _)| mask.contains(*attribute));
     named.find_map(|(attribute, path)| check_path(link_layer, path).err().map(|fault| (attribute, fault)))
+}
+
+/// Checks the values of the attributes that `mask` names, for a queue pair of this port, without a question to the device.
+#[inline(never)]
+fn check_values<P: Provider>(
+    provider: &P,
+    qp_type: QpType,
+    port: u8,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+) -> Result<(), ModifyQpError<P::Error>> {
+    if let Some(Checked { attribute, value, min, max }) = out_of_range(provider.device_attr(), qp_type, attr, mask) {
+        return Err(ModifyQpError::Value { attribute, value, min, max });
+    }
+    if let Some((attribute, fault)) = link_fault(provider.link_layer(port), attr, mask) {
+        return Err(ModifyQpError::Path { attribute, fault });
+    }
+    Ok(())
 }
 
 /// Returns the longest datagram that a port sends: the MTU in use, or its greatest while it has none.

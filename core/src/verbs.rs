@@ -365,7 +365,6 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let flow_label = av.grh.map_or(0, |grh| grh.flow_label);
         for (part, value, min, max) in [
             (AddressPart::PortNum, u32::from(av.port_num), 1, ports),
-            (AddressPart::Dlid, u32::from(av.dlid.get()), u32::from(av.grh.is_none()), 0xffff),
             (AddressPart::Sl, u32::from(av.sl), 0, 15),
             (AddressPart::SrcPathBits, u32::from(av.src_path_bits), 0, 127),
             (AddressPart::FlowLabel, flow_label, 0, (1 << 20) - 1),

@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Completion, DestroyQpError, Event, Lid, ModifyQpError, Mtu, MwHandle, MwType, PathMigState, Payload,
-    Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind, WcOpcode,
-    WcStatus,
+    Access, AddressVector, Completion, DestroyQpError, Errno, Event, Lid, ModifyQpError, Mtu, MwHandle, MwType, PathMigState,
+    Payload, Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind,
+    WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::{Error, Feature};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -116,6 +116,24 @@ impl Walker {
 
 fn bits(mask: M) -> impl Iterator<Item = M> {
     (0..32).map(|bit| M::from_bits_retain(1 << bit)).filter(move |bit| mask.contains(*bit))
+}
+
+/// The last of the three transitions has it, and none is made. And what a program that did not wait for its port connects with.
+// contract: qp-refused
+#[test]
+fn connecting_with_a_wrong_attribute_can_be_repeated() {
+    let mut walker = Walker::new();
+    let lid = AddressVector { dlid: Lid::NONE, ..walker.good.av };
+    for (wrong, text) in [
+        (QpAttr { retry_cnt: 9, ..walker.good }, "RETRY_CNT has the value 9"),
+        (QpAttr { av: lid, ..walker.good }, "wait_active"),
+    ] {
+        let refused = walker.node.verbs.modify_qp_to_rts(walker.qp, &wrong).unwrap_err();
+        assert!(refused.to_string().contains(text), "{refused}");
+        assert_eq!((refused.errno(), walker.state()), (Errno::Einval, Reset));
+    }
+    walker.node.verbs.modify_qp_to_rts(walker.qp, &walker.good).unwrap();
+    assert_eq!(walker.state(), Rts);
 }
 
 // contract: qp-transitions

@@ -8,9 +8,9 @@ use super::post::send;
 use super::{ALL_RIGHTS, Harness, LENGTH, attributes, register, set_state};
 use crate::{
     AddressHandle, AddressPart, AddressVector, AttachMcastError, CreateAhError, Destination, DestroyQpError, DetachMcastError,
-    Errno, Gid, GlobalRoute, Lid, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle, PortAttr, PortState, PostSendError,
-    Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault,
-    WcData, WcOpcode, WcStatus,
+    Errno, Gid, GlobalRoute, Lid, LinkFault, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle, PortAttr, PortState,
+    PostSendError, Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind, RecvWr, SendFlags, SendOp, SendWr,
+    Sge, SgeFault, WcData, WcOpcode, WcStatus,
 };
 
 const AV: AddressVector =
@@ -178,7 +178,6 @@ fn an_address_is_checked_when_its_handle_is_made() {
     for (av, part, value) in [
         (AddressVector { port_num: 0, ..AV }, AddressPart::PortNum, 0),
         (AddressVector { port_num: 2, ..AV }, AddressPart::PortNum, 2),
-        (AddressVector { dlid: Lid::new(0), ..AV }, AddressPart::Dlid, 0),
         (AddressVector { sl: 16, ..AV }, AddressPart::Sl, 16),
         (AddressVector { src_path_bits: 128, ..AV }, AddressPart::SrcPathBits, 128),
         (AddressVector { grh: Some(label), ..AV }, AddressPart::FlowLabel, 1 << 20),
@@ -190,7 +189,13 @@ fn an_address_is_checked_when_its_handle_is_made() {
         );
         assert_eq!(refused.errno(), Errno::Einval);
     }
-    // With a global route, a router may have no LID (RoCE).
+    // The LID of a port that has none yet.
+    for lid in [Lid::new(0), Lid::NONE] {
+        let refused = harness.verbs.create_ah(pd, &AddressVector { dlid: lid, ..AV }).unwrap_err();
+        assert_eq!((refused, refused.errno()), (CreateAhError::Path { fault: LinkFault::NoLid { lid } }, Errno::Einval));
+        assert!(refused.to_string().contains("wait_active"), "{refused}");
+    }
+    // With a global route, a router may have no LID.
     harness.verbs.create_ah(pd, &AddressVector { dlid: Lid::new(0), grh: Some(route), ..AV }).unwrap();
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.create_ah(pd, &AV), Err(CreateAhError::Device(MockError::Refused)));

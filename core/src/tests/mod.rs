@@ -32,7 +32,7 @@ use self::mock::{Device, Mock, MockError};
 use crate::kept_verbs::KeptVerbs;
 use crate::sync::Ordering;
 use crate::{
-    Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
+    Access, AddressVector, Completion, CqHandle, Lid, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
     QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Verbs,
     WcStatus,
 };
@@ -238,7 +238,8 @@ fn attributes(to: QpState) -> QpAttr {
         state: to,
         access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
         port_num: 1,
-        av: AddressVector { port_num: 1, ..AddressVector::default() },
+        av: AddressVector { dlid: Lid::new(0x11), port_num: 1, ..AddressVector::default() },
+        alt_av: AddressVector { dlid: Lid::new(0x12), port_num: 1, ..AddressVector::default() },
         timeout: 14,
         retry_cnt: 7,
         rnr_retry: 7,
