@@ -537,7 +537,9 @@ impl WcStatus {
             Self::LocLenErr => ": the message is longer than the receive, or has a length that the operation lacks",
             Self::LocQpOpErr => ": the request is malformed",
             Self::LocProtErr => ": key, protection domain or range of an SGE",
-            Self::WrFlushErr => ": the queue pair is in the error state; an earlier completion has the cause",
+            Self::WrFlushErr => {
+                ": the queue pair is in the error state; an earlier completion has the cause, or an event (poll_event)"
+            }
             Self::MwBindErr => ": the bind of the memory window was refused",
             Self::BadRespErr => ": the peer's response makes no sense",
             Self::LocAccessErr => ": the region does not allow it",

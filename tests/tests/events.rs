@@ -8,7 +8,7 @@ use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, instant, refused, signaled, to_state,
+    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, instant, rc_steps, refused, signaled, to_state,
 };
 
 /// Entries of the queue of completion events, as configured by default.
@@ -88,6 +88,25 @@ fn more_completion_events_than_their_queue_holds() {
             assert_eq!(waiting(&mut pair.a), [Event::Completion(end.cq)]);
         }
     }
+}
+
+/// A queue pair that is its own peer: the responder takes it to ERR before the requester has an answer, so that no completion has the
+/// cause.
+#[test]
+fn an_event_has_the_cause_where_a_queue_pair_refuses_its_own_request() {
+    let mut pair = Pair::new();
+    let end = end(&mut pair.a, true);
+    let lid = pair.a.verbs.query_port(1).unwrap().lid;
+    for (attr, mask) in rc_steps(&Connection::default(), lid, end.qpn, 0, 0) {
+        pair.a.verbs.modify_qp(end.qp, &attr, mask).unwrap();
+    }
+    let there = pair.a.region(end.pd, 4096, bareverbs::Access::LOCAL_WRITE);
+    let op = SendOp::Write { payload: Payload::Inline(b"12345678"), remote: there.remote(0) };
+    pair.a.verbs.post_send(end.qp, &signaled(1, op)).unwrap();
+    let failed = pair.a.completions(end.cq, 1)[0].result().unwrap_err();
+    assert_eq!(failed.status, WcStatus::WrFlushErr);
+    assert!(failed.to_string().contains("or an event (poll_event)"), "{failed}");
+    assert_eq!(waiting(&mut pair.a), [Event::QpAccessError(end.qp)]);
 }
 
 #[test]
