@@ -40,9 +40,11 @@ impl core::error::Error for OutOfRange {}
             `bareverbs_sim::in_process::SimRegisters` in tests"
 )]
 pub trait Registers {
-    /// A register of eight bytes that a queue writes without the owner of the BAR.
+    /// A register of eight bytes that a queue writes without the owner of the BAR. A queue is [`Send`] if this, the
+    /// [`Ring`](DmaMemory::Ring) and the [`Fence`](Platform::Fence) are; tables in a `static` need that too.
     type Doorbell: Doorbell + 'static;
-    /// A register of four bytes that an interrupt handler writes without the owner of the BAR.
+    /// A register of four bytes that an interrupt handler writes without the owner of the BAR: [`Send`], as
+    /// [`Self::Doorbell`].
     type Word: WordRegister + 'static;
 
     /// Returns the size in bytes.
@@ -169,6 +171,9 @@ impl RingToken {
 #[expect(unsafe_code, reason = "a wrong implementation would let the device write anywhere")]
 pub unsafe trait DmaMemory {
     /// Part of the memory that one queue works in.
+    ///
+    /// A ring of pointers needs `unsafe impl Send`: queues that are to move to another core, and tables in a `static`
+    /// (`ConstStaticCell<Storage<…>>`), do not compile without it. It may have it because one queue uses a ring at a time.
     type Ring: DmaRing + 'static;
 
     /// Returns the size in bytes.
@@ -445,7 +450,7 @@ pub unsafe trait Platform {
     type Memory: DmaMemory;
     /// Pages for the firmware.
     type Pages: PageSource;
-    /// Ordering; each queue has one of its own.
+    /// Ordering; each queue has one of its own. [`Send`], as [`DmaMemory::Ring`].
     type Fence: DmaFence + Clone + 'static;
     /// Time.
     type Clock: Clock;

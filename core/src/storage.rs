@@ -178,6 +178,11 @@ macro_rules! storage {
     (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt srqs: $new:expr $(, $($rest:tt)*)?) => {
         $crate::storage!(@ $of $pd $mr $mw $cq $qp {$new} $($($rest)*)?)
     };
+    (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt $($rest:tt)+) => {
+        compile_error!(concat!(
+            "`", stringify!($($rest)+), "` begins with no capacity: write pds, mrs, mws, cqs, qps or srqs, a colon, a number, and a comma"
+        ))
+    };
     ($lifetime:lifetime, $provider:ty; $($capacities:tt)*) => {
         $crate::storage!(@ ($lifetime, $provider) 0 0 0 0 0 0 $($capacities)*)
     };
