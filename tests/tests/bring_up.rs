@@ -8,7 +8,7 @@ use bareverbs::{
     AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, QpInit, QpType, Storage, Verbs, storage,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, EthernetConfig, Mlx5, Progress, Step};
-use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, Layout, SetHcaCapIn, View};
+use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, CreateEqIn, Eqc, Layout, SetHcaCapIn, View};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
@@ -30,6 +30,37 @@ fn refused(host: &Host, config: &Config) -> BringUpError {
     match Driver::bring_up(machine(host), config) {
         Ok(_) => panic!("it came up"),
         Err((error, _)) => error,
+    }
+}
+
+/// log2 of the entries of each event queue that is made.
+#[derive(Clone, Default)]
+struct EventQueues(Arc<Mutex<Vec<u32>>>);
+
+impl Tracer for EventQueues {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        let Record::Command { input, .. } = record else { return };
+        if View::<CmdIn>::new(input).unwrap().get(CmdIn::OPCODE) == CmdOpcode::CreateEq.code() {
+            let context = View::<CreateEqIn>::new(input).unwrap().sub(CreateEqIn::EQ_CONTEXT_ENTRY);
+            self.0.lock().unwrap().push(context.get(Eqc::LOG_EQ_SIZE));
+        }
+    }
+}
+
+#[test]
+fn event_queues_have_at_least_as_many_entries_as_configured() {
+    let host = host(instant(1));
+    for (async_events, log_size) in [(0, 6), (1, 6), (64, 6), (65, 7), (100, 7), (1024, 10)] {
+        let made = EventQueues::default();
+        host.with_device(|device| device.set_tracer(Some(Box::new(made.clone()))));
+        let config = Config { async_events, page_events: 129, ..driver_config(&host) };
+        let driver = Driver::bring_up(machine(&host), &config).map_err(|(error, _)| error).unwrap();
+        assert_eq!(made.0.lock().unwrap()[..2], [log_size, 8], "{async_events} entries");
+        driver.teardown().map_err(|(error, _)| error).unwrap();
+    }
+    for async_events in [65_537, u32::MAX] {
+        let error = refused(&host, &Config { async_events, ..driver_config(&host) });
+        assert_eq!((error.step, error.cause), (Step::AsyncEq, Error::LimitExceeded { limit: 65_536 }));
     }
 }
 

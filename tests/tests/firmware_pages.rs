@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use bareverbs::{DeviceError, Errno, Instant, Machine, PageSource};
+use bareverbs::{DeviceError, Errno, Instant, Machine, PageSource, Platform, TooFewPages};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, View, manage_pages};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
@@ -57,6 +57,56 @@ fn one_driver_serves_every_demand_and_all_pages_come_back() {
         }
         host.with_device(|device| assert_eq!(device.counts(), DeviceCounts::default()));
     }
+}
+
+/// Pages that begin in the middle of pages.
+struct Shifted(<SimPlatform as Platform>::Pages);
+
+const SHIFT: u64 = 0x100;
+
+// SAFETY: the device is not given the pages, which is tested.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl PageSource for Shifted {
+    fn reserve(&mut self, pages: u32) -> Result<(), TooFewPages> {
+        self.0.reserve(pages)
+    }
+
+    fn allocate(&mut self) -> Option<u64> {
+        self.0.allocate().map(|addr| addr + SHIFT)
+    }
+
+    fn free(&mut self, device_addr: u64) -> bool {
+        self.0.free(device_addr - SHIFT)
+    }
+
+    fn free_all(&mut self) {
+        self.0.free_all();
+    }
+}
+
+/// The simulated platform, but for the pages.
+struct ShiftedPages;
+
+// SAFETY: as those of the simulated platform.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl Platform for ShiftedPages {
+    type Registers = <SimPlatform as Platform>::Registers;
+    type Memory = <SimPlatform as Platform>::Memory;
+    type Pages = Shifted;
+    type Fence = <SimPlatform as Platform>::Fence;
+    type Clock = <SimPlatform as Platform>::Clock;
+}
+
+#[test]
+fn pages_that_are_not_aligned_are_not_given_and_the_error_says_so() {
+    let host = host(1, 1);
+    let Machine { registers, memory, pages, fence, clock } = machine(&host, 100);
+    let machine: Machine<ShiftedPages> = Machine { registers, memory, pages: Shifted(pages), fence, clock };
+    let Err((error, machine)) = Mlx5::<ShiftedPages, 64>::bring_up(machine, &Config::DEFAULT) else { panic!("it came up") };
+    let cause = Error::UnalignedPage { beyond: 0x100 };
+    assert_eq!(error, BringUpError { step: Step::BootPages, cause, pages_kept: 0, needs_reset: false });
+    assert!(error.to_string().contains("begins 256 bytes after a multiple of 4096 (`PageSource::allocate`)"), "{error}");
+    assert_eq!((held(&host), machine.pages.0.allocated()), (0, 0), "the card has none, and the source has them back");
 }
 
 /// The modes of MANAGE_PAGES, in order.

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, CreateAhError, Destination, Event, Gid, GidEntry, GlobalRoute, Instant,
+    Access, AddressVector, Completion, CqHandle, CreateAhError, Destination, Errno, Event, Gid, GidEntry, GlobalRoute, Instant,
     LinkFault, LinkLayer, Mac, ModifyQpError, Mtu, Payload, PdHandle, PhysState, PortState, Psn, Qkey, QpAttr, QpAttrMask,
     QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, SetGidError, Source, WaitActiveError, WcStatus,
 };
@@ -533,7 +533,8 @@ fn an_entry_that_is_deleted_takes_the_connections_over_it_and_no_others() {
             // No new connection begins at an entry that is empty.
             let new = a.qp(QpType::Rc);
             let refused = a.connect(new, b.path(IPV6), b.qpn(qb)).unwrap_err();
-            assert!(matches!(refused, ModifyQpError::Device(_)), "{refused}");
+            assert_eq!((refused, refused.errno()), (ModifyQpError::Device(Error::NoGid { index: IPV6 }), Errno::Einval));
+            assert!(refused.to_string().contains("set it (`set_gid`)"), "{refused}");
             a.node.verbs.destroy_qp(new).unwrap();
         }
         // With the entry it works again, over the same queue pairs.

@@ -45,11 +45,11 @@ pub struct Config {
     pub reclaim_timeout: Duration,
     /// Event queues for completions, from 1 to 8; completion queues are assigned to them in turn.
     pub completion_vectors: u8,
-    /// Entries of the event queue for asynchronous events, a power of two from 64.
+    /// Entries of the event queue for asynchronous events, at least: the next power of two, from 64 to 65,536.
     pub async_events: u32,
-    /// Entries of the event queue for page requests, a power of two from 64.
+    /// Entries of the event queue for page requests, at least: the next power of two, from 64 to 65,536.
     pub page_events: u32,
-    /// Entries of each event queue for completions, a power of two from 64.
+    /// Entries of each event queue for completions, at least: the next power of two, from 64 to 65,536.
     pub completion_events: u32,
     /// Maximum number of pages that the firmware gets, if their source has that many: a device that asks for any number would take
     /// the memory of the machine, and a source may take seconds to map it.

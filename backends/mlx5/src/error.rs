@@ -5,7 +5,7 @@ mod packed;
 use core::fmt;
 
 use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
-use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, MAD_BUSY, SubnetAttribute};
+use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, InitialSeg, Layout, MAD_BUSY, SubnetAttribute};
 
 use crate::config::ROCE;
 use crate::listed::listed;
@@ -112,13 +112,24 @@ errors! {
         allowed: u32 = Count
     } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed} more are allowed; raise `Config::firmware_pages` by {lacks}",
         lacks = wanted.saturating_sub(allowed);
+    /// The machine's source gave a page for the firmware that does not begin at a multiple of 4096. The firmware was not given it.
+    UnalignedPage {
+        /// Bytes from the multiple before it.
+        beyond: u16 = Upper
+    } => Errno::Einval, "a page for the firmware begins {beyond} bytes after a multiple of 4096 (`PageSource::allocate`)";
     /// Every doorbell record is in use.
     RecordsFull => Errno::Enomem, "every doorbell record is in use; destroy queue pairs or completion queues";
-    /// An access outside the registers or the memory that the integrator handed in.
+    /// The registers handed in are fewer than the initialization segment at the start of BAR0.
+    BarTooSmall {
+        /// Bytes handed in.
+        have: usize = Wide
+    } => Errno::Einval, "BAR0 has {have} bytes, the initialization segment alone has {need}: map all of BAR0 (`Machine::registers`)",
+        need = InitialSeg::SIZE;
+    /// An access outside the memory that the integrator handed in.
     OutOfRange {
         /// Byte offset.
         offset: usize = Wide
-    } => Errno::Eio, "byte {offset:#x} is outside registers or memory";
+    } => Errno::Eio, "byte {offset} ({offset:#x}) is outside the memory";
     /// The device did not finish its initialization in time.
     NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time; give it longer (`Config::boot_timeout`, `init_timeout`), or start \
         it cold (power off and on)";
@@ -194,6 +205,11 @@ errors! {
     } => Errno::Einval, "no port {port}: a function has port 1, another port of the card is another function";
     /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
     GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
+    /// The path of a connection names an empty entry of an Ethernet port's GID table.
+    NoGid {
+        /// The entry ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
+        index: u8 = Small
+    } => Errno::Einval, "entry {index} of the port's GID table is empty: set it (`set_gid`), or name another (`GlobalRoute::sgid_index`)";
     /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
@@ -392,6 +408,9 @@ mod tests {
             Error::TooFewPages { wanted: u32::MAX, available: 0xff_ffff },
             Error::TooFewPages { wanted: 12_868, available: 512 },
             Error::PageLimit { wanted: 262_145, allowed: 262_144 },
+            Error::BarTooSmall { have: usize::MAX },
+            Error::UnalignedPage { beyond: 0xfff },
+            Error::NoGid { index: u8::MAX },
             Error::RecordsFull,
             Error::OutOfRange { offset: usize::MAX },
             Error::NotInitialized,

@@ -232,6 +232,11 @@ impl<P: Platform> Driver<P> {
         Ok(Gid(entry.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default()))
     }
 
+    /// Checks that an entry of the GID table is set, as Linux does (`rdma_get_gid_attr`): a card may send from an empty one.
+    pub(crate) fn check_source(&mut self, index: u8) -> Result<(), PackedError> {
+        if self.query_roce_gid(index.into())? == Gid::default() { Err(Error::NoGid { index }.pack()) } else { Ok(()) }
+    }
+
     /// Sets an entry of the GID table, or empties it.
     pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), PackedError> {
         check_port(port)?;

@@ -27,7 +27,7 @@ listed! {
     #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     #[non_exhaustive]
     pub enum Step {
-        /// Compare the memory with the size of the arena.
+        /// Compare registers and memory with what the driver needs.
         CheckArena,
         /// Wait for the firmware to boot.
         WaitBoot,
@@ -182,8 +182,9 @@ impl<P: Platform> Driver<P> {
             Step::CheckArena => {
                 self.commands.machine.pages.free_all();
                 // From here on a register that cannot be read counts as all ones.
-                if self.commands.machine.registers.len() < InitialSeg::SIZE {
-                    return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.pack());
+                let have = self.commands.machine.registers.len();
+                if have < InitialSeg::SIZE {
+                    return Err(Error::BarTooSmall { have }.pack());
                 }
                 let have = self.commands.machine.memory.len();
                 if have < need {

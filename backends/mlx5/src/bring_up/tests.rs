@@ -3,8 +3,8 @@
 use std::boxed::Box;
 
 use bareverbs::{
-    Access, Clock, Machine, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, Type1Bind, Verbs, storage,
+    Access, AddressVector, Clock, Lid, Machine, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Type1Bind, Verbs, storage,
 };
 
 use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
@@ -68,7 +68,8 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
         let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: true };
         if let Ok(mut qp) = verbs.create_qp(&init) {
-            let attr = QpAttr { port_num: 1, ..QpAttr::default() };
+            let av = AddressVector { dlid: Lid::new(1), ..AddressVector::default() };
+            let attr = QpAttr { port_num: 1, av, ..QpAttr::default() };
             let _ = (verbs.modify_qp_to_rts(qp.handle(), &attr), verbs.query_qp(qp.handle()));
             let lkey = mr.ok().and_then(|mr| verbs.mr_info(mr).ok()).map_or_else(Default::default, |info| info.lkey);
             let sges = [Sge { addr: 0x1000, length: 8, lkey }];
@@ -210,6 +211,18 @@ fn a_device_that_reads_as_all_ones_has_the_time_of_the_boot() {
     assert_eq!((error.step, error.cause), (Step::WaitBoot, Error::DeviceGone));
     let took = machine.clock.now().since(bareverbs::Instant::from_nanos(0));
     assert!(took >= config.boot_timeout, "{took:?}");
+}
+
+#[test]
+fn a_bar_that_is_mapped_in_part_is_refused_before_any_access() {
+    let (machine, shared) = machine();
+    shared.borrow_mut().registers.truncate(4096);
+    shared.borrow_mut().device = Some(Box::new(|_, at, _| panic!("a register is written: {at:#x}")));
+    let Err((error, _machine)) = Driver::bring_up(machine, &SHORT) else { panic!("it was brought up") };
+    assert_eq!((error.step, error.cause), (Step::CheckArena, Error::BarTooSmall { have: 4096 }));
+    let text = std::format!("{error}");
+    assert!(text.contains("BAR0 has 4096 bytes, the initialization segment alone has 16396: map all"), "{text}");
+    shared.borrow_mut().device = None;
 }
 
 /// Bit 23 of the dword at 0x1fc of the initialization segment (`mlx5_ifc.h`: `embedded_cpu`).

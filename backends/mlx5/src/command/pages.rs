@@ -11,6 +11,7 @@ use bareverbs_mlx5_spec::{
 
 use super::held_pages::FUNCTIONS;
 use super::{Call, CommandClass, CommandInterface, List};
+use crate::dma::arena::PAGE;
 use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
@@ -70,7 +71,10 @@ impl<P: Platform> CommandInterface<P> {
         if pages.is_empty() {
             return self.refuse_pages(function, Error::TooFewPages { wanted: count, available: 0 }).map(|()| 0);
         }
-        let given = if self.held.add(function, entries) {
+        let beyond = |addr: &u64| *addr as u16 % PAGE as u16;
+        let given = if let Some(beyond) = pages.iter().map(beyond).find(|beyond| *beyond != 0) {
+            self.refuse_pages(function, Error::UnalignedPage { beyond })
+        } else if self.held.add(function, entries) {
             let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]);
             if given.is_err() && self.dead.is_none() {
                 self.held.remove(function, entries);

@@ -8,16 +8,17 @@ use crate::error::{Error, PackedError};
 use crate::events::eq::{Eq, EqInfo};
 use crate::log::log_event;
 
-/// Minimum and maximum log2 of the entries.
-const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
+/// Minimum number of entries, and log2 of the maximum.
+const MIN_ENTRIES: u32 = 64;
+const MAX_LOG_SIZE: u32 = 16;
 
 impl<P: Platform> Driver<P> {
-    /// Creates an event queue for the given types that interrupts with `vector`, and arms it.
+    /// Creates an event queue of at least `entries` for the given types that interrupts with `vector`, and arms it.
     #[inline(never)]
     pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
-        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
+        let log_size = u32::BITS - (entries.max(MIN_ENTRIES) - 1).leading_zeros();
+        if log_size > MAX_LOG_SIZE {
+            return Err(Error::LimitExceeded { limit: 1 << MAX_LOG_SIZE }.pack());
         }
         self.in_memory(EQE << log_size, false, |this, memory| {
             let info = EqInfo { number: 0, vector, memory };

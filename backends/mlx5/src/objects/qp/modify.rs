@@ -68,6 +68,11 @@ impl<P: Platform> Driver<P> {
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         if mask.contains(QpAttrMask::AV) {
             self.check_route(&attr.av)?;
+            if let Some(route) = attr.av.grh
+                && self.caps.is_ethernet()
+            {
+                self.check_source(route.sgid_index)?;
+            }
         }
         let arms = mask.contains(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != PathMigState::Migrated;
         if mask.contains(QpAttrMask::ALT_PATH) || arms {
