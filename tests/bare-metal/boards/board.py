@@ -8,6 +8,8 @@ from guests import machine
 from guests.errors import Failed
 from guests.processes import TIMEOUT
 
+from .images import has_log
+
 #: Seconds for a step of a program: many times what it needs, for a machine with other work.
 STEP_TIMEOUT = 150
 
@@ -71,7 +73,8 @@ class Board(machine.Machine):
         elf = images.path(image or kind, program)
         command = qemu(trees, kind, **machine_options)
         command = [*(with_tree(command, tree, folder) if tree else command), *options, "-kernel", str(elf)]
-        super().__init__(name or kind, folder, command, decoder=[str(images.decoder), str(elf)], monitor=monitor)
+        decoder = [str(images.decoder), str(elf)] if has_log(elf) else None
+        super().__init__(name or kind, folder, command, decoder=decoder, monitor=monitor)
         self.kind = kind
         self.program = program
 

@@ -29,6 +29,8 @@ class Case(case.Case):
     #: Does it; has a BoardRun as its argument.
     body: typing.Callable = dataclasses.field(kw_only=True)
     machines: tuple = dataclasses.field(kw_only=True)
+    #: What it boots on them; the program in C has a build of its own.
+    programs: tuple = dataclasses.field(kw_only=True)
     #: Boots Linux beside the program.
     linux: bool = dataclasses.field(default=False, kw_only=True)
     #: Has a program in C, which a cross compiler is needed for.
@@ -56,22 +58,23 @@ def bring_up(machine):
         f"the card comes up and goes down on {machine}, the log is decoded",
         body=body,
         machines=(machine,),
+        programs=("bring-up",),
         gives_back=ALL_CARDS,
     )
 
 
-def minimal(machine):
-    """The program of the book: a card writes to itself."""
+def loopback(machine, program):
+    """A program of the book: a card writes to itself."""
 
     def body(run):
         run.serve_devices(1)
-        board = run.boot(machine, "minimal", 0)
+        board = run.boot(machine, program, 0)
         board.passes(run.stop)
         board.wait_for(r"^4096 bytes written over the loopback, each byte checked$", run.stop)
         board.wait_for(ALL_PAGES_BACK, run.stop)
 
-    summary = f"a card writes to itself on {machine}"
-    return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+    summary = f"a card writes to itself on {machine}, by the program {program}"
+    return Case(f"{program}-{machine}", summary, body=body, machines=(machine,), programs=(program,), gives_back=ALL_CARDS)
 
 
 def tasks(machine):
@@ -89,7 +92,7 @@ def tasks(machine):
         board.wait_for(ALL_PAGES_BACK, run.stop)
 
     summary = f"200 messages between two tasks of an executor on {machine}, beside a task that waits for time"
-    return Case(f"tasks-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+    return Case(f"tasks-{machine}", summary, body=body, machines=(machine,), programs=("tasks",), gives_back=ALL_CARDS)
 
 
 def conformance(machine):
@@ -106,7 +109,7 @@ def conformance(machine):
         board.wait_for(ALL_PAGES_BACK, run.stop)
 
     summary = f"the platform of {machine} is what a platform must be"
-    return Case(f"conformance-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+    return Case(f"conformance-{machine}", summary, body=body, machines=(machine,), programs=("conformance",), gives_back=ALL_CARDS)
 
 
 def write_in_c():
@@ -124,7 +127,7 @@ def write_in_c():
             raise Failed(f"not both cards gave their pages back: {down}")
 
     summary = "two cards write to each other, by a program in C on riscv64"
-    return Case("write-in-c-riscv64", summary, body=body, machines=("riscv64",), in_c=True, gives_back=ALL_CARDS)
+    return Case("write-in-c-riscv64", summary, body=body, machines=("riscv64",), programs=(), in_c=True, gives_back=ALL_CARDS)
 
 
 def moved(machine, name, what, **options):
@@ -137,7 +140,7 @@ def moved(machine, name, what, **options):
         board.wait_for(ALL_PAGES_BACK, run.stop)
 
     summary = f"the card comes up on {machine} with {what}"
-    return Case(f"moved-{name}-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
+    return Case(f"moved-{name}-{machine}", summary, body=body, machines=(machine,), programs=("bring-up",), gives_back=ALL_CARDS)
 
 
 def dma_range(bus, base, length):
@@ -152,7 +155,8 @@ def unfit(machine, name, what, pattern, *, kind=None, program="bring-up", **opti
         run.boot(kind or machine, program, **options).fails(f"what this machine is: .*{pattern}", run.stop)
 
     machines = tuple(sorted({machine, kind or machine}))
-    return Case(f"unfit-{name}-{machine}", f"a program for {machine} on {what}", body=body, machines=machines, typical_seconds=1)
+    summary = f"a program for {machine} on {what}"
+    return Case(f"unfit-{name}-{machine}", summary, body=body, machines=machines, programs=(program,), typical_seconds=1)
 
 
 def addresses(run, boards):
@@ -184,7 +188,9 @@ def write(one, other, profile=None):
         # The link trains, and the LID comes late.
         name, summary = f"{profile}-{one}-{other}", f"{summary}; devices like a {profile}"
     seconds = 20 if profile else 5
-    return Case(name, summary, body=body, machines=(one, other), gives_back=ALL_CARDS, typical_seconds=seconds)
+    return Case(
+        name, summary, body=body, machines=(one, other), programs=("write",), gives_back=ALL_CARDS, typical_seconds=seconds
+    )
 
 
 def network(client, server):
@@ -205,7 +211,9 @@ def network(client, server):
         boards[1].wait_for(r"^65536 bytes written by the client, each byte checked$", run.stop)
 
     summary = f"{client} gets its address by DHCP from {server}, answers ping, and writes to it over RoCEv2, on one card each"
-    return Case(f"network-{client}-{server}", summary, body=body, machines=(client, server), gives_back=ALL_CARDS)
+    return Case(
+        f"network-{client}-{server}", summary, body=body, machines=(client, server), programs=("network",), gives_back=ALL_CARDS
+    )
 
 
 def pingpong(one, other, name, size, iters, words=""):
@@ -230,7 +238,13 @@ def pingpong(one, other, name, size, iters, words=""):
 
     summary = f"{iters} messages of {size} bytes there and back between {one} and {other}, {name}"
     return Case(
-        f"pingpong-{one}-{other}-{name}", summary, body=body, machines=(one, other), gives_back=ALL_CARDS, typical_seconds=6
+        f"pingpong-{one}-{other}-{name}",
+        summary,
+        body=body,
+        machines=(one, other),
+        programs=("pingpong",),
+        gives_back=ALL_CARDS,
+        typical_seconds=6,
     )
 
 
@@ -262,7 +276,9 @@ def blue_flame(machine, other):
             raise Failed(f"{other} copied: {plain[0]}")
 
     summary = f"each message of {machine} is copied into a BlueFlame register; {other} rings doorbells"
-    return Case(f"blue-flame-{machine}", summary, body=body, machines=(machine, other), gives_back=ALL_CARDS)
+    return Case(
+        f"blue-flame-{machine}", summary, body=body, machines=(machine, other), programs=("pingpong",), gives_back=ALL_CARDS
+    )
 
 
 def copies(trace, device):
@@ -290,7 +306,9 @@ def failing(machine, name, summary, program, pattern, *, serve=(), device=True, 
             board.send(send)
         board.fails(pattern, run.stop, status)
 
-    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), typical_seconds=2)
+    return Case(
+        f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), programs=(program,), typical_seconds=2
+    )
 
 
 def wrong_device(
@@ -313,7 +331,13 @@ def wrong_device(
             raise Failed(f"the device was reset {device.resets} times instead of {expected}")
 
     return Case(
-        f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), gives_back=ALL_CARDS, typical_seconds=2
+        f"{name}-{machine}",
+        f"{summary}, on {machine}",
+        body=body,
+        machines=(machine,),
+        programs=(program,),
+        gives_back=ALL_CARDS,
+        typical_seconds=2,
     )
 
 
@@ -332,7 +356,9 @@ def lost(machine, other, name, summary, lose, pattern):
         for board in boards[: 1 if lose is removed else 2]:
             board.fails(pattern, run.stop)
 
-    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine, other))
+    return Case(
+        f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine, other), programs=("pingpong",)
+    )
 
 
 def lost_interrupt(machine, other):
@@ -348,7 +374,7 @@ def lost_interrupt(machine, other):
         boards[0].fails("a completion came without its interrupt", run.stop)
 
     summary = f"an interrupt that the card does not raise, while {machine} sleeps"
-    return Case(f"lost-interrupt-{machine}", summary, body=body, machines=(machine, other))
+    return Case(f"lost-interrupt-{machine}", summary, body=body, machines=(machine, other), programs=("pingpong",))
 
 
 def restart(machine, when, what):
@@ -371,7 +397,13 @@ def restart(machine, when, what):
 
     summary = f"a restart of {machine} in the middle of traffic: nothing is written {what}"
     return Case(
-        f"restart-{when}-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS, typical_seconds=10
+        f"restart-{when}-{machine}",
+        summary,
+        body=body,
+        machines=(machine,),
+        programs=("restart",),
+        gives_back=ALL_CARDS,
+        typical_seconds=10,
     )
 
 
@@ -400,14 +432,23 @@ def linux(machine):
         linux_peer.exchange_with_linux(run, machine)
 
     summary = f"300 messages there and back between {machine} and ibv_rc_pingpong of a Linux guest, both ways"
-    return Case(f"linux-{machine}", summary, body=body, machines=(machine,), linux=True, gives_back="lid1", typical_seconds=25)
+    return Case(
+        f"linux-{machine}",
+        summary,
+        body=body,
+        machines=(machine,),
+        programs=("pingpong",),
+        linux=True,
+        gives_back="lid1",
+        typical_seconds=25,
+    )
 
 
 NO_CARD = r"no ConnectX .* in any slot; there are"
 
 CASES = [
     *(bring_up(machine) for machine in MACHINES),
-    *(minimal(machine) for machine in MACHINES),
+    *(loopback(machine, "minimal") for machine in MACHINES),
     write_in_c(),
     *(tasks(machine) for machine in MACHINES),
     *(conformance(machine) for machine in MACHINES),

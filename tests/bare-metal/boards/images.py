@@ -22,8 +22,11 @@ TARGETS = {
 PROGRAMS = ["bring-up", "pingpong", "write", "write-in-c"]
 
 #: Features that choose a machine among those of its processor. Cargo has one place for the programs of a target: these are copied to a
-#: folder of their own, before the programs without a feature are built. No other programs run there.
-FEATURES = {"microvm": ["--features", "microvm", *(f"--bin={name}" for name in ["bring-up", "pingpong", "write", "minimal", "restart", "tasks", "conformance"])]}
+#: folder of their own, before the programs without a feature are built.
+FEATURES = {"microvm": ["--features", "microvm"]}
+
+#: The section of an ELF file with the strings of a log.
+LOG_SECTION = ".defmt"
 
 #: Machine numbers of ELF.
 ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -72,18 +75,18 @@ class Images:
         """Builds the decoder of serial lines."""
         build.cargo("--package", "serial-log", folder=self.workspace)
 
-    def build(self, machines):
-        """Builds all programs for these machines."""
-        _add_targets([TARGETS[machine] for machine in machines])
-        for machine in sorted(machines, key=lambda machine: machine not in FEATURES):
-            packages = ["--package", "programs", "--package", "wrong-programs"]
-            features = FEATURES.get(machine, [])
-            build.cargo("--release", "--target", TARGETS[machine], *packages, *features, folder=self.workspace)
-            if features:
-                self.folder(machine).mkdir(exist_ok=True)
-                for program in (self.output / TARGETS[machine] / "release").iterdir():
-                    if program.is_file() and machine_of(program):
-                        shutil.copy2(program, self.folder(machine))
+    def build(self, machine, programs):
+        """Builds programs for a machine; those with a feature before those of other machines with their processor."""
+        _add_targets([TARGETS[machine]])
+        # Both packages whichever has the programs: what they use is compiled once, with the same features.
+        packages = ["--package", "programs", "--package", "wrong-programs"]
+        features = FEATURES.get(machine, [])
+        wanted = [f"--bin={program}" for program in programs]
+        build.cargo("--release", "--target", TARGETS[machine], *packages, *features, *wanted, folder=self.workspace)
+        if features:
+            self.folder(machine).mkdir(exist_ok=True)
+            for program in programs:
+                shutil.copy2(self.output / TARGETS[machine] / "release" / program, self.folder(machine))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,29 +110,42 @@ def machine_of(path):
     return ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0])
 
 
-def size(path):
-    """Reads it from the sections of the file (64-bit, little-endian)."""
+def sections(path):
+    """Returns the bytes of each section of an ELF file (64-bit, little-endian)."""
     elf = path.read_bytes()
     table, entry, count, names = *struct.unpack_from("<Q", elf, 0x28), *struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + index * entry) for index in range(count)]
-    strings = headers[names][4]
     sizes = {}
+    if not headers:
+        return sizes
+    strings = headers[names][4]
     for name, _, _, _, _, length in headers:
         end = elf.index(b"\0", strings + name)
         sizes[elf[strings + name : end].decode()] = length
+    return sizes
+
+
+def has_log(path):
+    """Returns whether a program has a log that only the decoder can read."""
+    return sections(path).get(LOG_SECTION, 0) != 0
+
+
+def size(path):
+    """Returns the size of an image."""
+    sizes = sections(path)
     bss = sizes.get(".bss", 0) + sizes.get(".tables", 0)
     return Size(sizes[".text"], sizes[".rodata"], sizes.get(".data", 0), bss, sizes[".dma"], sizes[".stack"])
 
 
-def table(images, machines, used):
-    """Returns the sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by
+def table(images, built, used):
+    """Returns the sizes of those of PROGRAMS that are built for each machine, as lines of text. `used` has the bytes of the stack that a run used at most, by
     the name of the measurement."""
     heads = ["code", "constants", "data", "bss", "for the card", "stack", "used of it"]
     lines = [f"{'bytes of an image':24}" + "".join(f"{head:>13}" for head in heads)]
-    for machine in machines:
+    for machine, programs in sorted(built.items()):
         for program in PROGRAMS:
-            path = images.path(machine, program)
-            if path.is_file():
+            if program in programs:
+                path = images.path(machine, program)
                 numbers = [*dataclasses.astuple(size(path)), used.get(f"stack of {program}, {machine}", "-")]
                 lines.append(f"{program + ', ' + machine:24}" + "".join(f"{number:>13}" for number in numbers))
-    return lines
+    return lines if len(lines) > 1 else []
