@@ -449,6 +449,7 @@ NO_CARD = r"no ConnectX .* in any slot; there are"
 CASES = [
     *(bring_up(machine) for machine in MACHINES),
     *(loopback(machine, "minimal") for machine in MACHINES),
+    *(loopback(machine, "by-hand") for machine in MACHINES),
     write_in_c(),
     *(tasks(machine) for machine in MACHINES),
     *(conformance(machine) for machine in MACHINES),
