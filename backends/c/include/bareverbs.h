@@ -762,7 +762,8 @@ size_t bv_storage_align(void);
 
 // Makes a device that is not up in `size` bytes of storage, and writes where it is. The physical device is not touched.
 //
-// Errors: BV_EINVAL, a pointer is NULL, or the storage is too small or not aligned.
+// Errors: there is no device yet that could have a text, so each cause has a number. BV_EINVAL, a pointer is NULL, or `device` is
+// not aligned. BV_EFAULT, the storage is not aligned to bv_storage_align. BV_ENOMEM, it has fewer bytes than bv_storage_size.
 //
 // # Safety
 // The storage is readable and writable and used for nothing else, until no call on the device follows. It was no device
@@ -955,8 +956,8 @@ int32_t bv_create_qp(struct bv_device *device,
 
 // Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 //
-// Errors: BV_EINVAL, the number is stale, or an attribute is out of range. A transition that was refused leaves the queue pair
-// in the state before it.
+// Errors: BV_EINVAL, the number is stale, or an attribute is invalid: the queue pair is as before. Others: the device refuses a
+// transition, and the queue pair is in the state before that one; bv_reset_qp leads back to RESET.
 //
 // # Safety
 // `device` is of bv_init; `attr` is readable.

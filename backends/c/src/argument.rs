@@ -45,7 +45,7 @@ impl fmt::Display for Argument {
             Self::Null(name) => write!(f, "{name} is NULL"),
             Self::Misaligned(name) => write!(f, "{name} is not aligned"),
             Self::Size(name) => write!(f, "{name} is too small, or greater than the address space"),
-            Self::Value(name, value) => write!(f, "{name} cannot be {value:#x}"),
+            Self::Value(name, value) => write!(f, "{name} cannot be {value} ({value:#x})"),
             Self::Stale(what) => write!(f, "the number names no {what}"),
             Self::Full(what, count) => write!(f, "there are {count} {what} already"),
             Self::NoReceives => f.write_str(

@@ -11,6 +11,7 @@ use bareverbs::{
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 
 use crate::argument::Argument;
+use crate::{BV_MAX_RECV, BV_MAX_SEND_BLOCKS};
 
 macro_rules! failures {
     ($($variant:ident($error:ty): $value:ident => $errno:expr;)+) => {
@@ -38,6 +39,12 @@ macro_rules! failures {
         impl fmt::Display for Failure {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
+                    // A program in C makes no rings: they are of the library.
+                    Self::CreateQp(CreateQpError::Rings { send, recv, .. }) => write!(
+                        f,
+                        "the capacities need {send} blocks of requests and {recv} receives: a queue pair has room for \
+                         BV_MAX_SEND_BLOCKS ({BV_MAX_SEND_BLOCKS}) and BV_MAX_RECV ({BV_MAX_RECV})"
+                    ),
                     $(Self::$variant(error) => error.fmt(f),)+
                 }
             }

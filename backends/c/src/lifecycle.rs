@@ -27,24 +27,29 @@ pub extern "C" fn bv_storage_align() -> usize {
 
 /// Makes a device that is not up in `size` bytes of storage, and writes where it is. The physical device is not touched.
 ///
-/// Errors: BV_EINVAL, a pointer is NULL, or the storage is too small or not aligned.
+/// Errors: there is no device yet that could have a text, so each cause has a number. BV_EINVAL, a pointer is NULL, or `device` is
+/// not aligned. BV_EFAULT, the storage is not aligned to bv_storage_align. BV_ENOMEM, it has fewer bytes than bv_storage_size.
 ///
 /// # Safety
 /// The storage is readable and writable and used for nothing else, until no call on the device follows. It was no device
 /// before, or that one is not up. `device` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bv_init(storage: *mut c_void, size: usize, device: *mut *mut bv_device) -> i32 {
-    let place = NonNull::new(storage.cast::<bv_device>()).filter(|place| place.is_aligned());
     // SAFETY: as promised.
-    match (place, unsafe { Output::new(device, "device") }) {
-        (Some(place), Ok(device)) if size >= size_of::<bv_device>() => {
-            // SAFETY: aligned and large enough; the rest was promised.
-            unsafe { bv_device::init(place) };
-            device.set(place.as_ptr());
-            0
-        }
-        _ => negative(Errno::Einval),
+    let (Some(place), Ok(device)) = (NonNull::new(storage.cast::<bv_device>()), unsafe { Output::new(device, "device") })
+    else {
+        return negative(Errno::Einval);
+    };
+    if !place.is_aligned() {
+        return negative(Errno::Efault);
     }
+    if size < size_of::<bv_device>() {
+        return negative(Errno::Enomem);
+    }
+    // SAFETY: aligned and large enough; the rest was promised.
+    unsafe { bv_device::init(place) };
+    device.set(place.as_ptr());
+    0
 }
 
 /// Brings a device up: resets nothing, but initializes the firmware, which takes seconds on a card. `config` may be NULL.

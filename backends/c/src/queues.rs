@@ -368,8 +368,8 @@ pub unsafe extern "C" fn bv_create_qp_with_srq(
 
 /// Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 ///
-/// Errors: BV_EINVAL, the number is stale, or an attribute is out of range. A transition that was refused leaves the queue pair
-/// in the state before it.
+/// Errors: BV_EINVAL, the number is stale, or an attribute is invalid: the queue pair is as before. Others: the device refuses a
+/// transition, and the queue pair is in the state before that one; bv_reset_qp leads back to RESET.
 ///
 /// # Safety
 /// `device` is of bv_init; `attr` is readable.
