@@ -80,6 +80,7 @@ impl Program {
             }
             Event::ServiceRequested { ticket, .. } => self.ticket = Some(ticket),
             Event::Resolved { .. } | Event::Unresolved { .. } => self.queries = self.queries.checked_sub(1).expect("a query"),
+            _ => panic!("{event:?}"),
         }
     }
 
