@@ -33,6 +33,8 @@ class Case(case.Case):
     programs: tuple = dataclasses.field(kw_only=True)
     #: Boots Linux beside the program.
     linux: bool = dataclasses.field(default=False, kw_only=True)
+    #: That Linux has Python and rdma-core's bindings.
+    python: bool = dataclasses.field(default=False, kw_only=True)
     #: Has a program in C, which a cross compiler is needed for.
     in_c: bool = dataclasses.field(default=False, kw_only=True)
 
@@ -444,6 +446,43 @@ def linux(machine):
     )
 
 
+def network_linux(machine, role):
+    """The program `network` with a Linux guest as the other end."""
+
+    def body(run):
+        board = linux_peer.network_with_linux(run, machine, role)
+        board.wait_for(ALL_PAGES_BACK, run.stop)
+        lines = {
+            "client": (
+                r"^address 192\.0\.2\.50 by DHCP$",
+                r"^192\.0\.2\.1 is at 00:02:c9:00:02:00$",
+                r"^65536 bytes written$",
+            ),
+            "server": (
+                r"^192\.0\.2\.50 is at 00:02:c9:00:02:00$",
+                r"^192\.0\.2\.50 answers ping$",
+                r"^65536 bytes written by the client, each byte checked$",
+            ),
+        }
+        for line in lines[role]:
+            board.wait_for(line, run.stop)
+
+    what = {
+        "client": f"{machine} gets its address by DHCP from a Linux guest, answers ping, and writes to it over RoCEv2",
+        "server": f"{machine} gives a Linux guest its address by DHCP, pings it, and is written to over RoCEv2",
+    }
+    return Case(
+        f"network-linux-{role}-{machine}",
+        what[role],
+        body=body,
+        machines=(machine,),
+        linux=True,
+        python=True,
+        gives_back="lid1",
+        typical_seconds=30,
+    )
+
+
 NO_CARD = r"no ConnectX .* in any slot; there are"
 
 CASES = [
@@ -466,6 +505,8 @@ CASES = [
     network("x86_64", "aarch64"),
     network("aarch64", "riscv64"),
     network("riscv64", "x86_64"),
+    network_linux("x86_64", "client"),
+    network_linux("x86_64", "server"),
     pingpong("x86_64", "riscv64", "polling", 65536, 30),
     pingpong("aarch64", "x86_64", "events", 4096, 200, "events"),
     pingpong("riscv64", "aarch64", "events", 4096, 200, "events"),

@@ -1,5 +1,7 @@
-"""A Linux guest whose `ibv_rc_pingpong` is the peer of a firmware program. The program has no TCP: what the tool would exchange
-over TCP goes through the guest's script, this process, and the program's serial line."""
+"""A Linux guest as the peer of a firmware program: its `ibv_rc_pingpong`, or its network stack and RoCEv2.
+
+The program of the pingpong has no TCP: what the tool would exchange over TCP goes through the guest's script, this process, and the
+program's serial line."""
 
 import time
 
@@ -11,6 +13,9 @@ from host.cases import complaints
 #: Seconds: many times what it needs, for a machine with other work.
 TIMEOUT = 300
 SIZE, ITERS = 4096, 300
+
+#: Of the first device of a server.
+CARD_MAC = "00:02:c9:00:01:00"
 
 
 class Exchange:
@@ -42,23 +47,66 @@ class Exchange:
                 raise Failed(f"the guest asks for '{command}'")
 
 
+class Network:
+    """Executes the requests of the script of a guest that has DHCP, ping and RDMA WRITE with the program `network`."""
+
+    def __init__(self, run, name):
+        self.run = run
+        self.name = name
+        self.role = None
+        self.board = None
+
+    def obey(self, command):
+        """Executes a request; returns the answer."""
+        match command.split():
+            case ["start", role]:
+                self.role = role
+                self.board = self.run.boot(self.name, "network", 0)
+                self.board.wait_for("^ready$", self.run.stop)
+                self.board.send(role)
+                return CARD_MAC
+            case ["end"]:
+                self.board.passes(self.run.stop)
+                return "done"
+            case _:
+                raise Failed(f"the guest asks for '{command}'")
+
+
 def exchange_with_linux(run, architecture):
-    """The firmware's card has LID 1, the guest's LID 2."""
+    """Both ends of a pingpong, each once the server. The firmware's card has LID 1, the guest's LID 2."""
     run.serve_devices(2)
-    parameters = {"case": "firmware", "devices": 1, "shut-down": 0, "size": SIZE, "iters": ITERS}
-    guest = Guest(run.trees, "trixie", "guest", run.folder, run.sockets[1:], parameters, initrd=run.initrd)
-    run.start(guest)
     exchange = Exchange(run, architecture)
+    _with_linux(run, {"case": "firmware", "size": SIZE, "iters": ITERS}, exchange.obey)
+    if exchange.boots != 2:
+        raise Failed("the guest stopped early")
+
+
+def network_with_linux(run, architecture, role):
+    """The program `network` in this role, on the Ethernet of a guest. The firmware's card has LID 1, the guest's LID 2."""
+    run.serve_devices(2, "--ethernet")
+    network = Network(run, architecture)
+    _with_linux(run, {"case": "network", "program": role}, network.obey)
+    if network.board is None:
+        raise Failed("the guest stopped early")
+    return network.board
+
+
+def _with_linux(run, parameters, obey):
+    """Boots a guest with the second device, and waits for its end."""
+    guest = Guest(
+        run.trees, "trixie", "guest", run.folder, run.sockets[1:], {"devices": 1, "shut-down": 0, **parameters}, initrd=run.initrd
+    )
+    run.start(guest)
     deadline = time.monotonic() + TIMEOUT
-    while not guest.poll(exchange.obey):
+    while not guest.poll(obey):
         run.stop.check()
         if time.monotonic() > deadline:
             raise Failed(f"no end after {TIMEOUT} s; the last of the guest: {guest.last_words()}")
-    warnings = complaints((), guest.lines)
-    if warnings:
-        raise Failed(f"kernel: {warnings[0]}{more_than_one(warnings)}")
     failures = guest.failures()
     if failures:
         raise Failed("; ".join(failures))
-    if not guest.printed("#> done") or exchange.boots != 2:
+    warnings = complaints((), guest.lines)
+    if warnings:
+        raise Failed(f"kernel: {warnings[0]}{more_than_one(warnings)}")
+    if not guest.printed("#> done"):
         raise Failed(f"the guest stopped early: {guest.last_words()}")
