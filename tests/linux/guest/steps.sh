@@ -172,12 +172,13 @@ cable() {
 	ip link set eth0 up
 }
 
-# between NAME COMMAND...: guest 0 (or $waits) runs it and waits for the other one, which runs it with the address of that one.
+# between NAME COMMAND...: guest 0 (or $waits) runs it and waits for the other one, which runs it with the address of that one. Both come
+# back once both have ended: after a failure the next step begins with both.
 between() {
 	title=$1
 	shift
 	if [ "$me" = "${waits:-0}" ]; then
-		step "$title" "$@"
+		serve "$title" "$@"
 		return
 	fi
 	tries=300
@@ -191,8 +192,28 @@ between() {
 	done
 	sed 's/^/#| /' /tmp/step
 	if [ $step_status -eq 0 ]; then pass "$title"; else fail "$title: exit status $step_status"; fi
+	part
 	return $step_status
 }
+
+# serve NAME COMMAND...: a server for a client of the other guest, which calls `part` at its end. One whose client has failed may wait
+# for ever.
+serve() {
+	title=$1
+	shift
+	timeout $limit "$@" >/tmp/step 2>&1 &
+	serving=$!
+	part
+	wait_for 30 ended $serving || kill $serving 2>/dev/null
+	wait $serving
+	step_status=$?
+	sed 's/^/#| /' /tmp/step
+	if [ $step_status -eq 0 ]; then pass "$title"; else fail "$title: exit status $step_status"; fi
+	return $step_status
+}
+
+# part: until the client of a step has ended, however long its tries take.
+part() { (limit=$((2 * limit + 100)) && meet); }
 
 # give FILE and take FILE: what one guest reads is in the other one's file, once both are there.
 give() {

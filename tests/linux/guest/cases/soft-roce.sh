@@ -16,12 +16,13 @@ step "the device" ibv_devinfo -v -d $device
 # rping_between: a connection of rdma_cm between addresses of the wire, checked by the tool.
 rping_between() {
 	if [ "$me" = "$waits" ]; then
-		step "rping, guest $waits waits" rping -s -a "10.4.0.$((waits + 1))" -C 50 -S 4000 -V
+		serve "rping, guest $waits waits" rping -s -a "10.4.0.$((waits + 1))" -C 50 -S 4000 -V
 		return
 	fi
 	# The other one may not wait yet.
 	rping_works() { timeout $limit rping -c -a "10.4.0.$((waits + 1))" -C 50 -S 4000 -V >/tmp/step 2>&1; }
 	wait_for 60 rping_works || fail "rping: $(tail -n 3 /tmp/step)"
+	part
 }
 
 # perf TOOL OPTIONS...: one tool of perftest between the guests. Without an answer for half a second a request is repeated.
