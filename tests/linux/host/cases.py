@@ -434,6 +434,14 @@ CASES = [
         suite="bookworm",
         parameters=(("transports", "rc_v,ud_v"),),
     ),
+    applied(
+        "ucx-roce",
+        "UCX on RoCEv2: RC and UD, by verbs and by its own driver of mlx5",
+        script="ucx",
+        serve=("--ethernet",),
+        cpus=1,
+        parameters=(("roce", 1),),
+    ),
     storage(
         "srp",
         "SCSI over RDMA: a disk of kernel 6.12 used by kernel 6.1, and the other way",

@@ -1,6 +1,12 @@
 # UCX's own measurement between two guests: every kind of operation, small and large, over each of the transports that
-# bareverbs.transports names.
-load_mlx5 && load rdma_ucm && cable || return
+# bareverbs.transports names. With bareverbs.roce the ports are Ethernet ports.
+cable && load rdma_ucm || return
+if [ "$(parameter roce)" ]; then
+	echo pfifo_fast >/proc/sys/net/core/default_qdisc
+	load mlx5_core && load mlx5_ib && load ib_uverbs && roce_between mlx5_0 || return
+else
+	load_mlx5 || return
+fi
 # The UCX 1.13 of kernel 6.1's suite is built without DEVX. It aborts when it opens all transports of mlx5, by an assertion on
 # the type of a shared receive queue. So each transport under test is requested alone.
 for transport in $(parameter transports rc_v,rc_x,ud_v,ud_x | tr , ' '); do
