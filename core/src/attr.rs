@@ -282,6 +282,16 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
 }
 
+impl DeviceAttr {
+    /// Returns the maximum message in bytes: 2^31 (IBTA 9.7.7) where the device reports no limit.
+    pub(crate) fn max_message(&self) -> u32 {
+        match self.max_msg_size {
+            0 => 1 << 31,
+            max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
+        }
+    }
+}
+
 /// State of a port (`ibv_port_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -398,6 +408,28 @@ pub struct PortAttr {
     pub cap_mask: u32,
     /// Whether every path from the port needs a global route ([`AddressVector::grh`]; `IBV_QPF_GRH_REQUIRED`).
     pub grh_required: bool,
+}
+
+/// Kind of a memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum MwType {
+    /// Bound with [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
+    Type1,
+    /// Bound with a BIND_MW work request; belongs to the queue pair that bound it.
+    Type2,
+}
+
+/// Which ring a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum RawKind {
+    /// A send request.
+    Send,
+    /// A receive that took a SEND.
+    Recv,
+    /// A receive that an RDMA_WRITE_WITH_IMM took.
+    RecvRdmaWithImm,
 }
 
 /// Returns the time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.

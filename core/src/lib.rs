@@ -80,19 +80,19 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
-    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, PathMigState, PhysState, PortAttr, PortState, QpAttr, QpCap,
-    QpState, QpType, SrqCap, ack_timeout,
+    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, MwType, PathMigState, PhysState, PortAttr, PortState, QpAttr,
+    QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
 };
 #[cfg(feature = "alloc")]
 pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
-pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
+pub use buffer::{DmaBuffer, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
 pub use errno::Errno;
 pub use error::{
     AllocFastMrError, AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr,
     BindRefused, BindType1Error, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError,
-    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError,
+    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DeviceError, DrainError,
     FastRegError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError,
     QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle, TakeError,
     WaitActiveError,
@@ -107,14 +107,13 @@ pub use interrupt::{InterruptHandler, Interrupted};
 pub use link::LinkFault;
 pub use loss::DeviceLoss;
 pub use platform::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OpensRings, OutOfRange, PageSource, Platform, Registers,
-    RingLayout, RingToken, RingView, TooFewPages, WordRegister,
+    AddressMap, Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, Machine, OffsetMap, OpensRings, OutOfRange,
+    PageSource, Platform, Registers, RingLayout, RingToken, RingView, TooFewPages, WordRegister,
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
-    CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceError,
-    MrRequest, MwType, Peek, Provider, RawCompletion, RawKind, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing,
-    SrqSizes,
+    CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, MrRequest, Peek,
+    Provider, RawCompletion, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
 };
 pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
 pub use recv_queue::{NoReceives, ReceiveSide, RecvQueue, SharedReceives};

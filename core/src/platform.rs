@@ -476,3 +476,40 @@ format_as!(
     "Machine({} bytes of registers, {} bytes of memory)",
     |this| this.registers.len(), this.memory.len(),
 );
+
+/// Where some bytes lie for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Extent {
+    /// Device address of the first of them.
+    pub device_addr: u64,
+    /// How many of them follow each other for the device as they do for the caller.
+    pub len: u64,
+}
+
+/// Turns an address of a region into the address that the device uses. Asked once for each [`Extent`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say where its bytes lie for the device",
+    note = "every `DmaBuffer` does; `OffsetMap` does where device addresses are the CPU's plus a constant"
+)]
+pub trait AddressMap {
+    /// Returns where the byte at `addr` lies, and how many bytes from there on are contiguous. `None`: the device does not see
+    /// it.
+    fn extent(&self, addr: u64) -> Option<Extent>;
+}
+
+/// Device addresses are the caller's, plus a constant (wrapping).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct OffsetMap {
+    /// Added to the caller's address.
+    pub offset: u64,
+}
+
+impl AddressMap for OffsetMap {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let device_addr = addr.wrapping_add(self.offset);
+        // Neither address may wrap within the extent.
+        Some(Extent { device_addr, len: u64::MAX - addr.max(device_addr) })
+    }
+}

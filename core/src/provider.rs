@@ -5,23 +5,10 @@
 
 use crate::log::format_as;
 use crate::{
-    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
-    MaskedAtomics, MaskedOp, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey,
-    SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn, errno::Errno,
+    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant,
+    LinkLayer, Lkey, MaskedAtomics, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    Qpn, RawKind, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
 };
-
-/// An error of a backend: small, with facts, and with an errno.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the error of a backend",
-    note = "backends have one each, as `bareverbs_mlx5::Error`; the errors of `Verbs` contain it"
-)]
-pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
-    /// Returns the errno that the verbs give for it.
-    fn errno(&self) -> Errno;
-    /// Returns whether the device may still use the memory that the failed call was about: it did not answer, or said what cannot
-    /// be.
-    fn may_use_memory(&self) -> bool;
-}
 
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code
 /// can make one.
@@ -46,16 +33,6 @@ pub struct MrRequest<'a> {
 }
 
 format_as!([] MrRequest<'_>, "MrRequest({} bytes at {:x}, {:?})", |this| this.length, this.addr, this.access);
-
-/// Kind of a memory window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum MwType {
-    /// Bound with [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
-    Type1,
-    /// Bound with a BIND_MW work request; belongs to the queue pair that bound it.
-    Type2,
-}
 
 /// A completion queue that was made. `P` is the backend.
 pub struct CreatedCq<P: Provider + ?Sized> {
@@ -1026,16 +1003,4 @@ pub struct RawCompletion {
     pub byte_len: u32,
     /// Immediate data or invalidated key.
     pub data: WcData,
-}
-
-/// Which ring a completion belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum RawKind {
-    /// A send request.
-    Send,
-    /// A receive that took a SEND.
-    Recv,
-    /// A receive that an RDMA_WRITE_WITH_IMM took.
-    RecvRdmaWithImm,
 }

@@ -7,7 +7,7 @@ use crate::link::check_path;
 use crate::log::log_event;
 use crate::recv_queue::{ReceiveSide, RecvQueue};
 use crate::send_queue::{PostNamed, SendLimits, SendQueue};
-use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, is_dropped};
+use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, domain_word, is_dropped};
 use crate::sync::Ordering;
 use crate::table::Table;
 use crate::transition;
@@ -286,7 +286,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         slot.draining.store(0, Ordering::Relaxed);
         slot.qpn.store(qpn.get(), Ordering::Release);
         let device = self.provider.device_attr();
-        let limits = SendLimits::new(handle, init.qp_type, init.pd, sizes, init.sq_sig_all, device);
+        let limits =
+            SendLimits::new(handle, init.qp_type, (init.pd, domain_word(init.pd.index())), sizes, init.sq_sig_all, device);
         let qp = Qp {
             inner,
             qpn,

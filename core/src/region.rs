@@ -3,7 +3,6 @@
 use core::mem::ManuallyDrop;
 
 use crate::log::log_event;
-use crate::send_queue::max_message_of;
 use crate::shared::{RegionFacts, RegionSlot};
 use crate::verbs::Verbs;
 use crate::{
@@ -286,7 +285,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             access: info.access,
             base: if info.access.contains(Access::ZERO_BASED) { 0 } else { info.addr },
             length: info.length,
-            max_message: max_message_of(self.provider.device_attr()),
+            max_message: self.provider.device_attr().max_message(),
         });
         slot.set(facts.as_ref());
     }

@@ -1,9 +1,11 @@
 //! Errors: one small enum an operation, with the facts and an errno.
 
+mod device;
 mod memory;
 mod queue;
 mod request;
 
+pub use device::DeviceError;
 pub use memory::{
     AllocFastMrError, AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError,
     FastRegError, RegMrError, ReregMrError,

@@ -1,6 +1,7 @@
 //! Sends to a destination: what queue pairs for datagrams post.
 
-use super::{OpSet, PostCursor, SOLICITABLE, SendQueue, refusal, refusal_to_post};
+use super::limits::SOLICITABLE;
+use super::{OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
 use crate::shared::check_sge;
 use crate::{
     Access, DatagramOp, Destination, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter,

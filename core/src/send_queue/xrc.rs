@@ -1,6 +1,7 @@
 //! Requests to a shared receive queue of the peer: what initiators of XRC post.
 
-use super::{BASIC, OpProperties, OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
+use super::operations::OpProperties;
+use super::{BASIC, OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
 use crate::shared::check_sge;
 use crate::{
     Access, AtomicOp, ConnectedOp, DataOp, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter,
