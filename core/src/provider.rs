@@ -166,6 +166,9 @@ format_as!(
 
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 ///
+/// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, masked atomics, multicast
+/// and completion queues of another size. As they are they refuse ([`DeviceError::unsupported`]).
+///
 /// # Safety
 /// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It uses
 ///   none before it is told of it, and none after the core was told that what named it is destroyed.
@@ -290,13 +293,18 @@ pub unsafe trait Provider {
     ///
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
-    fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
+    fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error> {
+        let _ = (pd, max_sges);
+        Err(DeviceError::unsupported())
+    }
 
-    /// Returns which masked atomics the device offers.
+    /// Returns which masked atomics the device offers: none, if a backend does not say otherwise.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
-    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Self::Error>;
+    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Self::Error> {
+        Ok(MaskedAtomics::default())
+    }
 
     /// Makes a completion queue of at least `entries`.
     ///
@@ -314,8 +322,16 @@ pub unsafe trait Provider {
     /// # Errors
     /// The device refuses, for instance because more completions wait than there is room for, or does not answer; the queue is as
     /// before.
-    fn resize_cq(&mut self, _: CoreToken, cq: &mut Self::Cq, ring: &mut Self::CqRing, entries: u32)
-    -> Result<u32, Self::Error>;
+    fn resize_cq(
+        &mut self,
+        _: CoreToken,
+        cq: &mut Self::Cq,
+        ring: &mut Self::CqRing,
+        entries: u32,
+    ) -> Result<u32, Self::Error> {
+        let _ = (cq, ring, entries);
+        Err(DeviceError::unsupported())
+    }
     /// Destroys a completion queue.
     ///
     /// # Errors
@@ -326,49 +342,75 @@ pub unsafe trait Provider {
     ///
     /// # Errors
     /// The device has no such queue.
-    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Self::Error>;
+    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Self::Error> {
+        let _ = cap;
+        Err(DeviceError::unsupported())
+    }
     /// Makes a shared receive queue of the sizes that [`Self::srq_sizes`] gave. Its receives use memory of this domain.
     ///
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
-    fn create_srq(&mut self, _: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error>;
+    fn create_srq(&mut self, _: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error> {
+        let _ = (pd, sizes);
+        Err(DeviceError::unsupported())
+    }
     /// Asks for one event when fewer requests than `limit` are left of those that the device knows; 0 asks for none.
     ///
     /// # Errors
     /// The device refuses or does not answer; the object is as before.
-    fn arm_srq(&mut self, _: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error>;
+    fn arm_srq(&mut self, _: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error> {
+        let _ = (srq, limit);
+        Err(DeviceError::unsupported())
+    }
     /// Returns the limit that the device has now; 0 if none is armed.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
-    fn query_srq(&mut self, srq: &Self::Srq) -> Result<u32, Self::Error>;
+    fn query_srq(&mut self, srq: &Self::Srq) -> Result<u32, Self::Error> {
+        let _ = srq;
+        Err(DeviceError::unsupported())
+    }
     /// Destroys a shared receive queue that no queue pair uses.
     ///
     /// # Errors
     /// The device refuses or does not answer; the object is as before.
-    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error>;
+    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error> {
+        let _ = srq;
+        Err(DeviceError::unsupported())
+    }
 
     /// Makes an XRC domain, and gives its number.
     ///
     /// # Errors
     /// The device has no XRC, refuses or does not answer; nothing was made.
-    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error>;
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error> {
+        Err(DeviceError::unsupported())
+    }
     /// Destroys an XRC domain that no queue is in.
     ///
     /// # Errors
     /// The device refuses or does not answer; the object is as before.
-    fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error>;
+    fn dealloc_xrcd(&mut self, _: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error> {
+        let _ = domain;
+        Err(DeviceError::unsupported())
+    }
     /// Makes an XRC shared receive queue. The other calls for shared receive queues take it too.
     ///
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
-    fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Self::Error>;
+    fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Self::Error> {
+        let _ = params;
+        Err(DeviceError::unsupported())
+    }
     /// Makes an initiator or a target of XRC in RESET. The other calls for queue pairs take it too. The receive ring has no entries, and
     /// so has the send ring of a target.
     ///
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
-    fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
+    fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
+        let _ = params;
+        Err(DeviceError::unsupported())
+    }
 
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit, and
     /// registrations of up to four pieces.
@@ -408,12 +450,18 @@ pub unsafe trait Provider {
     ///
     /// # Errors
     /// The device refuses or does not answer; the object is as before.
-    fn attach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
+    fn attach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
+        let _ = (qp, gid);
+        Err(DeviceError::unsupported())
+    }
     /// Ends [`Self::attach_mcast`].
     ///
     /// # Errors
     /// The device refuses or does not answer; the object is as before.
-    fn detach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
+    fn detach_mcast(&mut self, _: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
+        let _ = (qp, gid);
+        Err(DeviceError::unsupported())
+    }
 
     /// Returns the present moment of the backend's clock.
     fn now(&self) -> Instant;
@@ -440,6 +488,15 @@ pub unsafe trait Provider {
     fn return_completion_events(&mut self, _: CoreToken, events: Self::CompletionEvents);
 }
 
+/// Implements calls of a backend by those of the backend that is borrowed: `[mut]` for those that take it so.
+macro_rules! forward {
+    ($(fn $name:ident [$($mut:tt)?] ($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)+) => {$(
+        fn $name(&$($mut)? self, $($arg: $ty),*) $(-> $out)? {
+            (**self).$name($($arg),*)
+        }
+    )+};
+}
+
 /// A backend that lies elsewhere, in a static for instance.
 // SAFETY: each call goes on as it came.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
@@ -462,129 +519,57 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
     where
         Self: 'a;
 
-    fn device_attr(&self) -> &DeviceAttr {
-        (**self).device_attr()
+    forward! {
+        fn device_attr[]() -> &DeviceAttr;
+        fn direct[mut]() -> Self::Direct<'_>;
+        fn link_layer[](port: u8) -> LinkLayer;
+        fn query_port[mut](port: u8) -> Result<PortAttr, Self::Error>;
+        fn query_gid[mut](port: u8, index: u16) -> Result<Gid, Self::Error>;
+        fn set_gid[mut](call: CoreToken, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Self::Error>;
+        fn query_pkey[mut](port: u8, index: u16) -> Result<u16, Self::Error>;
+        fn encode_address[mut](av: &AddressVector) -> Result<EncodedAddress, Self::Error>;
+        fn alloc_pd[mut](call: CoreToken) -> Result<Self::Pd, Self::Error>;
+        fn dealloc_pd[mut](call: CoreToken, pd: &mut Self::Pd) -> Result<(), Self::Error>;
+        fn create_mr[mut](call: CoreToken, pd: &Self::Pd, request: &MrRequest<'_>) -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
+        fn destroy_mr[mut](call: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error>;
+        fn create_mw[mut](call: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
+        fn query_mw[mut](call: CoreToken, mw: &Self::Mw) -> Result<(Rkey, bool), Self::Error>;
+        fn destroy_mw[mut](call: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error>;
+        fn create_fast_mr[mut](call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
+        fn query_masked_atomics[mut](call: CoreToken) -> Result<MaskedAtomics, Self::Error>;
+        fn query_cq[mut](cq: &Self::Cq) -> Result<bool, Self::Error>;
+        fn resize_cq[mut](call: CoreToken, cq: &mut Self::Cq, ring: &mut Self::CqRing, entries: u32) -> Result<u32, Self::Error>;
+        fn destroy_cq[mut](call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;
+        fn srq_sizes[](cap: &SrqCap) -> Result<SrqSizes, Self::Error>;
+        fn arm_srq[mut](call: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error>;
+        fn query_srq[mut](srq: &Self::Srq) -> Result<u32, Self::Error>;
+        fn destroy_srq[mut](call: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error>;
+        fn alloc_xrcd[mut](call: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error>;
+        fn dealloc_xrcd[mut](call: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error>;
+        fn ring_sizes[](qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error>;
+        fn modify_qp[mut](call: CoreToken, qp: &mut Self::Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Self::Error>;
+        fn query_qp[mut](qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error>;
+        fn destroy_qp[mut](call: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
+        fn attach_mcast[mut](call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
+        fn detach_mcast[mut](call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
+        fn now[]() -> Instant;
+        fn relax[](deadline: Instant);
+        fn lost[]() -> Option<(DeviceLoss, Self::Error)>;
+        fn poll_event[mut]() -> Result<Option<AsyncEvent>, Self::Error>;
+        fn maintain[mut]() -> Result<Instant, Self::Error>;
+        fn take_completion_events[mut](call: CoreToken) -> Option<Self::CompletionEvents>;
+        fn return_completion_events[mut](call: CoreToken, events: Self::CompletionEvents);
     }
 
-    fn direct(&mut self) -> Self::Direct<'_> {
-        (**self).direct()
-    }
-
-    fn link_layer(&self, port: u8) -> LinkLayer {
-        (**self).link_layer(port)
-    }
-
-    fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error> {
-        (**self).query_port(port)
-    }
-
-    fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error> {
-        (**self).query_gid(port, index)
-    }
-
-    fn set_gid(&mut self, call: CoreToken, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Self::Error> {
-        (**self).set_gid(call, port, index, entry)
-    }
-
-    fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error> {
-        (**self).query_pkey(port, index)
-    }
-
-    fn encode_address(&mut self, av: &AddressVector) -> Result<EncodedAddress, Self::Error> {
-        (**self).encode_address(av)
-    }
-
-    fn alloc_pd(&mut self, call: CoreToken) -> Result<Self::Pd, Self::Error> {
-        (**self).alloc_pd(call)
-    }
-
-    fn dealloc_pd(&mut self, call: CoreToken, pd: &mut Self::Pd) -> Result<(), Self::Error> {
-        (**self).dealloc_pd(call, pd)
-    }
-
-    fn create_mr(
-        &mut self,
-        call: CoreToken,
-        pd: &Self::Pd,
-        request: &MrRequest<'_>,
-    ) -> Result<(Self::Mr, Lkey, Rkey), Self::Error> {
-        (**self).create_mr(call, pd, request)
-    }
-
-    fn destroy_mr(&mut self, call: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error> {
-        (**self).destroy_mr(call, mr)
-    }
-
-    fn create_mw(&mut self, call: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error> {
-        (**self).create_mw(call, pd, kind)
-    }
-
-    fn query_mw(&mut self, call: CoreToken, mw: &Self::Mw) -> Result<(Rkey, bool), Self::Error> {
-        (**self).query_mw(call, mw)
-    }
-
-    fn destroy_mw(&mut self, call: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error> {
-        (**self).destroy_mw(call, mw)
-    }
-
-    fn create_fast_mr(&mut self, call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error> {
-        (**self).create_fast_mr(call, pd, max_sges)
-    }
-
-    fn query_masked_atomics(&mut self, call: CoreToken) -> Result<MaskedAtomics, Self::Error> {
-        (**self).query_masked_atomics(call)
-    }
-
+    // Parameters and results that name the backend are of another type here.
     fn create_cq(&mut self, call: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
         let CreatedCq { cq, ring, cqn, entries, vector } = (**self).create_cq(call, entries)?;
         Ok(CreatedCq { cq, ring, cqn, entries, vector })
     }
 
-    fn query_cq(&mut self, cq: &Self::Cq) -> Result<bool, Self::Error> {
-        (**self).query_cq(cq)
-    }
-
-    fn resize_cq(
-        &mut self,
-        call: CoreToken,
-        cq: &mut Self::Cq,
-        ring: &mut Self::CqRing,
-        entries: u32,
-    ) -> Result<u32, Self::Error> {
-        (**self).resize_cq(call, cq, ring, entries)
-    }
-
-    fn destroy_cq(&mut self, call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error> {
-        (**self).destroy_cq(call, cq)
-    }
-
-    fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Self::Error> {
-        (**self).srq_sizes(cap)
-    }
-
     fn create_srq(&mut self, call: CoreToken, pd: &Self::Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Self::Error> {
         let CreatedSrq { srq, ring, srqn } = (**self).create_srq(call, pd, sizes)?;
         Ok(CreatedSrq { srq, ring, srqn })
-    }
-
-    fn arm_srq(&mut self, call: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error> {
-        (**self).arm_srq(call, srq, limit)
-    }
-
-    fn query_srq(&mut self, srq: &Self::Srq) -> Result<u32, Self::Error> {
-        (**self).query_srq(srq)
-    }
-
-    fn destroy_srq(&mut self, call: CoreToken, srq: &mut Self::Srq) -> Result<(), Self::Error> {
-        (**self).destroy_srq(call, srq)
-    }
-
-    fn alloc_xrcd(&mut self, call: CoreToken) -> Result<(Self::Xrcd, Xrcdn), Self::Error> {
-        (**self).alloc_xrcd(call)
-    }
-
-    fn dealloc_xrcd(&mut self, call: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error> {
-        (**self).dealloc_xrcd(call, domain)
     }
 
     fn create_xrc_srq(
@@ -605,70 +590,11 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         Ok(CreatedQp { qp, send, recv, qpn })
     }
 
-    fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error> {
-        (**self).ring_sizes(qp_type, cap)
-    }
-
     fn create_qp(&mut self, call: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, sizes, cookie } = *params;
         let params = CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, sizes, cookie };
         let CreatedQp { qp, send, recv, qpn } = (**self).create_qp(call, &params)?;
         Ok(CreatedQp { qp, send, recv, qpn })
-    }
-
-    fn modify_qp(
-        &mut self,
-        call: CoreToken,
-        qp: &mut Self::Qp,
-        from: QpState,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<(), Self::Error> {
-        (**self).modify_qp(call, qp, from, attr, mask)
-    }
-
-    fn query_qp(&mut self, qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error> {
-        (**self).query_qp(qp)
-    }
-
-    fn destroy_qp(&mut self, call: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error> {
-        (**self).destroy_qp(call, qp)
-    }
-
-    fn attach_mcast(&mut self, call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
-        (**self).attach_mcast(call, qp, gid)
-    }
-
-    fn detach_mcast(&mut self, call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error> {
-        (**self).detach_mcast(call, qp, gid)
-    }
-
-    fn now(&self) -> Instant {
-        (**self).now()
-    }
-
-    fn relax(&self, deadline: Instant) {
-        (**self).relax(deadline)
-    }
-
-    fn lost(&self) -> Option<(DeviceLoss, Self::Error)> {
-        (**self).lost()
-    }
-
-    fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error> {
-        (**self).poll_event()
-    }
-
-    fn maintain(&mut self) -> Result<Instant, Self::Error> {
-        (**self).maintain()
-    }
-
-    fn take_completion_events(&mut self, call: CoreToken) -> Option<Self::CompletionEvents> {
-        (**self).take_completion_events(call)
-    }
-
-    fn return_completion_events(&mut self, call: CoreToken, events: Self::CompletionEvents) {
-        (**self).return_completion_events(call, events)
     }
 }
 

@@ -20,7 +20,8 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
         Self { driver }
     }
 
-    /// Checks the health of the device. To be called about every two seconds, if [`bareverbs::Verbs::maintain`] is not.
+    /// Reads the health of the device now. This replaces no call of [`bareverbs::Verbs::maintain`], which also gives the firmware the pages
+    /// that it requests, and tries a command when the counter stands still.
     ///
     /// # Errors
     /// The device was removed or reset.

@@ -64,6 +64,10 @@ macro_rules! errors {
                 )
             }
 
+            fn unsupported() -> Self {
+                Self::Unsupported { feature: Feature::Call }
+            }
+
             #[expect(unused_variables, reason = "most errors have one errno, whatever their facts")]
             fn errno(&self) -> Errno {
                 match *self {
@@ -301,6 +305,8 @@ listed! {
         AccessFlag,
         /// The function of the card's own processor (BlueField's Arm side).
         EmbeddedCpu,
+        /// A call that the driver does not have.
+        Call,
     }
 }
 
@@ -316,6 +322,7 @@ impl fmt::Display for Feature {
             Self::EmbeddedCpu => {
                 f.write_str("the function of the card's own processor (BlueField); use the function that the host sees")
             }
+            Self::Call => f.write_str("a call that the driver does not have"),
             other => fmt::Debug::fmt(other, f),
         }
     }

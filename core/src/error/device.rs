@@ -13,4 +13,6 @@ pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
     /// Returns whether the device may still use the memory that the failed call was about: it did not answer, or said what cannot
     /// be.
     fn may_use_memory(&self) -> bool;
+    /// Returns the error of a call that the backend does not have: EOPNOTSUPP.
+    fn unsupported() -> Self;
 }

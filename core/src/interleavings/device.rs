@@ -11,11 +11,10 @@ use std::vec::Vec;
 use crate::sync::Ordering;
 use crate::{
     AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
-    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MaskedAtomics,
-    MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn,
-    RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap,
-    SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
+    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
+    EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MaskedOp, MrRequest, MwType, Payload, Peek,
+    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote,
+    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
 };
 
 const QPN: u32 = 0x100;
@@ -38,6 +37,10 @@ impl DeviceError for Broken {
 
     fn may_use_memory(&self) -> bool {
         false
+    }
+
+    fn unsupported() -> Self {
+        Self
     }
 }
 
@@ -222,15 +225,6 @@ unsafe impl Provider for Device {
         Ok(())
     }
 
-    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Broken> {
-        Ok(MaskedAtomics { four: true, eight: false })
-    }
-
-    fn create_fast_mr(&mut self, _: CoreToken, (): &(), _max_sges: u32) -> Result<(u32, Rkey), Broken> {
-        let key = self.key();
-        Ok((key, Rkey::new(key)))
-    }
-
     fn create_mw(&mut self, _: CoreToken, (): &(), _kind: MwType) -> Result<(u32, Rkey), Broken> {
         let key = self.key();
         Ok((key, Rkey::new(key)))
@@ -253,10 +247,6 @@ unsafe impl Provider for Device {
         Ok(true)
     }
 
-    fn resize_cq(&mut self, _: CoreToken, (): &mut (), _: &mut Ring, _: u32) -> Result<u32, Broken> {
-        Err(Broken)
-    }
-
     fn destroy_cq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
@@ -272,30 +262,6 @@ unsafe impl Provider for Device {
             ring: SharedRecvs { memory: self.memory(), notified: 0, places: sizes.places as usize, list: Vec::new() },
             srqn: Srqn::new(1),
         })
-    }
-
-    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<((), Xrcdn), Broken> {
-        Ok(((), Xrcdn::new(1)))
-    }
-
-    fn dealloc_xrcd(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
-        Ok(())
-    }
-
-    fn create_xrc_srq(&mut self, call: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Broken> {
-        self.create_srq(call, params.pd, &params.sizes)
-    }
-
-    fn create_xrc_qp(&mut self, _: CoreToken, _: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
-        Err(Broken)
-    }
-
-    fn arm_srq(&mut self, _: CoreToken, (): &mut (), _limit: u32) -> Result<(), Broken> {
-        Ok(())
-    }
-
-    fn query_srq(&mut self, (): &()) -> Result<u32, Broken> {
-        Ok(0)
     }
 
     fn destroy_srq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
@@ -328,14 +294,6 @@ unsafe impl Provider for Device {
     }
 
     fn destroy_qp(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
-        Ok(())
-    }
-
-    fn attach_mcast(&mut self, _: CoreToken, (): &mut (), _gid: &Gid) -> Result<(), Broken> {
-        Ok(())
-    }
-
-    fn detach_mcast(&mut self, _: CoreToken, (): &mut (), _gid: &Gid) -> Result<(), Broken> {
         Ok(())
     }
 

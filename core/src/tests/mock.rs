@@ -41,6 +41,10 @@ impl DeviceError for MockError {
     fn may_use_memory(&self) -> bool {
         *self == Self::NoAnswer
     }
+
+    fn unsupported() -> Self {
+        Self::Refused
+    }
 }
 
 /// What a send was, without what it borrows.
