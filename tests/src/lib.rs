@@ -400,7 +400,7 @@ impl Pair {
     pub fn connect(&mut self, a: &End, b: &End, connection: &Connection) {
         let lid = |node: &mut Node| node.verbs.query_port(1).expect("query_port").lid;
         let (lid_a, lid_b) = (lid(&mut self.a), lid(&mut self.b));
-        let (psn_a, psn_b) = connection.psn;
+        let (psn_a, psn_b) = (connection.psn.0.get(), connection.psn.1.get());
         let steps = |node: &Node, end: &End| match node.verbs.qp_info(end.qp).expect("qp").qp_type {
             QpType::Uc => uc_steps,
             _ => rc_steps,

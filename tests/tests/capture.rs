@@ -16,7 +16,7 @@ use bareverbs_tests::{Connection, Pair, end, pattern};
 
 const MTU: Mtu = Mtu::Mtu1024;
 /// The first PSN of each end.
-const PSN: (u32, u32) = (0xff_fffe, 0x12_3456);
+const PSN: (bareverbs::Psn, bareverbs::Psn) = (bareverbs::Psn::new(0xff_fffe), bareverbs::Psn::new(0x12_3456));
 
 /// Opcodes of RC (InfiniBand Architecture, table 38).
 const SEND_ONLY: &str = "4";

@@ -32,7 +32,7 @@ fn node(config: DeviceConfig) -> Node {
 fn loopback(node: &mut Node, end: &End) {
     let lid = node.verbs.query_port(1).unwrap().lid;
     let connection = Connection::default();
-    to_rts(node, end.qp, &rc_steps(&connection, lid, end.qpn, connection.psn.0, connection.psn.0));
+    to_rts(node, end.qp, &rc_steps(&connection, lid, end.qpn, connection.psn.0.get(), connection.psn.0.get()));
 }
 
 // contract: mr-flags, mr-remote-needs-local

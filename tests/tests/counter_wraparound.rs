@@ -10,7 +10,11 @@ fn more_requests_than_sixteen_bits_count() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, true));
     // The 24 bits of the PSN wrap too: after 5 packets one way, after 3 acknowledgements the other.
-    pair.connect(&a, &b, &Connection { psn: (0xff_fffb, 0xff_fffd), ..Connection::default() });
+    pair.connect(
+        &a,
+        &b,
+        &Connection { psn: (bareverbs::Psn::new(0xff_fffb), bareverbs::Psn::new(0xff_fffd)), ..Connection::default() },
+    );
     let mut from = pair.a.region(a.pd, 4096, ALL);
     let to = pair.b.region(b.pd, 4096, ALL);
     const BATCH: u64 = 50;

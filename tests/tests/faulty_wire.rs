@@ -23,7 +23,12 @@ fn stream(messages: u64, faults: WireFaults, seed: u64) -> (Instant, WireStats) 
     let mut pair = Pair::in_world(WorldConfig { faults, seed, ..WorldConfig::default() });
     let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
     // PSNs go through their 24-bit wrap on the way.
-    let connection = Connection { mtu: Mtu::Mtu256, psn: (0xff_f000, 0xff_fff0), timeout: 6, ..Connection::default() };
+    let connection = Connection {
+        mtu: Mtu::Mtu256,
+        psn: (bareverbs::Psn::new(0xff_f000), bareverbs::Psn::new(0xff_fff0)),
+        timeout: 6,
+        ..Connection::default()
+    };
     pair.connect(&a, &b, &connection);
     let mut from = pair.a.region(a.pd, SLOT * DEPTH as usize, ALL);
     let to = pair.b.region(b.pd, SLOT * DEPTH as usize, ALL);
@@ -108,7 +113,16 @@ fn writes_reads_and_atomics_are_done_once() {
     let faults = WireFaults::all(10);
     let mut pair = Pair::in_world(WorldConfig { faults, seed: 7, ..WorldConfig::default() });
     let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
-    pair.connect(&a, &b, &Connection { mtu: Mtu::Mtu256, psn: (0xff_ff00, 5), timeout: 6, ..Connection::default() });
+    pair.connect(
+        &a,
+        &b,
+        &Connection {
+            mtu: Mtu::Mtu256,
+            psn: (bareverbs::Psn::new(0xff_ff00), bareverbs::Psn::new(5)),
+            timeout: 6,
+            ..Connection::default()
+        },
+    );
     let mut here = pair.a.region(a.pd, 1 << 16, ALL);
     let there = pair.b.region(b.pd, 1 << 16, ALL);
     let counter = there.remote(32_768);

@@ -330,7 +330,7 @@ fn a_refused_modify_leaves_the_state() {
 fn query_tells_what_the_device_has() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
-    let connection = Connection { psn: (0xff_fffe, 7), ..Connection::default() };
+    let connection = Connection { psn: (Psn::new(0xff_fffe), Psn::new(7)), ..Connection::default() };
     pair.connect(&a, &b, &connection);
     let info = pair.a.verbs.query_qp(a.qp).unwrap();
     assert_eq!((info.attr.sq_psn.get(), info.attr.rq_psn.get()), (0xff_fffe, 7));
@@ -364,8 +364,8 @@ fn a_first_message_in_rtr_is_told() {
     let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     let (connection, psn) = (Connection::default(), Connection::default().psn);
-    to_rts(&mut pair.a, a.qp, &rc_steps(&connection, Lid::new(2), b.qpn, psn.1, psn.0));
-    let steps = rc_steps(&connection, Lid::new(1), a.qpn, psn.0, psn.1);
+    to_rts(&mut pair.a, a.qp, &rc_steps(&connection, Lid::new(2), b.qpn, psn.1.get(), psn.0.get()));
+    let steps = rc_steps(&connection, Lid::new(1), a.qpn, psn.0.get(), psn.1.get());
     for (attr, mask) in &steps[..2] {
         pair.b.verbs.modify_qp(b.qp, attr, *mask).unwrap();
     }
@@ -573,7 +573,7 @@ fn reset_forgets_everything_and_the_queue_pair_works_again() {
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
     for round in 0..4 {
         let psn = (0x10_0000 * round, 0x99_0000 + round);
-        pair.connect(&a, &b, &Connection { psn, ..without_rnr_limit() });
+        pair.connect(&a, &b, &Connection { psn: (Psn::new(psn.0), Psn::new(psn.1)), ..without_rnr_limit() });
         let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
         let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
         // A different number of requests each time, so that stale counters would show.

@@ -506,7 +506,7 @@ fn connected_again_after_an_error_with_other_numbers() {
     let addr = fixture.there.buffer.addr;
     fixture.refused(addr + 64, rkey, 1);
     let steps = rc_steps(
-        &Connection { psn: (0xff_ffff, 0), ..Connection::default() },
+        &Connection { psn: (bareverbs::Psn::new(0xff_ffff), bareverbs::Psn::new(0)), ..Connection::default() },
         bareverbs::Lid::new(2),
         fixture.b.qpn,
         0,

@@ -6,7 +6,7 @@ use bareverbs::{Access, AddressVector, Completion, Destination, DmaBuffer, Globa
 use bareverbs_testing::{Connection, End, Faults, connect_with, pair, path_to};
 
 /// Both ends know it: a queue pair drops a datagram with another one.
-const QKEY: u32 = 0x1357;
+const QKEY: Qkey = Qkey::new(0x1357);
 /// In front of each message the device leaves room for a global route.
 const AREA: usize = GlobalRoute::AREA;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // exchanged by something else first.
     let ah = a.verbs.create_ah(a.pd, &path_to(&mut b.verbs)?)?;
     let remote_qpn = b.verbs.qp_info(end_b.qp.handle())?.qpn;
-    end_a.qp.send.post(&SendWr::send_to(&Destination { ah, remote_qpn, remote_qkey: Qkey::new(QKEY) }, b"who is there?"))?;
+    end_a.qp.send.post(&SendWr::send_to(&Destination { ah, remote_qpn, remote_qkey: QKEY }, b"who is there?"))?;
     next(&mut end_a)?.0.result()?;
 
     let (received, source) = next(&mut end_b)?;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The answer goes to where the question came from.
     let source = source.ok_or("a receive has a source")?;
     let back: AddressVector = source.reply(1);
-    let to = Destination { ah: b.verbs.create_ah(b.pd, &back)?, remote_qpn: source.src_qp, remote_qkey: Qkey::new(QKEY) };
+    let to = Destination { ah: b.verbs.create_ah(b.pd, &back)?, remote_qpn: source.src_qp, remote_qkey: QKEY };
     end_b.qp.send.post(&SendWr::send_to(&to, b"host b"))?;
     let mut answer = vec![0; next(&mut end_a)?.0.byte_len as usize - AREA];
     inboxes[0].read(AREA, &mut answer)?;

@@ -21,7 +21,7 @@ pub struct Connection {
     /// Path MTU.
     pub mtu: Mtu,
     /// First PSN of each direction: from the first end, from the second.
-    pub psn: (u32, u32),
+    pub psn: (Psn, Psn),
     /// Local ACK timeout code: 4.096 µs * 2^timeout.
     pub timeout: u8,
     /// Retries without answer.
@@ -32,7 +32,7 @@ pub struct Connection {
     /// table 45).
     pub min_rnr_timer: u8,
     /// Q_Key of both ends, if they are UD.
-    pub qkey: u32,
+    pub qkey: Qkey,
     /// Remote rights of both ends.
     pub access: Access,
 }
@@ -46,12 +46,12 @@ impl Default for Connection {
             qp_type: QpType::Rc,
             cap: QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 128 },
             mtu: Mtu::Mtu1024,
-            psn: (0x10_0000, 0x20_0000),
+            psn: (Psn::new(0x10_0000), Psn::new(0x20_0000)),
             timeout: 8,
             retry_cnt: 7,
             rnr_retry: 6,
             min_rnr_timer: 20,
-            qkey: 0x1111_1111,
+            qkey: Qkey::new(0x1111_1111),
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
         }
     }
@@ -194,8 +194,8 @@ fn attributes<P: Provider<Error: Send + Sync + 'static>>(
     peer: &mut Verbs<'_, P>,
     qp: QpHandle,
     connection: &Connection,
-    rq_psn: u32,
-    sq_psn: u32,
+    rq_psn: Psn,
+    sq_psn: Psn,
 ) -> Result<QpAttr, Error> {
     Ok(QpAttr {
         access: connection.access,
@@ -203,15 +203,15 @@ fn attributes<P: Provider<Error: Send + Sync + 'static>>(
         av: path_to(peer)?,
         path_mtu: connection.mtu,
         dest_qpn: peer.qp_info(qp).map_err(failed)?.qpn,
-        rq_psn: Psn::new(rq_psn),
-        sq_psn: Psn::new(sq_psn),
+        rq_psn,
+        sq_psn,
         timeout: connection.timeout,
         retry_cnt: connection.retry_cnt,
         rnr_retry: connection.rnr_retry,
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
         min_rnr_timer: connection.min_rnr_timer,
-        qkey: Qkey::new(connection.qkey),
+        qkey: connection.qkey,
         ..QpAttr::default()
     })
 }

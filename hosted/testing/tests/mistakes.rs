@@ -158,7 +158,7 @@ fn datagrams(faults: Faults) -> ([Node; 2], [End; 2], Destination) {
     let path = path_to(&mut b.verbs).unwrap();
     let ah = a.verbs.create_ah(a.pd, &path).unwrap();
     let remote_qpn = b.verbs.qp_info(ends[1].qp.handle()).unwrap().qpn;
-    let to = Destination { ah, remote_qpn, remote_qkey: Qkey::new(unconnected.qkey) };
+    let to = Destination { ah, remote_qpn, remote_qkey: unconnected.qkey };
     ([a, b], ends, to)
 }
 

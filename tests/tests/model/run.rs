@@ -188,7 +188,7 @@ impl<'s> Run<'s> {
             qp_type: PAIRS[pair].qp_type,
             mtu: bareverbs::Mtu::Mtu256,
             // Close to where they wrap.
-            psn: (0xff_fff0, 0xff_ff00),
+            psn: (Psn::new(0xff_fff0), Psn::new(0xff_ff00)),
             rnr_retry: 1,
             min_rnr_timer: 1,
             ..Connection::default()
