@@ -288,7 +288,7 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Vec<DeviceChoice>,
     /// Messages of each operation and iteration
-    #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, visible_alias = "iters", short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub messages: u32,
     /// Bytes of a message, for example 16384 or 16k
     #[arg(long, short, default_value_t = 16384, value_parser = message_size)]

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use bareverbs::Mtu;
 use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
-use crate::args::JsonArgs;
+use crate::args::{JsonArgs, mtu};
 use crate::device::ethernet::PathArgs;
 use crate::device::selection::DeviceChoice;
 use crate::device::simulation_args::SimulationArgs;
@@ -66,8 +67,8 @@ pub struct PerfArgs {
     #[arg(long, short = 'b')]
     pub bidirectional: bool,
     /// Path MTU in bytes [default: the smaller active MTU of the two ports]. With -c ud -a, datagrams are no longer
-    #[arg(long, short = 'm', value_name = "BYTES")]
-    pub mtu: Option<u32>,
+    #[arg(long, short = 'm', value_name = "BYTES", value_parser = mtu)]
+    pub mtu: Option<Mtu>,
     /// Requests for one completion in bandwidth tests [default: 100, at most half the depth; 1 above 8 KiB]
     #[arg(long = "cq-mod", visible_alias = "cq_mod", short = 'Q', value_name = "COUNT")]
     pub cq_mod: Option<u32>,
@@ -75,7 +76,14 @@ pub struct PerfArgs {
     #[arg(long = "post-list", visible_alias = "post_list", short = 'l', default_value_t = 1, value_name = "COUNT")]
     pub post_list: u32,
     /// Transport service
-    #[arg(long = "connection", short = 'c', value_enum, default_value_t, value_name = "TRANSPORT")]
+    #[arg(
+        long = "connection",
+        visible_alias = "transport",
+        short = 'c',
+        value_enum,
+        default_value_t,
+        value_name = "TRANSPORT"
+    )]
     pub connection: Transport,
     /// The queue pairs of an end take receives from one shared receive queue, which has those of --rx-depth; for send-lat and
     /// send-bw over rc and ud
@@ -143,14 +151,15 @@ impl PerfArgs {
     /// The first invalid parameter and the reason.
     pub fn parameters(&self) -> Result<Parameters, String> {
         let all = self.all || (self.svg.is_some() && self.size.is_empty());
+        let mtu = self.mtu.map(Mtu::bytes);
         let mut parameters = Parameters {
             tests: self.test.clone(),
-            sizes: if all { Parameters::all_sizes(self.connection, self.mtu) } else { self.size.clone() },
+            sizes: if all { Parameters::all_sizes(self.connection, mtu) } else { self.size.clone() },
             iterations: self.iters,
             duration_ms: self.duration,
             transport: self.connection,
             use_srq: self.use_srq,
-            mtu: self.mtu,
+            mtu,
             queue_pairs: self.qp,
             tx_depth: self.tx_depth,
             rx_depth: self.rx_depth,

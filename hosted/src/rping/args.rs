@@ -20,7 +20,7 @@ pub struct RpingArgs {
     #[arg(long, short, default_value_t = 7174)]
     pub port: u16,
     /// Rounds of a client: each moves the data to the server by an RDMA read and back by an RDMA write
-    #[arg(long, short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "iters", short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
     /// Bytes of a round; of a server, the most that it takes
     #[arg(long, short = 'S', default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]

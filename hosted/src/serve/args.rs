@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use bareverbs::Mtu;
 use bareverbs_serve::{ControlLine, JoinedWire, PortBinding, parse_number};
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
 use super::option_values::{self, LimitTo, ProfileName, Speed, Width};
-use crate::args::{TraceArgs, per_cent};
+use crate::args::{TraceArgs, mtu, per_cent};
 
 /// Subcommands of `sim`.
 #[derive(Debug, Subcommand)]
@@ -102,9 +103,9 @@ pub struct PortArgs {
     /// Speed of a lane that the port reports; it does not limit the throughput [default: that of the profile, hdr without one]
     #[arg(long, value_enum)]
     pub speed: Option<Speed>,
-    /// Maximum MTU in bytes
-    #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
-    pub mtu: String,
+    /// Maximum MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(long, default_value = "4096", value_parser = mtu)]
+    pub mtu: Mtu,
     /// LID of the subnet manager
     #[arg(long, default_value_t = 1, value_name = "LID", value_parser = option_values::sm_lid)]
     pub sm_lid: u16,

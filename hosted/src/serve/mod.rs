@@ -147,7 +147,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         sm_lid: port.sm_lid,
         managed: port.managed,
         m_key: port.m_key,
-        mtu: port.mtu.parse().unwrap_or(defaults.mtu),
+        mtu: port.mtu.bytes() as u16,
         link_width: port.width.0,
         link_speed: port.speed.map_or(defaults.link_speed, |speed| speed.0),
         link_up: !port.link_down,
