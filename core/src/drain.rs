@@ -96,20 +96,19 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// send queue that is full of those cannot be drained, as it can send nothing more.
     /// The completion queue needs an entry for the marker: the sizes of [`Self::ring_sizes`] have it.
     ///
-    /// `deadline` is of the clock of the machine ([`Clock::now`](crate::Clock)). After [`DrainError::Overdue`] the call may be repeated; another
+    /// `timeout` is a time of the machine's [`Clock`](crate::Clock). After [`DrainError::TimedOut`] the call may be repeated; another
     /// poll of this queue returns the marker as a flushed RDMA_WRITE with `wr_id` and `byte_len` of all ones. In RESET nothing is in flight, and
     /// the queue pair stays there.
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use bareverbs::{Clock, SendWr, WcStatus};
+    /// # use bareverbs::{SendWr, WcStatus};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// // The peer has no receive for it.
     /// qa.qp.send.post(&SendWr::send(b"x").id(7))?;
-    /// let deadline = a.host.clock().now().after(Duration::from_secs(1));
-    /// let drained = a.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, deadline, |done| {
+    /// let drained = a.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, Duration::from_secs(1), |done| {
     ///     assert_eq!((done.wr_id, done.status), (7, WcStatus::WrFlushErr));
     /// })?;
     /// assert_eq!((drained.flushed, drained.total()), (1, 1));
@@ -118,14 +117,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// A queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device refuses, is lost, or
-    /// not all sends are done at the deadline.
+    /// not all sends are done in time.
     pub fn drain_sq(
         &mut self,
         send: &mut SendQueue<'s, P>,
         cq: &mut CompletionQueue<'s, P>,
-        deadline: Instant,
+        timeout: Duration,
         mut give: impl FnMut(Completion),
     ) -> Result<Drained, DrainError<P::Error>> {
+        let deadline = self.provider.now().after(timeout);
         let qp = send.qp();
         self.begin_drain(qp, send.slot, (Side::Send, cq))?;
         // Those of a batch that was forgotten.
@@ -143,21 +143,20 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Moves a queue pair to ERR and waits until each receive that was posted is done or flushed, as Linux's `ib_drain_rq` does. Then
     /// the device writes into the memory of none of them.
     ///
-    /// `cq` is the completion queue of the receives; `give` and `deadline` are those of [`Self::drain_sq`]. Each receive has a completion
+    /// `cq` is the completion queue of the receives; `give` and `timeout` are those of [`Self::drain_sq`]. Each receive has a completion
     /// of its own, so that no marker is needed, and a full queue is drained too.
     ///
-    /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is drained by [`Self::drain_shared_rq`].
+    /// A queue pair with a [`SharedReceiveQueue`](crate::SharedReceiveQueue) is drained by [`Self::drain_qp_with_srq`].
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use bareverbs::{Access, Clock, RecvWr};
+    /// # use bareverbs::{Access, RecvWr};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// let inbox = b.register(64, Access::LOCAL_WRITE)?;
     /// qb.qp.recv.post(&RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] })?;
-    /// let deadline = b.host.clock().now().after(Duration::from_secs(1));
-    /// let drained = b.verbs.drain_rq(&mut qb.qp.recv, &mut qb.cq, deadline, |done| assert_eq!(done.wr_id, 3))?;
+    /// let drained = b.verbs.drain_rq(&mut qb.qp.recv, &mut qb.cq, Duration::from_secs(1), |done| assert_eq!(done.wr_id, 3))?;
     /// assert_eq!(drained.flushed, 1);
     /// // The device has forgotten the buffer.
     /// b.verbs.dereg_mr(inbox).map_err(|refused| refused.error)?;
@@ -166,14 +165,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// [`DrainError`]: a queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device
-    /// refuses, is lost, or not all receives are done at the deadline.
+    /// refuses, is lost, or not all receives are done in time.
     pub fn drain_rq(
         &mut self,
         recv: &mut RecvQueue<'s, P>,
         cq: &mut CompletionQueue<'s, P>,
-        deadline: Instant,
+        timeout: Duration,
         mut give: impl FnMut(Completion),
     ) -> Result<Drained, DrainError<P::Error>> {
+        let deadline = self.provider.now().after(timeout);
         let (qp, slot) = (recv.qp(), recv.slot);
         self.begin_drain(qp, slot, (Side::Recv, cq))?;
         self.drain((qp, slot, Side::Recv), cq, deadline, &mut || (), &mut give)
@@ -184,39 +184,39 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their places. What it did not
     /// take stays in the shared receive queue.
     ///
-    /// `cq` is the completion queue of its receives; `give` and `deadline` are those of [`Self::drain_sq`]. The call takes asynchronous events
+    /// `cq` is the completion queue of its receives; `give` and `timeout` are those of [`Self::drain_sq`]. The call takes asynchronous events
     /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has
     /// returned before counts, unless the queue pair was reset since. One of before a RESET that was not taken until now is
     /// [`Event::Stray`], unless the queue pair came to ERR again without this call: take the events before.
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use bareverbs::{Access, Clock, Event, RecvWr, SrqCap, SrqInit};
+    /// # use bareverbs::{Access, Event, RecvWr, SrqCap, SrqInit};
     /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// let mut srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 7, max_sge: 1 } })?;
     /// let (_from, mut into) = connect_with_srq(&mut a, &mut b, srq.handle())?;
     /// let inbox = b.register(64, Access::LOCAL_WRITE)?;
     /// srq.post(&RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] })?;
-    /// let deadline = b.host.clock().now().after(Duration::from_secs(1));
     /// let mut events = Vec::new();
-    /// let drained = b.verbs.drain_shared_rq(&into.qp, &mut into.cq, deadline, |_| (), |event| events.push(event))?;
+    /// let drained = b.verbs.drain_qp_with_srq(&into.qp, &mut into.cq, Duration::from_secs(1), |_| (), |event| events.push(event))?;
     /// assert_eq!((drained.total(), events.last()), (0, Some(&Event::LastWqeReached(into.qp.handle()))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`DrainError`]: a queue is of another `Verbs` or the completion queue of another queue pair, a completion is invalid, the device
-    /// refuses, is lost, or the queue pair is not done at the deadline. How many receives are left is not known then: the error says 0.
+    /// refuses, is lost, or the queue pair is not done in time. How many receives are left is not known then: the error says 0.
     #[doc(alias = "ib_drain_rq")]
-    pub fn drain_shared_rq(
+    pub fn drain_qp_with_srq(
         &mut self,
         qp: &QueuePair<'s, P, SharedReceives>,
         cq: &mut CompletionQueue<'s, P>,
-        deadline: Instant,
+        timeout: Duration,
         mut give: impl FnMut(Completion),
         mut event: impl FnMut(Event),
     ) -> Result<Drained, DrainError<P::Error>> {
+        let deadline = self.provider.now().after(timeout);
         let (handle, slot) = (qp.handle(), qp.send.slot);
         self.check_queues(handle, slot, (Side::Recv, cq))?;
         // Those of a life before the last RESET: in ERR nobody could tell them from the one that is waited for.
@@ -273,7 +273,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             }
             let now = self.provider.now();
             if now >= deadline {
-                return Err(DrainError::Overdue { left: 0 });
+                return Err(DrainError::TimedOut { left: 0 });
             }
             let found = match self.poll_event() {
                 Ok(found) => found,
@@ -383,7 +383,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             let now = self.provider.now();
             if now >= deadline && ring.in_flight() != 0 {
                 let Requests { count: left, .. } = requests(slot, side, tail, ring.head.load(Ordering::Relaxed));
-                return Err(DrainError::Overdue { left });
+                return Err(DrainError::TimedOut { left });
             }
             if taken {
                 continue;

@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Event, Instant, Psn, Qkey, QpAttr,
-    QpAttrMask, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, SharedReceiveQueue, SharedReceives,
-    SrqCap, SrqInit, WcData, WcOpcode, WcStatus,
+    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Event, Psn, Qkey, QpAttr, QpAttrMask,
+    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
+    WcData, WcOpcode, WcStatus,
 };
 use bareverbs_testing::{
     Connection, Driver, End, Fault, Faults, Node, Probability, connect, connect_with, connect_with_srq, join, pair,
@@ -29,10 +29,6 @@ fn unsignaled(a: &mut Node, b: &mut Node, qp_type: QpType) -> [(Qp, Cq); 2] {
     made
 }
 
-fn soon(node: &Node) -> Instant {
-    node.host.clock().now().after(Duration::from_secs(1))
-}
-
 fn settle(node: &Node) {
     node.network().world().advance(Duration::from_millis(20));
 }
@@ -42,8 +38,8 @@ fn drain_sq(
     qp: &mut Qp,
     cq: &mut Cq,
 ) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>) {
-    let (deadline, mut given) = (soon(node), Vec::new());
-    (node.verbs.drain_sq(&mut qp.send, cq, deadline, |done| given.push(done)), given)
+    let mut given = Vec::new();
+    (node.verbs.drain_sq(&mut qp.send, cq, SECOND, |done| given.push(done)), given)
 }
 
 fn drain_rq(
@@ -51,8 +47,8 @@ fn drain_rq(
     qp: &mut Qp,
     cq: &mut Cq,
 ) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>) {
-    let (deadline, mut given) = (soon(node), Vec::new());
-    (node.verbs.drain_rq(&mut qp.recv, cq, deadline, |done| given.push(done)), given)
+    let mut given = Vec::new();
+    (node.verbs.drain_rq(&mut qp.recv, cq, SECOND, |done| given.push(done)), given)
 }
 
 fn ids(given: &[Completion], status: WcStatus) -> Vec<u64> {
@@ -154,7 +150,7 @@ fn a_full_queue_is_drained_if_a_completion_makes_room() {
     let blocks = fill(&mut a, &mut qp, SendFlags::empty());
     let start = a.host.clock().now();
     let (drained, given) = drain_sq(&mut a, &mut qp, &mut cq);
-    assert_eq!((drained, given), (Err(DrainError::Overdue { left: blocks }), vec![]));
+    assert_eq!((drained, given), (Err(DrainError::TimedOut { left: blocks }), vec![]));
     let waited = a.host.clock().now().since(start);
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
     assert_eq!(drained.unwrap_err().errno(), Errno::Etimedout);
@@ -178,8 +174,7 @@ fn each_receive_is_filled_or_flushed_once_and_its_memory_rests() {
         assert_eq!(from.wait().unwrap().status, WcStatus::Success);
     }
     let mut given = Vec::new();
-    let deadline = soon(&b);
-    let drained = b.verbs.drain_rq(&mut into.qp.recv, &mut into.cq, deadline, |done| given.push(done)).unwrap();
+    let drained = b.verbs.drain_rq(&mut into.qp.recv, &mut into.cq, SECOND, |done| given.push(done)).unwrap();
     assert_eq!(drained, Drained { completed: 5, flushed: posted as u32 - 5, silent: 0 });
     assert!(given.iter().all(|done| done.opcode == WcOpcode::Recv));
     assert_eq!(given.iter().map(|done| done.wr_id).collect::<Vec<_>>(), (0..posted).collect::<Vec<_>>());
@@ -280,15 +275,14 @@ fn what_cannot_be_drained_is_refused_and_stays() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [mut qa, mut qb] = connect(&mut a, &mut b).unwrap();
     let mut other = a.verbs.create_cq(16).unwrap();
-    let deadline = soon(&a);
     let never = |done: Completion| panic!("{done:?}");
-    let of_others = b.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, deadline, never).unwrap_err();
+    let of_others = b.verbs.drain_sq(&mut qa.qp.send, &mut qa.cq, SECOND, never).unwrap_err();
     assert_eq!((of_others, of_others.errno()), (DrainError::Stale, Errno::Einval));
-    assert_eq!(b.verbs.drain_rq(&mut qa.qp.recv, &mut qa.cq, deadline, never), Err(DrainError::Stale));
+    assert_eq!(b.verbs.drain_rq(&mut qa.qp.recv, &mut qa.cq, SECOND, never), Err(DrainError::Stale));
     for cq in [&mut other, &mut qb.cq] {
-        let error = a.verbs.drain_sq(&mut qa.qp.send, cq, deadline, never).unwrap_err();
+        let error = a.verbs.drain_sq(&mut qa.qp.send, cq, SECOND, never).unwrap_err();
         assert_eq!((error, error.errno()), (DrainError::OtherCq, Errno::Einval));
-        assert_eq!(a.verbs.drain_rq(&mut qa.qp.recv, cq, deadline, never), Err(DrainError::OtherCq));
+        assert_eq!(a.verbs.drain_rq(&mut qa.qp.recv, cq, SECOND, never), Err(DrainError::OtherCq));
     }
     assert_eq!(a.verbs.qp_info(qa.qp.handle()).unwrap().state, QpState::Rts);
     qb.qp.recv.post(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
@@ -298,7 +292,7 @@ fn what_cannot_be_drained_is_refused_and_stays() {
 
 /// Another queue pair fills the completion queue for as long as somebody takes from it. The call ends nevertheless.
 #[test]
-fn others_that_never_end_do_not_put_off_the_deadline() {
+fn others_that_never_end_do_not_put_off_the_end() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [(mut stuck, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
     let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -314,7 +308,7 @@ fn others_that_never_end_do_not_put_off_the_deadline() {
     (0..8).for_each(|_| busy.send.post(&SendWr::write(target.remote(0), b"x")).unwrap());
     let (start, mut count) = (a.host.clock().now(), 0);
     let world = a.network().world().clone();
-    let drained = a.verbs.drain_sq(&mut stuck.send, &mut cq, start.after(Duration::from_millis(1)), |done| {
+    let drained = a.verbs.drain_sq(&mut stuck.send, &mut cq, Duration::from_millis(1), |done| {
         assert_eq!((done.qp, done.status), (busy.handle(), WcStatus::Success));
         count += 1;
         assert!(count < 100_000, "no end");
@@ -322,13 +316,13 @@ fn others_that_never_end_do_not_put_off_the_deadline() {
         // The others are done by the time that this one was looked at.
         world.advance(Duration::from_micros(1));
     });
-    assert_eq!(drained, Err(DrainError::Overdue { left: blocks }));
+    assert_eq!(drained, Err(DrainError::TimedOut { left: blocks }));
     assert!(count > 100 && a.host.clock().now().since(start) < Duration::from_millis(2), "{count}");
 }
 
-/// The device forgets the completion of the marker. The call ends at its deadline, and so does the next; no second marker is posted.
+/// The device forgets the completion of the marker. The call ends in time, and so does the next; no second marker is posted.
 #[test]
-fn a_marker_without_an_answer_ends_at_the_deadline() {
+fn a_marker_without_an_answer_ends_in_time() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
     let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -336,7 +330,7 @@ fn a_marker_without_an_answer_ends_at_the_deadline() {
     settle(&a);
     a.arm(Fault::DropCqe { cqn: a.verbs.cq_info(cq.handle()).unwrap().cqn.get() });
     for _ in 0..2 {
-        assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Err(DrainError::Overdue { left: 2 }), vec![]));
+        assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Err(DrainError::TimedOut { left: 2 }), vec![]));
         assert_eq!(a.verbs.qp_info(qp.handle()).unwrap().send_blocks, 3);
     }
 }
@@ -418,10 +412,9 @@ impl SharedHost {
         end: &mut End<SharedReceives>,
         within: Duration,
     ) -> (Result<Drained, DrainError<bareverbs_mlx5::Error>>, Vec<Completion>, Vec<Event>) {
-        let deadline = self.b.host.clock().now().after(within);
         let (mut given, mut events) = (Vec::new(), Vec::new());
         let (give, event) = (|done| given.push(done), |event| events.push(event));
-        let drained = self.b.verbs.drain_shared_rq(&end.qp, &mut end.cq, deadline, give, event);
+        let drained = self.b.verbs.drain_qp_with_srq(&end.qp, &mut end.cq, within, give, event);
         (drained, given, events)
     }
 }
@@ -512,20 +505,19 @@ fn completions_of_other_queue_pairs_are_given_and_a_reset_begins_anew() {
 
 // contract: drain-shared-refused
 #[test]
-fn a_drain_of_shared_receives_ends_at_its_deadline_and_with_its_device() {
+fn a_drain_of_shared_receives_ends_in_time_and_with_its_device() {
     let mut host = SharedHost::new();
     let (mut from, mut into) = host.connect();
     let (_other_from, mut other) = host.connect();
-    let deadline = soon(&host.b);
-    let other_cq = host.b.verbs.drain_shared_rq(&into.qp, &mut other.cq, deadline, |_| (), |_| ());
+    let other_cq = host.b.verbs.drain_qp_with_srq(&into.qp, &mut other.cq, SECOND, |_| (), |_| ());
     assert_eq!(other_cq.map_err(|error| (error, error.errno())), Err((DrainError::OtherCq, Errno::Einval)));
-    let stale = host.a.verbs.drain_shared_rq(&into.qp, &mut into.cq, deadline, |_| (), |_| ());
+    let stale = host.a.verbs.drain_qp_with_srq(&into.qp, &mut into.cq, SECOND, |_| (), |_| ());
     assert_eq!(stale.map_err(|error| (error, error.errno())), Err((DrainError::Stale, Errno::Einval)));
     assert_eq!(host.b.verbs.qp_info(into.qp.handle()).unwrap().state, QpState::Rts, "refused before anything was done");
 
     host.break_off(&mut from, 7);
     let (late, mut given, events) = host.drain(&mut into, Duration::ZERO);
-    assert_eq!(late.map_err(|error| (error, error.errno())), Err((DrainError::Overdue { left: 0 }, Errno::Etimedout)));
+    assert_eq!(late.map_err(|error| (error, error.errno())), Err((DrainError::TimedOut { left: 0 }, Errno::Etimedout)));
     assert_eq!(events, []);
     // What came until then was given, and is not given again.
     let (again, more, _) = host.drain(&mut into, SECOND);

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use bareverbs::{
-    Access, Clock, CreateSrqError, DeregMrError, DestroySrqError, DmaBuffer, DrainError, MrChange, PostRecvError,
-    PostSendError, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, ReregMrError, ResizeCqError, SendWr, SgeFault, SrqCap,
-    SrqInit, WcStatus,
+    Access, CreateSrqError, DeregMrError, DestroySrqError, DmaBuffer, DrainError, MrChange, PostRecvError, PostSendError,
+    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, ReregMrError, ResizeCqError, SendWr, SgeFault, SrqCap, SrqInit,
+    WcStatus,
 };
 use bareverbs_testing::{Connection, Faults, connect, join, pair};
 
@@ -55,18 +55,18 @@ fn a_region_that_was_deregistered_by_its_handle_opens_nothing_and_gives_no_buffe
 fn queues_of_other_verbs_are_refused_by_each_call_that_takes_one() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
     let [mut near, mut far] = connect(&mut a, &mut b).unwrap();
-    let deadline = a.host.clock().now().after(Duration::from_secs(1));
+    let timeout = Duration::from_secs(1);
     let init = SrqInit { pd: a.pd, cap: SrqCap { max_wr: 3, max_sge: 1 } };
     let domain = a.verbs.alloc_xrcd().unwrap();
 
     assert!(matches!(a.verbs.create_xrc_srq(&init, &domain, &mut far.cq).err(), Some(CreateSrqError::StaleCq)));
     assert!(matches!(a.verbs.resize_cq(&mut far.cq, 8), Err(ResizeCqError::Stale)));
     let never = |_| panic!("nothing was polled");
-    let drained = a.verbs.drain_sq(&mut far.qp.send, &mut near.cq, deadline, never);
+    let drained = a.verbs.drain_sq(&mut far.qp.send, &mut near.cq, timeout, never);
     assert!(matches!(drained, Err(DrainError::Stale | DrainError::OtherCq)), "{drained:?}");
-    let drained = a.verbs.drain_sq(&mut near.qp.send, &mut far.cq, deadline, never);
+    let drained = a.verbs.drain_sq(&mut near.qp.send, &mut far.cq, timeout, never);
     assert!(matches!(drained, Err(DrainError::Stale | DrainError::OtherCq)), "{drained:?}");
-    let drained = a.verbs.drain_rq(&mut far.qp.recv, &mut near.cq, deadline, never);
+    let drained = a.verbs.drain_rq(&mut far.qp.recv, &mut near.cq, timeout, never);
     assert!(matches!(drained, Err(DrainError::Stale | DrainError::OtherCq)), "{drained:?}");
     let of_b = SrqInit { pd: b.pd, ..init };
     let (ours, theirs) = (a.verbs.create_srq(&init).unwrap(), b.verbs.create_srq(&of_b).unwrap());
@@ -123,9 +123,9 @@ fn an_initiator_of_xrc_is_drained_and_its_memory_rests() {
             initiator.send.post(&if id % 2 == 0 { wr.signaled() } else { wr }).unwrap();
         }
         a.network().world().advance(Duration::from_millis(5));
-        let deadline = a.host.clock().now().after(Duration::from_secs(5));
+        let timeout = Duration::from_secs(5);
         let mut given = Vec::new();
-        let drained = a.verbs.drain_sq(&mut initiator.send, &mut cq, deadline, |done| given.push((done.wr_id, done.status)));
+        let drained = a.verbs.drain_sq(&mut initiator.send, &mut cq, timeout, |done| given.push((done.wr_id, done.status)));
         assert_eq!(drained.map(|drained| drained.total()), Ok(6), "round {round}");
         let flushed: Vec<_> = (1..=6).map(|id| (id, WcStatus::WrFlushErr)).collect();
         assert_eq!(given, flushed, "round {round}");

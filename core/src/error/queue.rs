@@ -399,10 +399,10 @@ operation_error! {
         /// The requests of the queue do not complete into this completion queue.
         OtherCq => Einval, "the requests of the queue complete into another completion queue";
         /// Not every request was done in time. The queue pair is in ERR, and the call may be repeated.
-        Overdue {
+        TimedOut {
             /// How many were left.
             left: u32
-        } => Etimedout, "{left} requests were not done at the deadline";
+        } => Etimedout, "{left} requests were not done in time";
         /// The device is lost. Each request of the queue was given as flushed; whether the device has executed it is not known.
         DeviceLost {
             /// Why the device is lost.

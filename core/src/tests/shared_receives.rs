@@ -593,14 +593,14 @@ fn an_event_of_before_a_reset_ends_no_drain() {
     let mut queue = harness.verbs.take_cq(cq);
     harness.device().events.push_back(last);
     let mut drain = || {
-        let deadline = harness.device().now.after(core::time::Duration::from_millis(50));
+        let timeout = core::time::Duration::from_millis(50);
         let mut events = Vec::new();
         let event = |event| events.push(event);
-        let drained = harness.verbs.verbs_mut().drain_shared_rq(&a, &mut queue, deadline, |_| (), event);
+        let drained = harness.verbs.verbs_mut().drain_qp_with_srq(&a, &mut queue, timeout, |_| (), event);
         harness.device().events.push_back(last);
         (drained, events)
     };
-    assert_eq!(drain(), (Err(crate::DrainError::Overdue { left: 0 }), vec![Event::Stray(last)]));
+    assert_eq!(drain(), (Err(crate::DrainError::TimedOut { left: 0 }), vec![Event::Stray(last)]));
     // That of this life does.
     assert_eq!(drain(), (Ok(crate::Drained::default()), vec![Event::LastWqeReached(a.handle())]));
 }

@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Binding, Clock as _, Completion, Destination, Event, MrChange, MwType, Payload, Psn, Qkey, QpAttr, QpAttrMask,
-    QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData,
-    WcOpcode, WcStatus,
+    Access, Binding, Completion, Destination, Event, MrChange, MwType, Payload, Psn, Qkey, QpAttr, QpAttrMask, QpRings,
+    QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData, WcOpcode,
+    WcStatus,
 };
 use bareverbs_mlx5::CqeSize;
 use bareverbs_sim::DeviceConfig;
@@ -1027,23 +1027,23 @@ impl<'s> Run<'s> {
         self.settle(8, false)?;
         self.flush_receives(pair, at);
         let side = &mut self.sides[at];
-        let deadline = side.host.clock().now().after(Duration::from_millis(100));
+        let timeout = Duration::from_millis(100);
         let mut done: Vec<Completion> = Vec::new();
         let (send_cq, recv_cq) = PAIRS[pair].cqs;
         let cq = &mut side.cqs[send_cq];
         side.verbs
-            .drain_sq(side.qps[pair].send(), cq, deadline, |of| done.push(of))
+            .drain_sq(side.qps[pair].send(), cq, timeout, |of| done.push(of))
             .map_err(|error| format!("drain: {error}"))?;
         let cq = &mut side.cqs[recv_cq];
         match &mut side.qps[pair] {
             Qp::Own(qp) => {
                 side.verbs
-                    .drain_rq(&mut qp.recv, cq, deadline, |of| done.push(of))
+                    .drain_rq(&mut qp.recv, cq, timeout, |of| done.push(of))
                     .map_err(|error| format!("drain: {error}"))?;
             }
             Qp::Shared(qp) => {
                 let mut last = None;
-                let drained = side.verbs.drain_shared_rq(qp, cq, deadline, |of| done.push(of), |event| last = Some(event));
+                let drained = side.verbs.drain_qp_with_srq(qp, cq, timeout, |of| done.push(of), |event| last = Some(event));
                 drained.map_err(|error| format!("drain: {error}"))?;
                 if last != Some(Event::LastWqeReached(qp.handle())) {
                     return Err(format!("the last event of a drain is {last:?}"));
