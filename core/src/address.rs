@@ -24,7 +24,7 @@ impl AddressHandle {
         Self { pd, encoded }
     }
 
-    /// Names the protection domain that it was made in. Queue pairs of this domain send to it.
+    /// Returns the handle of the protection domain that it was made in. Queue pairs of this domain send to it.
     pub const fn pd(&self) -> PdHandle {
         self.pd
     }

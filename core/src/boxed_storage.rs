@@ -16,7 +16,7 @@ use crate::{Provider, RingSizes};
 
 /// The most slots of a table: an index has 16 bits, and the last names none.
 const MAX_SLOTS: usize = 65_535;
-/// The most blocks, receives or places of a ring.
+/// The most blocks, receives or slots of a ring.
 const MAX_RING: u32 = 1 << 15;
 
 /// Returns `count` values.
@@ -60,14 +60,14 @@ pub struct BoxedSrqEntries {
     entries: Box<[SrqEntry]>,
 }
 
-format_as!([] BoxedSrqEntries, "BoxedSrqEntries({} places)", |this| this.entries.len());
+format_as!([] BoxedSrqEntries, "BoxedSrqEntries({} slots)", |this| this.entries.len());
 
 impl BoxedSrqEntries {
-    /// Creates places for at least `max_wr` requests, and the one that is always kept back: their number becomes a power of two, and
+    /// Creates slots for at least `max_wr` requests, and the one that is always kept back: their number becomes a power of two, and
     /// 32,768 at most.
     pub fn new(max_wr: u32) -> Self {
-        let places = max_wr.clamp(1, MAX_RING - 1).wrapping_add(1).next_power_of_two();
-        Self { entries: boxed(places as usize, SrqEntry::new) }
+        let slots = max_wr.clamp(1, MAX_RING - 1).wrapping_add(1).next_power_of_two();
+        Self { entries: boxed(slots as usize, SrqEntry::new) }
     }
 
     /// Returns a view, of which a [`BoxedStorage`] is made: one view serves one of them.
@@ -141,7 +141,7 @@ impl<'r, P: Provider> BoxedStorage<'r, P> {
         Self::with_srqs(capacities, rings, [])
     }
 
-    /// Allocates empty tables, with the rings for each queue pair and the places of each shared receive queue; 65,535 of either at
+    /// Allocates empty tables, with the rings for each queue pair and the slots of each shared receive queue; 65,535 of either at
     /// most.
     pub fn with_srqs(
         capacities: &Capacities,

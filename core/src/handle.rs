@@ -4,7 +4,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::marker::PhantomData;
 
-/// Names an object of kind `K` in its table.
+/// Handle of an object of kind `K` in its table.
 ///
 /// The generation of a slot starts at a number of the `Verbs`' own, so a handle of another `Verbs`, also of an earlier one, is stale here.
 pub struct Handle<K> {
@@ -132,17 +132,17 @@ pub mod kind {
     pub enum Srq {}
 }
 
-/// Names a protection domain.
+/// Handle of a protection domain.
 pub type PdHandle = Handle<kind::Pd>;
-/// Names a memory region.
+/// Handle of a memory region.
 pub type MrHandle = Handle<kind::Mr>;
-/// Names a memory window.
+/// Handle of a memory window.
 pub type MwHandle = Handle<kind::Mw>;
-/// Names a completion queue.
+/// Handle of a completion queue.
 pub type CqHandle = Handle<kind::Cq>;
-/// Names a queue pair.
+/// Handle of a queue pair.
 pub type QpHandle = Handle<kind::Qp>;
-/// Names a shared receive queue.
+/// Handle of a shared receive queue.
 pub type SrqHandle = Handle<kind::Srq>;
 
 #[cfg(test)]

@@ -71,8 +71,8 @@ pub struct RingSizes {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SrqSizes {
     /// Places of the ring: a power of two from 2 to 32,768. One is always free.
-    pub places: u32,
-    /// Capacities of the ring, at least the requested ones; `max_wr` is less than `places`.
+    pub slots: u32,
+    /// Capacities of the ring, at least the requested ones; `max_wr` is less than `slots`.
     pub cap: SrqCap,
 }
 

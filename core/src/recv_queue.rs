@@ -213,7 +213,7 @@ impl<P: Provider> RecvQueue<'_, P> {
                     Some(region) if region.access.contains(Access::LOCAL_WRITE) => *cached_region = region,
                     _ => return false,
                 }
-            } else if !cached_region.admits(sge.length) {
+            } else if !cached_region.fits(sge.length) {
                 return false;
             }
             if !cached_region.contains(sge.addr, sge.length) {

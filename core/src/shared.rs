@@ -120,9 +120,9 @@ impl<'s> Shared<'s> {
 }
 
 /// Marks the queues of verbs that are dropped: nobody drives their device any more.
-pub(crate) struct Abandon<'s>(pub(crate) Shared<'s>);
+pub(crate) struct LoseOnDrop<'s>(pub(crate) Shared<'s>);
 
-impl Drop for Abandon<'_> {
+impl Drop for LoseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.lose(DeviceLoss::Abandoned);
     }
@@ -189,7 +189,7 @@ impl CachedRegion {
 
     /// Returns whether an SGE may have so many bytes, and at least one. Asked before [`Self::contains`].
     #[inline(always)]
-    pub(crate) const fn admits(&self, length: u32) -> bool {
+    pub(crate) const fn fits(&self, length: u32) -> bool {
         length.wrapping_sub(1) < self.limit
     }
 
@@ -511,9 +511,9 @@ impl CqSlot {
 }
 
 /// Completion queues whose tasks are still to be woken.
-struct Sleeping<'s>(core::slice::Iter<'s, CqSlot>);
+struct WakeAll<'s>(core::slice::Iter<'s, CqSlot>);
 
-impl Drop for Sleeping<'_> {
+impl Drop for WakeAll<'_> {
     fn drop(&mut self) {
         self.0.by_ref().for_each(CqSlot::wake);
     }
@@ -521,7 +521,7 @@ impl Drop for Sleeping<'_> {
 
 /// Wakes the task of each queue, also those after one that unwinds.
 pub(crate) fn wake_all(cqs: &[CqSlot]) {
-    let mut sleeping = Sleeping(cqs.iter());
+    let mut sleeping = WakeAll(cqs.iter());
     for slot in sleeping.0.by_ref() {
         slot.wake();
     }

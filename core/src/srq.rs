@@ -72,7 +72,7 @@ pub struct SharedReceiveQueue<'s, P: Provider> {
     pd: PdHandle,
     max_sge: u32,
     /// Places of the ring.
-    places: u32,
+    slots: u32,
     /// Requests written since the queue was made.
     written: u32,
     /// Where the next one goes: the last one names it.
@@ -146,9 +146,9 @@ impl<P: Provider> SharedReceiveQueue<'_, P> {
                 return Err(PostRecvError::Sge { index, lkey: sge.lkey, fault });
             }
         }
-        // One place is always kept back: each request names that of the one after it.
-        let full = PostRecvError::SharedQueueFull { capacity: self.places.saturating_sub(1) };
-        let after = self.slot.free_place(self.written, self.places).ok_or(full)?;
+        // One slot is always kept back: each request names that of the one after it.
+        let full = PostRecvError::SharedQueueFull { capacity: self.slots.saturating_sub(1) };
+        let after = self.slot.free_place(self.written, self.slots).ok_or(full)?;
         self.ring.put(self.next, after, wr.sges);
         self.slot.remember(self.next, wr.wr_id);
         self.next = after;
@@ -200,20 +200,20 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
         let sizes = self.provider.srq_sizes(&wanted).map_err(CreateSrqError::Device)?;
-        let SrqSizes { places, cap } = sizes;
-        if !places.is_power_of_two() || !(2..=1 << 15).contains(&places) || cap.max_wr >= places {
-            return Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places } });
+        let SrqSizes { slots, cap } = sizes;
+        if !slots.is_power_of_two() || !(2..=1 << 15).contains(&slots) || cap.max_wr >= slots {
+            return Err(CreateSrqError::Answer { fault: AnswerFault::SrqSlots { slots } });
         }
-        let slots: &'s [SrqSlot<'s>] = self.shared.srqs;
-        let fits = |slot: &SrqSlot<'_>| slot.capacity() >= places as usize;
-        if !slots.iter().any(fits) {
-            let most = slots.iter().map(SrqSlot::capacity).max().unwrap_or(0) as u32;
-            return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, places, most });
+        let table: &'s [SrqSlot<'s>] = self.shared.srqs;
+        let fits = |slot: &SrqSlot<'_>| slot.capacity() >= slots as usize;
+        if !table.iter().any(fits) {
+            let most = table.iter().map(SrqSlot::capacity).max().unwrap_or(0) as u32;
+            return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, slots, most });
         }
         let mut chosen: Option<(SrqHandle, &'s SrqSlot<'s>)> = None;
-        let fitting = slots.iter().filter(|slot| fits(slot)).count();
-        let mut none = CreateSrqError::Full { capacity: slots.len(), fitting };
-        for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
+        let fitting = table.iter().filter(|slot| fits(slot)).count();
+        let mut none = CreateSrqError::Full { capacity: table.len(), fitting };
+        for (index, slot) in table.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| slot.capacity() < other.capacity())
                 && let Some(handle) = self.srqs.vacancy_at(index, self.first_generation)
             {
@@ -236,7 +236,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         (handle, slot): SrqPlace<'s>,
         created: CreatedSrq<P>,
     ) -> Result<SharedReceiveQueue<'s, P>, CreateSrqError<P::Error>> {
-        let SrqSizes { places, cap } = *sizes;
+        let SrqSizes { slots, cap } = *sizes;
         let CreatedSrq { srq: inner, ring, srqn } = created;
         if self.srqs.iter().any(|(_, other)| other.srqn == srqn) {
             // Not destroyed: by its number that would be the other. The memory that it was given stays the device's.
@@ -244,9 +244,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         self.join_pd(init.pd);
         slot.set_xrc(None);
-        slot.start(handle.generation(), places);
+        slot.start(handle.generation(), slots);
         let (domain, cq) = (None, CqHandle::NONE);
-        self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, places, cap, limit: 0, users: 0, domain, cq });
+        self.srqs.occupy(handle, Srq { inner, srqn, pd: init.pd, slots, cap, limit: 0, users: 0, domain, cq });
         let queue = SharedReceiveQueue {
             ring,
             slot,
@@ -254,7 +254,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             handle,
             pd: init.pd,
             max_sge: cap.max_sge,
-            places,
+            slots,
             written: 0,
             next: 0,
             _owner: Owner::new(&slot.owner),
@@ -308,8 +308,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn srq_info(&self, handle: SrqHandle) -> Result<SrqInfo, StaleHandle> {
         let srq = self.srqs.get(handle).ok_or(StaleHandle)?;
         let slot = self.shared.srqs.get(usize::from(handle.index())).ok_or(StaleHandle)?;
-        let Srq { srqn, pd, cap, limit, users: queue_pairs, places, domain, cq, .. } = *srq;
-        Ok(SrqInfo { srqn, pd, cap, limit, recvs: slot.in_flight(places), queue_pairs, cq: domain.map(|_| cq) })
+        let Srq { srqn, pd, cap, limit, users: queue_pairs, slots, domain, cq, .. } = *srq;
+        Ok(SrqInfo { srqn, pd, cap, limit, recvs: slot.in_flight(slots), queue_pairs, cq: domain.map(|_| cq) })
     }
 
     /// Returns the attributes of a shared receive queue, with the limit that it has in the device now (`ibv_query_srq`).

@@ -1,7 +1,7 @@
-//! Slots of shared receive queues: the requests in flight, and the places that are free.
+//! Slots of shared receive queues: the requests in flight, and the slots that are free.
 //!
 //! Requests of one such queue complete in any order, on every core that polls a completion queue of its queue pairs. The poster takes
-//! free places without a lock; pollers return them under the lock of the slot.
+//! free slots without a lock; pollers return them under the lock of the slot.
 
 use crate::log::format_as;
 use crate::ring::place;
@@ -14,7 +14,7 @@ pub(crate) struct SrqEntry {
     wr_id: Word64,
     /// 1 while a request is posted here. Set by the poster, cleared under the lock.
     posted: AtomicU32,
-    /// An element of the row of free places, which is a row of its own. Written under the lock.
+    /// An element of the row of free slots, which is a row of its own. Written under the lock.
     free: AtomicU32,
 }
 
@@ -24,19 +24,19 @@ impl SrqEntry {
     }
 }
 
-/// The requests in flight of one shared receive queue: `N` places, a power of two from 2 to 32,768. Other numbers do not compile.
+/// The requests in flight of one shared receive queue: `N` slots, a power of two from 2 to 32,768. Other numbers do not compile.
 ///
 /// They have room for `N - 1` requests: each request names the place of the one after it, so one place is always kept back.
 pub struct SrqEntries<const N: usize> {
     entries: [SrqEntry; N],
 }
 
-format_as!([const N: usize] SrqEntries<N>, "SrqEntries({} places)", |_| N);
+format_as!([const N: usize] SrqEntries<N>, "SrqEntries({} slots)", |_| N);
 
 impl<const N: usize> SrqEntries<N> {
     const CAPACITY: () = assert!(N >= 2 && N.is_power_of_two() && N <= 1 << 15, "N is a power of two, from 2 to 32768");
 
-    /// Creates places without a request.
+    /// Creates slots without a request.
     pub const fn new() -> Self {
         const { Self::CAPACITY };
         Self { entries: [const { SrqEntry::new() }; N] }
@@ -70,7 +70,7 @@ impl SrqEntriesView<'_> {
     pub(crate) const NONE: Self = Self { entries: &[] };
 }
 
-format_as!([] SrqEntriesView<'_>, "SrqEntriesView({} places)", |this| this.entries.len());
+format_as!([] SrqEntriesView<'_>, "SrqEntriesView({} slots)", |this| this.entries.len());
 
 /// A shared receive queue as the control path keeps it; `I` is the backend's part.
 pub(crate) struct Srq<I> {
@@ -78,7 +78,7 @@ pub(crate) struct Srq<I> {
     pub(crate) srqn: Srqn,
     pub(crate) pd: PdHandle,
     /// Places of its ring.
-    pub(crate) places: u32,
+    pub(crate) slots: u32,
     pub(crate) cap: SrqCap,
     /// The limit that was set last, 0 since the device has reported it.
     pub(crate) limit: u32,
@@ -96,7 +96,7 @@ struct Returns {
     /// Generation of the queue's handle; completions of an earlier queue in the slot change nothing.
     generation: u32,
     /// Places of the queue, a power of two; 0 without one.
-    places: u32,
+    slots: u32,
     /// Where the search for what a lost device has left goes on.
     flushing: u32,
 }
@@ -126,7 +126,7 @@ impl<'r> SrqSlot<'r> {
     pub(crate) const fn new(view: SrqEntriesView<'r>) -> Self {
         Self {
             entries: view.entries,
-            returns: Lock::new(Returns { generation: 0, places: 0, flushing: 0 }),
+            returns: Lock::new(Returns { generation: 0, slots: 0, flushing: 0 }),
             freed: AtomicU32::new(0),
             posted: AtomicU32::new(0),
             loss: AtomicU32::new(0),
@@ -135,31 +135,31 @@ impl<'r> SrqSlot<'r> {
         }
     }
 
-    /// Returns how many places the storage has here.
+    /// Returns how many slots the storage has here.
     pub(crate) const fn capacity(&self) -> usize {
         self.entries.len()
     }
 
     // ---- the control path
 
-    /// Begins anew with a queue of `places`, no more than the storage has here. All are free but the first, to which the device's list
+    /// Begins anew with a queue of `slots`, no more than the storage has here. All are free but the first, to which the device's list
     /// begins.
-    pub(crate) fn start(&self, generation: u32, places: u32) {
+    pub(crate) fn start(&self, generation: u32, slots: u32) {
         self.returns.with(|returns| {
-            for (entry, next) in self.entries.iter().zip(1..=places) {
+            for (entry, next) in self.entries.iter().zip(1..=slots) {
                 entry.posted.store(0, Ordering::Relaxed);
                 entry.free.store(next, Ordering::Relaxed);
             }
-            *returns = Returns { generation, places, flushing: 0 };
+            *returns = Returns { generation, slots, flushing: 0 };
             self.posted.store(0, Ordering::Relaxed);
             self.loss.store(0, Ordering::Relaxed);
-            self.freed.store(places.wrapping_sub(1), Ordering::Release);
+            self.freed.store(slots.wrapping_sub(1), Ordering::Release);
         });
     }
 
     /// Forgets the queue and its requests.
     pub(crate) fn end(&self) {
-        self.returns.with(|returns| returns.places = 0);
+        self.returns.with(|returns| returns.slots = 0);
     }
 
     /// Makes the queue one of XRC, or of none.
@@ -178,14 +178,14 @@ impl<'r> SrqSlot<'r> {
 
     /// Returns the generation of the queue's handle; `None` without one.
     pub(crate) fn generation(&self) -> Option<u32> {
-        self.returns.with(|returns| if returns.places == 0 { None } else { Some(returns.generation) })
+        self.returns.with(|returns| if returns.slots == 0 { None } else { Some(returns.generation) })
     }
 
-    /// Returns the requests in flight of a queue of so many places.
-    pub(crate) fn in_flight(&self, places: u32) -> u32 {
-        let returned = self.freed.load(Ordering::Relaxed).wrapping_sub(places.wrapping_sub(1));
+    /// Returns the requests in flight of a queue of so many slots.
+    pub(crate) fn in_flight(&self, slots: u32) -> u32 {
+        let returned = self.freed.load(Ordering::Relaxed).wrapping_sub(slots.wrapping_sub(1));
         // A device that completes a request before it is notified of it is none to count with.
-        self.posted.load(Ordering::Relaxed).wrapping_sub(returned).min(places)
+        self.posted.load(Ordering::Relaxed).wrapping_sub(returned).min(slots)
     }
 
     /// Notes that the device is lost. The reason that was found first stays.
@@ -202,12 +202,12 @@ impl<'r> SrqSlot<'r> {
     // ---- the poster
 
     /// Returns the free place after the `taken` that were taken since the queue was made; `None` if there is none.
-    pub(crate) fn free_place(&self, taken: u32, places: u32) -> Option<u16> {
+    pub(crate) fn free_place(&self, taken: u32, slots: u32) -> Option<u16> {
         // What a poller has read of a request comes before the place is used again.
         if self.freed.load(Ordering::Acquire) == taken {
             return None;
         }
-        Some(self.entries.get(place(taken, places as usize))?.free.load(Ordering::Relaxed) as u16)
+        Some(self.entries.get(place(taken, slots as usize))?.free.load(Ordering::Relaxed) as u16)
     }
 
     /// Remembers the request at a place.
@@ -234,24 +234,24 @@ impl<'r> SrqSlot<'r> {
     /// request is posted there.
     pub(crate) fn retire(&self, generation: u32, at: u16) -> Option<u64> {
         self.returns.with(|returns| {
-            if returns.generation != generation || u32::from(at) >= returns.places {
+            if returns.generation != generation || u32::from(at) >= returns.slots {
                 return None;
             }
-            self.free(returns.places, at)
+            self.free(returns.slots, at)
         })
     }
 
     /// Retires some request that a lost device has left.
     pub(crate) fn flush(&self, generation: u32) -> Option<u64> {
         self.returns.with(|returns| {
-            let places = returns.places;
-            if returns.generation != generation || self.in_flight(places) == 0 {
+            let slots = returns.slots;
+            if returns.generation != generation || self.in_flight(slots) == 0 {
                 return None;
             }
             let first = returns.flushing;
-            (0..places).find_map(|step| {
-                let at = place(first.wrapping_add(step), places as usize) as u16;
-                let wr_id = self.free(places, at)?;
+            (0..slots).find_map(|step| {
+                let at = place(first.wrapping_add(step), slots as usize) as u16;
+                let wr_id = self.free(slots, at)?;
                 returns.flushing = u32::from(at).wrapping_add(1);
                 Some(wr_id)
             })
@@ -259,7 +259,7 @@ impl<'r> SrqSlot<'r> {
     }
 
     /// Puts a place at the end of the row of free ones, if a request is posted there. Called under the lock.
-    fn free(&self, places: u32, at: u16) -> Option<u64> {
+    fn free(&self, slots: u32, at: u16) -> Option<u64> {
         let entry = self.entries.get(usize::from(at))?;
         if entry.posted.load(Ordering::Acquire) == 0 {
             return None;
@@ -267,8 +267,8 @@ impl<'r> SrqSlot<'r> {
         let wr_id = entry.wr_id.get();
         entry.posted.store(0, Ordering::Relaxed);
         let freed = self.freed.load(Ordering::Relaxed);
-        // As many places are free as the row has, less one: the poster does not read this element now.
-        self.entries.get(place(freed, places as usize))?.free.store(u32::from(at), Ordering::Relaxed);
+        // As many slots are free as the row has, less one: the poster does not read this element now.
+        self.entries.get(place(freed, slots as usize))?.free.store(u32::from(at), Ordering::Relaxed);
         self.freed.store(freed.wrapping_add(1), Ordering::Release);
         Some(wr_id)
     }

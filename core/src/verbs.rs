@@ -5,7 +5,7 @@ use crate::link::check_path;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
-use crate::shared::{Abandon, NO_NUMBER, Shared, is_dropped};
+use crate::shared::{LoseOnDrop, NO_NUMBER, Shared, is_dropped};
 use crate::srq_slot::Srq;
 use crate::storage::StorageView;
 use crate::sync::{Lock, Ordering};
@@ -106,7 +106,7 @@ use crate::{
 /// ```
 pub struct Verbs<'s, P: Provider> {
     /// Before the backend, so that nobody posts to one that is gone.
-    _abandon: Abandon<'s>,
+    _abandon: LoseOnDrop<'s>,
     pub(crate) provider: P,
     pub(crate) shared: Shared<'s>,
     pub(crate) pds: Table<'s, kind::Pd, Pd<P>>,
@@ -191,7 +191,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let has_events = taken.is_some();
         events.with(|events| *events = taken);
         let first_generation = first_generation();
-        let _abandon = Abandon(shared);
+        let _abandon = LoseOnDrop(shared);
         let completions_in_a_row = 0;
         Self {
             _abandon,

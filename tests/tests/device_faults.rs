@@ -21,7 +21,7 @@ use bareverbs_tests::{
 };
 
 /// Commands end soon here, so that a stuck one does not take a minute of simulated time.
-const IMPATIENT: Config =
+const SHORT_TIMEOUTS: Config =
     Config { command_timeout: Duration::from_millis(20), reclaim_timeout: Duration::from_millis(20), ..Config::DEFAULT };
 
 fn host() -> Host {
@@ -84,7 +84,7 @@ fn commands_of_steps(new_host: fn() -> Host) -> Vec<(Step, u16)> {
     let opcodes = Opcodes::on(&host);
     let mut pairs = Vec::new();
     let mut last = None;
-    let driver = Driver::bring_up_with(machine(&host), &IMPATIENT, |next| {
+    let driver = Driver::bring_up_with(machine(&host), &SHORT_TIMEOUTS, |next| {
         pairs.extend(opcodes.take().into_iter().filter_map(|opcode| Some((last?, opcode))));
         if let Progress::Step(step) = next {
             last = Some(step);
@@ -106,7 +106,7 @@ fn commands_of_ports() -> impl Iterator<Item = (fn() -> Host, (Step, u16))> {
 /// Brings the device up with a fault armed before `at`, which must end in an error.
 fn bring_up_with_fault(host: &Host, at: Step, fault: Fault) -> BringUpError {
     let before = host.clock().now();
-    let brought = Driver::bring_up_with(machine(host), &IMPATIENT, |next| {
+    let brought = Driver::bring_up_with(machine(host), &SHORT_TIMEOUTS, |next| {
         if next == Progress::Step(at) {
             arm(host, fault);
         }
@@ -154,7 +154,7 @@ fn every_command_of_the_bring_up_refused() {
         );
         assert_clean(&host, &error.to_string());
         // The device is as good as new.
-        let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+        let driver = Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
         assert!(driver.teardown().is_ok());
         assert_clean(&host, "after all");
     }
@@ -170,7 +170,7 @@ fn every_command_of_the_bring_up_without_answer() {
         let held = host.with_device(|device| device.counts().pages_held);
         assert!(error.pages_kept as usize >= held, "{error}: {} of {held}", error.pages_kept);
         reset(&host);
-        let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+        let driver = Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
         assert!(driver.teardown().is_ok());
         assert_clean(&host, &error.to_string());
     }
@@ -183,7 +183,7 @@ fn the_device_is_pulled_out_before_each_step() {
     let of_infiniband = steps_of_infiniband.iter().map(|at| (host(), *at));
     for (host, at) in of_infiniband.chain(Step::ALL.iter().map(|at| (ethernet_host(), *at))) {
         let before = host.clock().now();
-        let brought = Driver::bring_up_with(machine(&host), &IMPATIENT, |next| {
+        let brought = Driver::bring_up_with(machine(&host), &SHORT_TIMEOUTS, |next| {
             if next == Progress::Step(at) {
                 host.with_device(|device| device.set_removed(true));
             }
@@ -195,8 +195,8 @@ fn the_device_is_pulled_out_before_each_step() {
         assert!(error.step >= at, "{error}");
         // One that reads as ones may be in a reset: it has the time of its boot.
         let wait = match error.step {
-            Step::WaitBoot => IMPATIENT.boot_timeout,
-            Step::WaitInitialized => IMPATIENT.init_timeout,
+            Step::WaitBoot => SHORT_TIMEOUTS.boot_timeout,
+            Step::WaitInitialized => SHORT_TIMEOUTS.init_timeout,
             _ => Duration::ZERO,
         };
         assert!(host.clock().now().since(before) < wait + Duration::from_secs(1), "at {at}");
@@ -213,7 +213,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let mut node = Node::with_config(host(), &IMPATIENT);
+        let mut node = Node::with_config(host(), &SHORT_TIMEOUTS);
         let end = end(&mut node, true);
         let region = node.region(end.pd, 4096, ALL_ACCESS);
         let mw = node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap();
@@ -354,7 +354,7 @@ fn assert_lost(mut fixture: Fixture, n: usize, opcode: u16) {
     assert!(host.clock().now().since(start) < Duration::from_millis(60), "operation {n}");
     assert_eq!(opcodes.take(), [], "operation {n}");
     reset(&host);
-    let driver = Driver::bring_up(back, &IMPATIENT).map_err(|(error, _)| error).unwrap();
+    let driver = Driver::bring_up(back, &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
     let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
     assert_eq!((report.pages_kept, report.needs_reset), (0, false), "operation {n}");
     assert_clean(&host, "after the reset");
@@ -384,7 +384,7 @@ fn every_command_of_the_teardown_fails() {
         let opcode = opcode.code() as u16;
         for fault in [status_of(opcode, CmdStatus::IntErr).0, Fault::StuckCommand { opcode }] {
             let host = host();
-            let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+            let driver = Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
             arm(&host, fault);
             let start = host.clock().now();
             let Err((error, _)) = driver.teardown() else { panic!("{fault:?} unnoticed") };
@@ -557,7 +557,7 @@ fn a_health_counter_that_pauses_loses_no_device_that_answers() {
 #[test]
 fn firmware_that_does_not_answer_while_its_health_counter_stands_still_is_lost_in_time() {
     // With the default timeout of a command a probe has ten seconds, and six pass before it.
-    for (config, answer) in [(IMPATIENT, IMPATIENT.command_timeout), (Config::DEFAULT, Duration::from_secs(10))] {
+    for (config, answer) in [(SHORT_TIMEOUTS, SHORT_TIMEOUTS.command_timeout), (Config::DEFAULT, Duration::from_secs(10))] {
         for found_by in ["maintain", "command", "teardown"] {
             let mut node = Node::with_config(host(), &config);
             let end = end(&mut node, true);
@@ -637,7 +637,7 @@ fn a_device_that_was_reset_is_as_good_as_new() {
         // Only a reset makes the device let go of the memory; after it the memory can be used again.
         host.with_device(|device| device.set_removed(false));
         reset(&host);
-        let driver = Driver::bring_up(back, &IMPATIENT).map_err(|(error, _)| error).unwrap();
+        let driver = Driver::bring_up(back, &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
         let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!(report.pages_kept, 0);
         assert_clean(&host, "after the reset");
@@ -660,7 +660,7 @@ impl Dice {
 fn whatever_the_device_does_the_driver_comes_to_an_end() {
     for seed in 1..=20_u64 {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut node = Node::with_config(host(), &IMPATIENT);
+        let mut node = Node::with_config(host(), &SHORT_TIMEOUTS);
         let host = node.host.clone();
         let lid = node.verbs.query_port(1).unwrap().lid;
         let near = end(&mut node, true);

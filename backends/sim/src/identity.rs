@@ -235,7 +235,7 @@ impl PortIdentity {
     }
 
     /// Returns whether the switch delivers a frame to this port: subnet management, and what is of a partition of the port.
-    pub(crate) fn admits(&self, frame: &[u8]) -> bool {
+    pub(crate) fn matches(&self, frame: &[u8]) -> bool {
         self.is_ethernet || partition_key(frame).is_none_or(|pkey| self.shares_partition(pkey))
     }
 }

@@ -64,7 +64,7 @@ struct ManagementKey {
 
 /// What a subnet management packet may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum KeyCheck {
     /// What it asks for.
     Full,
     /// What it asks for, but the management key is not shown to it.
@@ -91,21 +91,21 @@ impl ManagementKey {
         }
     }
 
-    fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
+    fn check_m_key(&mut self, key: u64, set: bool, now: Instant) -> KeyCheck {
         self.expire(now);
         if self.key == 0 || self.key == key {
             self.expires = None;
-            return Admission::Full;
+            return KeyCheck::Full;
         }
         match (set, self.protection) {
-            (false, 0) => Admission::Full,
-            (false, 1) => Admission::KeyHidden,
+            (false, 0) => KeyCheck::Full,
+            (false, 1) => KeyCheck::KeyHidden,
             _ => {
                 self.violations = self.violations.saturating_add(1);
                 if self.lease != 0 && self.expires.is_none() {
                     self.expires = Some(now.after(Duration::from_secs(self.lease.into())));
                 }
-                Admission::None
+                KeyCheck::None
             }
         }
     }
@@ -413,8 +413,8 @@ impl Port {
     }
 
     /// Returns what a subnet management packet with this key, which sets something or not, may do.
-    pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
-        self.management_key.admit(key, set, now)
+    pub(crate) fn check_m_key(&mut self, key: u64, set: bool, now: Instant) -> KeyCheck {
+        self.management_key.check_m_key(key, set, now)
     }
 
     /// Gives the port the key, protection and lease of its start: a guest that set others is locked out, not the manager.
@@ -423,10 +423,10 @@ impl Port {
     }
 
     /// Returns what the port's own host may read without the key.
-    pub(crate) fn admit_reading_host(&mut self, now: Instant) -> Admission {
+    pub(crate) fn check_reading_host(&mut self, now: Instant) -> KeyCheck {
         self.management_key.expire(now);
         let ManagementKey { key, protection, .. } = self.management_key;
-        if key == 0 || protection == 0 { Admission::Full } else { Admission::KeyHidden }
+        if key == 0 || protection == 0 { KeyCheck::Full } else { KeyCheck::KeyHidden }
     }
 
     /// Counts from zero, as the transport does after a reset.

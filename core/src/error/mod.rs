@@ -125,12 +125,12 @@ operation_error! {
             send: u32,
             /// Entries of the receive ring.
             recv: u32
-        } => Ebadmsg, "rings of {send} blocks and {recv} entries make no sense";
+        } => Ebadmsg, "the device returned impossible sizes: rings of {send} blocks and {recv} entries";
         /// A ring of shared receives whose length is no power of two from 2 to 32,768, or that has no room for its requests.
-        SrqPlaces {
-            /// Places of the ring.
-            places: u32
-        } => Ebadmsg, "a shared receive queue of {places} places makes no sense";
+        SrqSlots {
+            /// Slots of the ring.
+            slots: u32
+        } => Ebadmsg, "the device returned impossible sizes: a shared receive queue of {slots} slots";
     }
 }
 

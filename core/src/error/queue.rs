@@ -437,11 +437,11 @@ operation_error! {
         Entries {
             /// Requested requests.
             max_wr: u32,
-            /// Places that they need.
-            places: u32,
-            /// Places of the longest.
+            /// Slots that they need.
+            slots: u32,
+            /// Slots of the longest.
             most: u32
-        } => Enomem, "{max_wr} receives need {places} places: no SrqEntries of the Storage are as many, the longest have {most}";
+        } => Enomem, "{max_wr} receives need {slots} slots: no SrqEntries of the Storage are as many, the longest have {most}";
         /// The table is full, or all entries that are enough are in use.
         Full {
             /// Places of the table.

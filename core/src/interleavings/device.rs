@@ -252,14 +252,14 @@ unsafe impl Provider for Device {
     }
 
     fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Broken> {
-        let places = (cap.max_wr + 1).next_power_of_two();
-        Ok(SrqSizes { places, cap: SrqCap { max_wr: places - 1, max_sge: cap.max_sge } })
+        let slots = (cap.max_wr + 1).next_power_of_two();
+        Ok(SrqSizes { slots, cap: SrqCap { max_wr: slots - 1, max_sge: cap.max_sge } })
     }
 
     fn create_srq(&mut self, _: CoreToken, (): &(), sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Broken> {
         Ok(CreatedSrq {
             srq: (),
-            ring: SharedRecvs { memory: self.memory(), notified: 0, places: sizes.places as usize, list: Vec::new() },
+            ring: SharedRecvs { memory: self.memory(), notified: 0, slots: sizes.slots as usize, list: Vec::new() },
             srqn: Srqn::new(1),
         })
     }
@@ -463,14 +463,14 @@ impl RecvRing for Recvs {
 pub(super) struct SharedRecvs {
     memory: Arc<Memory>,
     notified: u32,
-    places: usize,
+    slots: usize,
     /// Places in the order in which they were written.
     list: Vec<u16>,
 }
 
 impl SrqRing for SharedRecvs {
     fn put(&mut self, at: u16, next: u16, _sges: &[Sge]) {
-        assert!(usize::from(next) < self.places && next != at, "the request at {at} leads to {next}");
+        assert!(usize::from(next) < self.slots && next != at, "the request at {at} leads to {next}");
         self.list.push(at);
     }
 

@@ -204,7 +204,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Returns whether a request may be posted as part of the caller: the transport has the operation, its flags and `count`
     /// SGEs, and the request before is no bind.
     #[inline(always)]
-    fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags, count: usize) -> bool {
+    fn is_common(&self, op: OpSet, legal: SendFlags, flags: SendFlags, count: usize) -> bool {
         let sges = match count {
             0 => 0,
             few @ 1..=8 => 1 << few.wrapping_add(15),
@@ -234,7 +234,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     #[inline(always)]
     fn try_sges<const ANYWHERE: bool>(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], first: bool) -> bool {
         let kind = OpProperties::of(op.opcode);
-        if !self.admits(kind.set, kind.legal(), flags, sges.len()) {
+        if !self.is_common(kind.set, kind.legal(), flags, sges.len()) {
             return false;
         }
         let mut bytes = 0_u64;
@@ -259,7 +259,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         let kind = OpProperties::of(op.opcode);
         // No byte and too many bytes in one comparison.
         let too_long = bytes.len().wrapping_sub(1) >= self.queue.limits.max_inline as usize;
-        if too_long || !self.admits(kind.set, kind.legal_inline(), flags, 0) {
+        if too_long || !self.is_common(kind.set, kind.legal_inline(), flags, 0) {
             return false;
         }
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
@@ -275,7 +275,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     #[inline(always)]
     fn try_atomic(&mut self, wr_id: u64, flags: SendFlags, op: AtomicOp, sge: Sge, first: bool) -> bool {
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::ATOMIC_BLOCKS;
-        let good = self.admits(OpSet::ATOMIC, BASIC, flags, 1) && sge.length == 8 && op.remote.addr.is_multiple_of(8);
+        let good = self.is_common(OpSet::ATOMIC, BASIC, flags, 1) && sge.length == 8 && op.remote.addr.is_multiple_of(8);
         if !good || !self.contains::<false>(&sge, Access::LOCAL_WRITE, first) || !self.has_room(blocks, first) {
             return false;
         }
@@ -508,7 +508,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
                 Some(region) => self.cached_region = region,
                 None => return false,
             }
-        } else if !self.cached_region.admits(sge.length) {
+        } else if !self.cached_region.fits(sge.length) {
             return false;
         }
         self.cached_region.access.contains(need) && self.cached_region.contains(sge.addr, sge.length)

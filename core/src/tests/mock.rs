@@ -744,8 +744,8 @@ unsafe impl Provider for Mock {
 
     fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, MockError> {
         let asked = (cap.max_wr + 1).next_power_of_two();
-        let places = self.lock().rings.map_or(asked, |(_, places)| places);
-        Ok(SrqSizes { places, cap: SrqCap { max_wr: asked - 1, ..*cap } })
+        let slots = self.lock().rings.map_or(asked, |(_, slots)| slots);
+        Ok(SrqSizes { slots, cap: SrqCap { max_wr: asked - 1, ..*cap } })
     }
 
     fn create_srq(&mut self, _: CoreToken, (): &(), sizes: &SrqSizes) -> Result<CreatedSrq<Self>, MockError> {
@@ -753,7 +753,7 @@ unsafe impl Provider for Mock {
         device.alive[5] += 1;
         let free = (0x200..).map(Srqn::new).find(|srqn| !device.srqs.contains_key(srqn));
         let srqn = device.next_srqn.take().or(free).unwrap();
-        let links = std::vec![u16::MAX; sizes.places as usize];
+        let links = std::vec![u16::MAX; sizes.slots as usize];
         device.srqs.entry(srqn).or_insert(SharedQueue { links, head: 0, taken: 0, posted: 0, limit: 0, xrc: None });
         Ok(CreatedSrq { srq: srqn, ring: MockSrqRing { shared: self.shared(), srqn }, srqn })
     }

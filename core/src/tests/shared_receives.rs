@@ -17,7 +17,7 @@ use crate::{
 type SharedQueue = SharedReceiveQueue<'static, Mock>;
 type Sharing = QueuePair<'static, Mock, SharedReceives>;
 
-/// Verbs with two shared receive queues' entries, of 4 and 8 places, and room for four queue pairs.
+/// Verbs with two shared receive queues' entries, of 4 and 8 slots, and room for four queue pairs.
 pub(super) fn harness() -> Harness {
     let rings: &'static [QpRings<16, 8>; 5] = Box::leak(Box::default());
     let (few, many) = (Box::leak(Box::new(SrqEntries::<4>::new())), Box::leak(Box::new(SrqEntries::<8>::new())));
@@ -113,7 +113,7 @@ fn the_list_stays_whole_over_many_rounds() {
             expected.push(next);
             next += 1;
         }
-        assert_eq!(expected.len(), 3, "a queue of 4 places has room for 3");
+        assert_eq!(expected.len(), 3, "a queue of 4 slots has room for 3");
         {
             let mut device = harness.device();
             assert!(device.take_shared(qpns[0]) && device.take_shared(qpns[1]));
@@ -216,15 +216,15 @@ fn what_is_wrong_with_a_new_queue_is_said() {
         let wanted = SrqCap { max_wr, max_sge };
         assert_eq!(make(&mut harness, max_wr, max_sge), Err(CreateSrqError::Capacity { wanted, max }));
     }
-    assert_eq!(make(&mut harness, 8, 1), Err(CreateSrqError::Entries { max_wr: 8, places: 16, most: 8 }));
-    for places in [0, 1, 3, 1 << 16] {
-        harness.device().rings = Some((0, places));
-        assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places } }));
+    assert_eq!(make(&mut harness, 8, 1), Err(CreateSrqError::Entries { max_wr: 8, slots: 16, most: 8 }));
+    for slots in [0, 1, 3, 1 << 16] {
+        harness.device().rings = Some((0, slots));
+        assert_eq!(make(&mut harness, 2, 1), Err(CreateSrqError::Answer { fault: AnswerFault::SrqSlots { slots } }));
     }
     harness.device().rings = Some((0, 2));
     assert_eq!(
         make(&mut harness, 2, 1),
-        Err(CreateSrqError::Answer { fault: AnswerFault::SrqPlaces { places: 2 } }),
+        Err(CreateSrqError::Answer { fault: AnswerFault::SrqSlots { slots: 2 } }),
         "no room for the next place"
     );
     harness.device().rings = None;

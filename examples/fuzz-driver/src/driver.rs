@@ -30,14 +30,14 @@ pub enum Error {
 }
 
 /// Microseconds that anything may take.
-const PATIENCE: u32 = 1000;
+const MAX_POLLS: u32 = 1000;
 /// The most pages that this machine has.
 pub const PAGES: u32 = 1 << 16;
 
 /// Starts the device and returns how many pages its firmware wants at boot: never more than [`PAGES`].
 pub fn start(machine: &mut impl Machine) -> Result<u32, Error> {
     const INITIALIZING: u64 = 0x1fc;
-    if !(0..PATIENCE).any(|_| {
+    if !(0..MAX_POLLS).any(|_| {
         machine.pause();
         machine.read(INITIALIZING) >> 31 == 0
     }) {
@@ -63,7 +63,7 @@ fn command(machine: &mut impl Machine, opcode: u16, modifier: u16) -> Result<u32
     entry[63] = 1; // The device has it.
     machine.store(entry);
     machine.write(0x18, 1);
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_POLLS {
         machine.pause();
         let entry = machine.load();
         if entry[63] & 1 == 0 {

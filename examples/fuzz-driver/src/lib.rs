@@ -1,5 +1,5 @@
-//! A driver of somebody's against a device that lies: the memory that it writes is not what it meant, commands end as the input
-//! says, late or never. The driver must end in bounded time, without a panic, and believe nothing that no device can mean.
+//! A driver against a device that returns wrong data: the input changes what the device writes to memory, and says how and when commands
+//! end, if at all. The driver must end in bounded time, without a panic, and trust no impossible value.
 
 pub mod driver;
 

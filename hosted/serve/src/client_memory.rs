@@ -513,9 +513,9 @@ fn store_words(region: &MmapRegion, at: usize, words: &[[u8; 8]]) -> Option<()> 
 }
 
 /// [`HostMemory`] of a device: the memory of its client.
-pub(crate) struct Reach(pub(crate) Arc<ClientMemory>);
+pub(crate) struct ClientDma(pub(crate) Arc<ClientMemory>);
 
-impl HostMemory for Reach {
+impl HostMemory for ClientDma {
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
         self.0.read(addr, into)
     }

@@ -2,13 +2,13 @@
 
 use bareverbs_sim::{Device, DeviceCounts};
 
-use crate::client_memory::Reach;
+use crate::client_memory::ClientDma;
 use crate::record::{Recording, Several};
 use crate::trace::Sink;
 
 /// One device.
 pub(crate) struct DeviceSlot {
-    pub(crate) device: Device<Reach, Several>,
+    pub(crate) device: Device<ClientDma, Several>,
     pub(crate) outputs: LineOutputs,
 }
 

@@ -477,7 +477,7 @@ mod tests {
     use bareverbs_sim::{Device, DeviceConfig};
 
     use super::*;
-    use crate::client_memory::{Bounds, ClientMemory, Reach};
+    use crate::client_memory::{Bounds, ClientDma, ClientMemory};
     use crate::device_slot::LineOutputs;
     use crate::log::RateLimited;
     use crate::record::{Recording, Several};
@@ -519,7 +519,7 @@ mod tests {
 
     fn device(lid: u16) -> (DeviceSlot, Vectors) {
         let bounds = Bounds { bytes: u64::MAX, files: 64 };
-        let memory = Reach(Arc::new(ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), bounds)));
+        let memory = ClientDma(Arc::new(ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), bounds)));
         let device = Device::with_memory(DeviceConfig::with_lid(lid), memory).unwrap();
         (DeviceSlot { device, outputs: LineOutputs::default() }, Vectors::new(1))
     }

@@ -15,7 +15,7 @@ use bareverbs_sim::wire::{FaultyWire, PerfectWire, PortId, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting, PortKind};
 
 use crate::binding::{BindingError, PortBinding};
-use crate::client_memory::{Bounds, ClientMemory, Reach};
+use crate::client_memory::{Bounds, ClientDma, ClientMemory};
 use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 use crate::control::{self, Control};
 use crate::control_line::ControlLine;
@@ -375,7 +375,7 @@ fn slot(
     recording: Option<&Recording>,
 ) -> Result<DeviceSlot, ServeError> {
     let lid = config.lid;
-    let device = Device::with_memory(config, Reach(Arc::clone(memory)));
+    let device = Device::with_memory(config, ClientDma(Arc::clone(memory)));
     let mut device = device.map_err(|error| ServeError::Config { lid, error })?;
     let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
     let mut outputs = LineOutputs::default();

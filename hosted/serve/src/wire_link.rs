@@ -261,7 +261,7 @@ impl Drop for Made {
 }
 
 /// How this process takes part in a link.
-enum Meeting {
+enum Rendezvous {
     Connected(UnixStream),
     Listening(UnixListener),
 }
@@ -271,7 +271,7 @@ pub(crate) struct RemoteEnd {
     path: PathBuf,
     outgoing: Arc<Outgoing>,
     made: Arc<Mutex<Option<Made>>>,
-    first: Option<Meeting>,
+    first: Option<Rendezvous>,
 }
 
 /// Filters frames from the other end by their source LID.
@@ -352,10 +352,10 @@ impl RemoteEnd {
     }
 
     /// Connects to the listening process; if there is none, creates a listening socket.
-    fn meet(&self) -> io::Result<Meeting> {
+    fn meet(&self) -> io::Result<Rendezvous> {
         match UnixStream::connect(&self.path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
-            connected => return connected.map(Meeting::Connected),
+            connected => return connected.map(Rendezvous::Connected),
         }
         let draft = draft(&self.path);
         let listener = UnixListener::bind(&draft)?;
@@ -372,18 +372,18 @@ impl RemoteEnd {
             *place = Some(made);
         }
         drop(place);
-        Ok(Meeting::Listening(listener))
+        Ok(Rendezvous::Listening(listener))
     }
 
     /// Waits for the other end and returns the connection.
-    fn connect(&self, mut meeting: Meeting) -> io::Result<UnixStream> {
+    fn connect(&self, mut meeting: Rendezvous) -> io::Result<UnixStream> {
         loop {
             if self.outgoing.is_closed() {
                 return Err(io::ErrorKind::NotConnected.into());
             }
             let listener = match meeting {
-                Meeting::Connected(stream) => return Ok(stream),
-                Meeting::Listening(listener) => listener,
+                Rendezvous::Connected(stream) => return Ok(stream),
+                Rendezvous::Listening(listener) => listener,
             };
             if let Some(stream) = self.accept(&listener)? {
                 return Ok(stream);
@@ -607,7 +607,7 @@ mod tests {
         // Before it connects again: a socket is created and removed.
         let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
         drop(near);
-        assert!(matches!(far.meet(), Ok(Meeting::Listening(_))) && !path.exists());
+        assert!(matches!(far.meet(), Ok(Rendezvous::Listening(_))) && !path.exists());
     }
 
     fn read_frame(stream: &mut UnixStream) -> Vec<u8> {

@@ -18,7 +18,7 @@ use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, end,
 use log_tests::Log;
 
 /// Commands end soon here, so that a stuck one does not take a minute of simulated time.
-const IMPATIENT: Config = Config { command_timeout: Duration::from_millis(20), ..Config::DEFAULT };
+const SHORT_TIMEOUTS: Config = Config { command_timeout: Duration::from_millis(20), ..Config::DEFAULT };
 
 fn host() -> Host {
     World::new(WorldConfig::default()).add(instant(1)).unwrap()
@@ -64,7 +64,7 @@ const UP_TO_INIT_HCA: [&str; 18] = [
 #[test]
 fn every_step_up_and_down() {
     let log = Log::new().unwrap();
-    let node = Node::with_config(host(), &IMPATIENT);
+    let node = Node::with_config(host(), &SHORT_TIMEOUTS);
     let all = log.lines().unwrap();
     let steps: Vec<_> = all.iter().filter_map(|line| line.strip_prefix("DEBUG bring-up: ")).collect();
     assert_eq!(steps, Step::ALL.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -118,7 +118,7 @@ fn a_bring_up_that_fails_and_is_undone() {
     let opcode = CmdOpcode::InitHca.code() as u16;
     let status = CmdStatus::IntErr.code() as u8;
     arm(&host, Fault::CommandStatus { opcode, status, syndrome: 1234 });
-    assert!(Driver::bring_up(machine(&host), &IMPATIENT).is_err());
+    assert!(Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).is_err());
     let expected = [
         "DEBUG bring-up: InitHca",
         "DEBUG command InitHca failed: CommandStatus { opcode: 258, status: 1, syndrome: 1234 }",
@@ -130,7 +130,7 @@ fn a_bring_up_that_fails_and_is_undone() {
         "INFO teardown: the firmware kept 0 pages, a reset is needed: false",
     ];
     assert_lines(&log, &[&UP_TO_INIT_HCA[..], &expected].concat());
-    assert!(Driver::bring_up_with(machine(&host), &IMPATIENT, |_| ControlFlow::Break(())).is_err());
+    assert!(Driver::bring_up_with(machine(&host), &SHORT_TIMEOUTS, |_| ControlFlow::Break(())).is_err());
     let expected = [
         "DEBUG bring-up: CheckArena",
         "ERROR bring-up failed at CheckArena: Stopped",
@@ -143,7 +143,7 @@ fn a_bring_up_that_fails_and_is_undone() {
 #[test]
 fn a_command_without_answer() {
     let log = Log::new().unwrap();
-    let mut node = Node::with_config(host(), &IMPATIENT);
+    let mut node = Node::with_config(host(), &SHORT_TIMEOUTS);
     log.lines().unwrap();
     let opcode = CmdOpcode::AllocPd.code() as u16;
     arm(&node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
@@ -171,7 +171,7 @@ fn a_command_without_answer() {
 fn pages_on_request_of_the_firmware() {
     let log = Log::new().unwrap();
     // Room for one request.
-    let config = Config { firmware_pages: 65, ..IMPATIENT };
+    let config = Config { firmware_pages: 65, ..SHORT_TIMEOUTS };
     let host = host();
     let driver = Driver::bring_up(machine(&host), &config).map_err(|(error, _)| error).unwrap();
     let mut tables: Box<storage![Driver; pds: 1, mws: 2400]> = Box::new(Storage::new([]));
@@ -203,7 +203,7 @@ fn pages_on_request_of_the_firmware() {
 #[test]
 fn a_device_that_stops_and_one_that_is_gone() {
     let log = Log::new().unwrap();
-    let mut node = Node::with_config(host(), &IMPATIENT);
+    let mut node = Node::with_config(host(), &SHORT_TIMEOUTS);
     node.verbs.create_cq(16).unwrap();
     log.lines().unwrap();
     let report = HealthReport { syndrome: 7, extended: 0x12, reset_required: true, severity: 1 };
@@ -222,7 +222,7 @@ fn a_device_that_stops_and_one_that_is_gone() {
     ];
     assert_lines(&log, &expected);
 
-    let mut node = Node::with_config(host(), &IMPATIENT);
+    let mut node = Node::with_config(host(), &SHORT_TIMEOUTS);
     log.lines().unwrap();
     node.host.with_device(|device| device.set_removed(true));
     assert!(node.verbs.alloc_pd().is_err());
@@ -305,7 +305,7 @@ fn a_completion_queue_that_overran() {
 #[test]
 fn events_that_were_lost() {
     let log = Log::new().unwrap();
-    let mut node = Node::with_config(host(), &Config { async_events: 64, ..IMPATIENT });
+    let mut node = Node::with_config(host(), &Config { async_events: 64, ..SHORT_TIMEOUTS });
     log.lines().unwrap();
     for _ in 0..40 {
         node.host.with_device(|device| device.set_link(false));

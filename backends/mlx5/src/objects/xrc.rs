@@ -18,7 +18,7 @@ use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, Receives};
 
 /// The shared receive queue to which nobody posts.
-const UNUSED: SrqSizes = SrqSizes { places: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
+const UNUSED: SrqSizes = SrqSizes { slots: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
 /// User index of that queue: of no queue of the verbs.
 const NO_SRQ: u32 = 0xff_ffff;
 

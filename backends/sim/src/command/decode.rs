@@ -158,7 +158,7 @@ fn execute(
         firmware.unsupported.report(Unsupported::Command(opcode));
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
-    user_context::admit(firmware.engine.registry(), op, input)?;
+    user_context::check(firmware.engine.registry(), op, input)?;
     call_handler(Call { firmware: &mut *firmware, ctx, input, output: &mut *output, room }, op)?;
     user_context::record_owner(firmware.engine.registry_mut(), op, input, output);
     Ok(())

@@ -16,7 +16,7 @@ pub(super) fn owner_of(input: &[u8]) -> Owner {
 }
 
 /// Refuses a command of a context that does not exist, or about objects of others.
-pub(super) fn admit(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome {
+pub(super) fn check(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome {
     let owner = owner_of(input);
     if !registry.is_present(owner) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such user context"));

@@ -33,7 +33,7 @@ impl Engine {
     fn is_delivered(&self, link: &LinkAddress) -> bool {
         let config = &self.shared.config;
         match link {
-            LinkAddress::RoceV2(address) if config.is_behind_switch => self.nic.filter.admits(address.destination, config),
+            LinkAddress::RoceV2(address) if config.is_behind_switch => self.nic.filter.matches(address.destination, config),
             _ => true,
         }
     }
@@ -62,7 +62,7 @@ impl Engine {
             stats.malformed += 1;
             return;
         };
-        if !self.nic.filter.admits(headers.destination, &self.shared.config) {
+        if !self.nic.filter.matches(headers.destination, &self.shared.config) {
             stats.frames_for_others.count(frame.len());
             return;
         }

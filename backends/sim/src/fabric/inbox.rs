@@ -28,7 +28,7 @@ pub(super) fn share(sources: usize) -> usize {
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum Reservation {
     /// It may be sent.
     Pass,
     /// It must wait for room, until then at most.
@@ -102,30 +102,30 @@ impl Inbox {
 
     /// Returns whether a frame that takes `len` bytes of memory may be sent while `in_flight` others of its source are on the
     /// wire.
-    pub(super) fn admit(&self, source: Source, len: usize, in_flight: usize, flow: FlowControl, now: Instant) -> Admission {
+    pub(super) fn reserve(&self, source: Source, len: usize, in_flight: usize, flow: FlowControl, now: Instant) -> Reservation {
         let mut queues = self.queues();
         let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
-        let Some(queue) = queues.get_mut(source.index()) else { return Admission::Discard };
+        let Some(queue) = queues.get_mut(source.index()) else { return Reservation::Discard };
         if queue.closed {
             *discarded += 1;
-            return Admission::Discard;
+            return Reservation::Discard;
         }
         if queue.frames.len() + in_flight < *max_frames && queue.bytes + len <= *max_bytes {
-            return Admission::Pass;
+            return Reservation::Pass;
         }
         if flow == FlowControl::None {
             *discarded += 1;
-            return Admission::Discard;
+            return Reservation::Discard;
         }
         let until = queue.full.get_or_insert(now).after(LIFETIME);
         if until > now {
             queue.waited_for = true;
-            return Admission::Wait(until);
+            return Reservation::Wait(until);
         }
         *discarded += queue.frames.len() as u64 + 1;
         *queue = SourceQueue { closed: true, ..SourceQueue::default() };
         self.attention.store(true, Ordering::SeqCst);
-        Admission::Discard
+        Reservation::Discard
     }
 
     /// Takes a frame from the wire. Returns `true` if it is in. One for a group needs room; so does one that the wire made of
@@ -134,7 +134,7 @@ impl Inbox {
         let mut queues = self.queues();
         let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
         let Some(queue) = queues.get_mut(source.index()) else { return false };
-        // What is admitted has room here, but for what the wire duplicates.
+        // What is reserved has room here, but for what the wire duplicates.
         let most = if group { *max_frames } else { *max_frames * 2 };
         let too_long = group && queue.bytes + frame.capacity() > *max_bytes;
         if queue.closed || queue.frames.len() >= most || too_long {

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bareverbs::Instant;
 use parking_lot::MutexGuard;
 
-use self::inbox::{Admission, FlowControl, Inbox, Source};
+use self::inbox::{FlowControl, Inbox, Reservation, Source};
 use self::stations::Stations;
 use crate::audit::{Audit, Finding};
 use crate::config::MIN_ETHERNET_FRAME;
@@ -160,8 +160,8 @@ fn admits_from(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
 }
 
 /// Returns whether a frame belongs to a partition of this port, which receives it.
-fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
-    wire.identity(port).is_none_or(|identity| identity.admits(frame))
+fn matches_identity(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
+    wire.identity(port).is_none_or(|identity| identity.matches(frame))
 }
 
 /// Returns what becomes of a frame of this port that finds no room: virtual lane 15 has no flow control (InfiniBand
@@ -364,25 +364,25 @@ impl<W: Wire> Fabric<W> {
             Destination::Everyone(_) => {
                 let frame = Frame::shared(frame);
                 for port in (0..self.inboxes.len()).map(PortId) {
-                    if admits(&switch.wire, port, &frame)
+                    if matches_identity(&switch.wire, port, &frame)
                         && self.push(&mut switch, now, port, Source::Uplink, frame.clone(), true)
                     {
                         reached(port);
                     }
                 }
             }
-            Destination::Port(to) if !admits(&switch.wire, to, &frame) => self.count_filtered(to),
+            Destination::Port(to) if !matches_identity(&switch.wire, to, &frame) => self.count_filtered(to),
             Destination::Port(to) => {
                 let flow_control = flow_control(&switch.wire, to, &frame);
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
-                match inbox.admit(Source::Uplink, frame.capacity(), 0, flow_control, now) {
-                    Admission::Pass => {
+                match inbox.reserve(Source::Uplink, frame.capacity(), 0, flow_control, now) {
+                    Reservation::Pass => {
                         self.push(&mut switch, now, to, Source::Uplink, Frame::Own(frame), false);
                         drop(switch);
                         reached(to);
                     }
-                    Admission::Discard => {}
-                    Admission::Wait(_) => return Err(frame),
+                    Reservation::Discard => {}
+                    Reservation::Wait(_) => return Err(frame),
                 }
             }
         }
@@ -404,14 +404,14 @@ impl<W: Wire> Fabric<W> {
         }
         // What the wire has delayed longer than until now makes room.
         self.deliver_from(&mut switch, now, &mut ports);
-        let admitted = self.admit(&switch, port, &frame, FlowControl::None, now) == Admission::Pass;
-        if admitted {
+        let reserved = self.reserve(&switch, port, &frame, FlowControl::None, now) == Reservation::Pass;
+        if reserved {
             switch.send(now, port, frame);
             self.deliver_from(&mut switch, now, &mut ports);
         }
         drop(switch);
         ports.iter().for_each(|port| reached(*port));
-        Arrival { is_on_wire: admitted, foreign }
+        Arrival { is_on_wire: reserved, foreign }
     }
 
     /// Forgets the frames from and for a device that was reset.
@@ -500,8 +500,8 @@ impl<W: Wire> Fabric<W> {
                 }
                 let group = matches!(switch.wire.destination(port.id, &frame), Destination::Everyone(_));
                 let flow_control = flow_control(&switch.wire, port.id, &frame);
-                match self.admit(&switch, port.id, &frame, flow_control, now) {
-                    Admission::Pass => {
+                match self.reserve(&switch, port.id, &frame, flow_control, now) {
+                    Reservation::Pass => {
                         switch.send(now, port.id, frame);
                         sent = true;
                         if group {
@@ -510,8 +510,8 @@ impl<W: Wire> Fabric<W> {
                             MutexGuard::bump(&mut switch);
                         }
                     }
-                    Admission::Discard => sent = true,
-                    Admission::Wait(until) => {
+                    Reservation::Discard => sent = true,
+                    Reservation::Wait(until) => {
                         port.held_until = Some(until);
                         port.outgoing.push_front(frame);
                         break;
@@ -525,24 +525,24 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Returns whether there is room for a frame at the port that it is for.
-    fn admit(&self, switch: &Switch<W>, from: PortId, frame: &Vec<u8>, flow: FlowControl, now: Instant) -> Admission {
+    fn reserve(&self, switch: &Switch<W>, from: PortId, frame: &Vec<u8>, flow: FlowControl, now: Instant) -> Reservation {
         let wire = &switch.wire;
         let room = match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
                 Some(inbox) if !switch.cables.contains_key(&to) => {
-                    return inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), flow, now);
+                    return inbox.reserve(Source::Port(from), frame.capacity(), wire.in_flight(from), flow, now);
                 }
                 Some(_) => inbox::share(self.sources()),
-                None => return Admission::Pass,
+                None => return Reservation::Pass,
             },
             Destination::Everyone(_) => self.group_room(),
-            Destination::Nowhere => return Admission::Pass,
+            Destination::Nowhere => return Reservation::Pass,
         };
         // Neither a cable nor a group is waited for, but what one port has on the wire is bounded.
         match (wire.next_due(), flow) {
-            (Some(due), FlowControl::Waits) if wire.in_flight(from) >= room => Admission::Wait(due),
-            (Some(_), FlowControl::None) if wire.in_flight(from) >= room => Admission::Discard,
-            _ => Admission::Pass,
+            (Some(due), FlowControl::Waits) if wire.in_flight(from) >= room => Reservation::Wait(due),
+            (Some(_), FlowControl::None) if wire.in_flight(from) >= room => Reservation::Discard,
+            _ => Reservation::Pass,
         }
     }
 
@@ -558,7 +558,7 @@ impl<W: Wire> Fabric<W> {
 
     fn deliver_from(&self, switch: &mut Switch<W>, now: Instant, reached: &mut Vec<PortId>) {
         while let Some(Delivery { from, to, frame, group }) = switch.wire.deliver(now) {
-            if !admits(&switch.wire, to, &frame) {
+            if !matches_identity(&switch.wire, to, &frame) {
                 self.count_filtered(to);
             } else if self.push(switch, now, to, Source::Port(from), frame, group) {
                 reach(reached, to);

@@ -13,9 +13,9 @@ pub(super) const READS_PER_EVENT: u32 = 64;
 
 /// The world that a memory belongs to, if it belongs to one. A weak reference: the world's devices have the memory too.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HomeWorld(Weak<WorldState>);
+pub(super) struct WeakWorld(Weak<WorldState>);
 
-impl HomeWorld {
+impl WeakWorld {
     pub(super) fn new(world: &Arc<WorldState>) -> Self {
         Self(Arc::downgrade(world))
     }
@@ -24,7 +24,7 @@ impl HomeWorld {
 /// Counts reads that find the same place.
 #[derive(Debug)]
 pub(super) struct IdleReads {
-    world: HomeWorld,
+    world: WeakWorld,
     /// The place read last, and in the lower half how often it was read in a row before. Used by the one thread that polls; if
     /// two do, counts may be lost.
     last: AtomicU64,
@@ -37,7 +37,7 @@ impl Clone for IdleReads {
 }
 
 impl IdleReads {
-    pub(super) fn new(world: HomeWorld) -> Self {
+    pub(super) fn new(world: WeakWorld) -> Self {
         Self { world, last: AtomicU64::new(0) }
     }
 

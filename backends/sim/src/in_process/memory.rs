@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken, RingView};
 use parking_lot::RwLock;
 
-use super::idle_reads::{HomeWorld, IdleReads};
+use super::idle_reads::{IdleReads, WeakWorld};
 use crate::host_memory::{DmaFault, HostMemory};
 
 /// Bytes of a word.
@@ -95,7 +95,7 @@ impl fmt::Debug for Words {
 pub struct SimMemory {
     words: Words,
     addr: u64,
-    world: HomeWorld,
+    world: WeakWorld,
 }
 
 impl fmt::Debug for SimMemory {
@@ -112,17 +112,17 @@ impl SimMemory {
     /// of 4096; lower bits are cut off.
     pub fn new(addr: u64, len: usize) -> Self {
         let words = (0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect();
-        Self { words: Words::Owned(words), addr: addr & !0xfff, world: HomeWorld::default() }
+        Self { words: Words::Owned(words), addr: addr & !0xfff, world: WeakWorld::default() }
     }
 
     /// Returns the memory of these words: of a program in another language, say, which has pointers to them. Otherwise as
     /// [`Self::new`].
     pub fn lent(addr: u64, words: &'static [AtomicU64]) -> Self {
-        Self { words: Words::Lent(words), addr: addr & !0xfff, world: HomeWorld::default() }
+        Self { words: Words::Lent(words), addr: addr & !0xfff, world: WeakWorld::default() }
     }
 
     /// Returns the same memory, whose idle reads let time pass in `world`.
-    pub(super) fn in_world(self, world: HomeWorld) -> Self {
+    pub(super) fn in_world(self, world: WeakWorld) -> Self {
         Self { world, ..self }
     }
 

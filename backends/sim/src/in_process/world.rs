@@ -12,7 +12,7 @@ use parking_lot::ReentrantMutex;
 
 use super::capture::Capture;
 use super::config::WorldConfig;
-use super::idle_reads::HomeWorld;
+use super::idle_reads::WeakWorld;
 use super::memory::{MemoryMap, SimMemory};
 use super::pages::SimPages;
 use super::platform::{SimClock, SimFence, SimPlatform, SimRegisters};
@@ -256,20 +256,20 @@ impl Host {
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
     pub fn memory(&self, len: usize) -> SimMemory {
-        self.map.append(self.first_memory(), len).in_world(HomeWorld::new(&self.world.state))
+        self.map.append(self.first_memory(), len).in_world(WeakWorld::new(&self.world.state))
     }
 
     /// `len` bytes of zeroed memory at device address `addr`, a multiple of 4096; `None` if other memory lies there.
     pub fn memory_at(&self, addr: u64, len: usize) -> Option<SimMemory> {
         let memory = SimMemory::new(addr, len);
-        self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
+        self.map.map(&memory).then(|| memory.in_world(WeakWorld::new(&self.world.state)))
     }
 
     /// Lets the device reach words that are lent for ever, at device address `addr`, a multiple of 4096; `None` if other memory
     /// lies there.
     pub fn lend_memory(&self, addr: u64, words: &'static [AtomicU64]) -> Option<SimMemory> {
         let memory = SimMemory::lent(addr, words);
-        self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
+        self.map.map(&memory).then(|| memory.in_world(WeakWorld::new(&self.world.state)))
     }
 
     /// Returns the memories that the device reaches.

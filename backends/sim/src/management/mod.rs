@@ -14,7 +14,7 @@ mod tests;
 use bareverbs::Instant;
 
 use crate::config::DeviceConfig;
-use crate::port::{Admission, Port};
+use crate::port::{KeyCheck, Port};
 use crate::stats::EngineStats;
 
 use mad::{DIRECTION, MAX_HOPS, PORT, at, class, double_word, long, method, status, word};
@@ -84,17 +84,17 @@ pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Opti
 
 /// What a datagram with subnet management's header may do. The host may read without the key of the manager, but neither learn
 /// the key nor set anything: the port is not the host's, but its manager's.
-fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admission {
+fn check_m_key(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> KeyCheck {
     let reads = question[at::METHOD] == method::GET;
     if !check_key && reads {
-        return agents.port.admit_reading_host(agents.now);
+        return agents.port.check_reading_host(agents.now);
     }
-    let admission = agents.port.admit(long(question, at::M_KEY), !reads, agents.now);
+    let checked = agents.port.check_m_key(long(question, at::M_KEY), !reads, agents.now);
     // A manager that represses a trap without the key would get another trap for that.
-    if admission == Admission::None && question[at::METHOD] != method::TRAP_REPRESS {
+    if checked == KeyCheck::None && question[at::METHOD] != method::TRAP_REPRESS {
         agents.port.traps.report(Violation::Management { from: agents.asker, mad: Box::new(*question) });
     }
-    admission
+    checked
 }
 
 /// Returns the answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key
@@ -110,16 +110,16 @@ pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bo
     if subnet && question[at::METHOD] == method::TRAP_REPRESS {
         // opensm copies the trap, whose key is 0.
         let from_manager = agents.port.trap_receiver() == Some(agents.asker);
-        if from_manager || admit(&mut agents, question, check_key) == Admission::Full {
+        if from_manager || check_m_key(&mut agents, question, check_key) == KeyCheck::Full {
             agents.port.traps.repress(question);
         }
         return None;
     }
-    let admission = if subnet { admit(&mut agents, question, check_key) } else { Admission::Full };
-    let show_key = match admission {
-        Admission::Full => true,
-        Admission::KeyHidden => false,
-        Admission::None => return None,
+    let checked = if subnet { check_m_key(&mut agents, question, check_key) } else { KeyCheck::Full };
+    let show_key = match checked {
+        KeyCheck::Full => true,
+        KeyCheck::KeyHidden => false,
+        KeyCheck::None => return None,
     };
     let attribute = word(question, at::ATTRIBUTE);
     let modifier = double_word(question, at::MODIFIER);

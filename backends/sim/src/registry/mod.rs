@@ -225,7 +225,7 @@ impl Registry {
         memory: u64,
         uses: Vec<Resource>,
     ) -> Result<u32, CmdStatus> {
-        self.admit(kind, memory, &uses)?;
+        self.check_quota(kind, memory, &uses)?;
         let numbers = self.numbers.get_mut(kind as usize).ok_or(CmdStatus::IntErr)?;
         let mut number = numbers.allocate();
         if let Some(first) = number.filter(|first| avoided == Some(*first)) {
@@ -239,11 +239,11 @@ impl Registry {
 
     /// Same as [`Registry::create`], for an object whose number is given.
     pub(crate) fn create_at(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
-        self.admit(id.kind, memory, &uses)?;
+        self.check_quota(id.kind, memory, &uses)?;
         self.insert(id, memory, uses)
     }
 
-    fn admit(&self, kind: ObjectKind, memory: u64, uses: &[Resource]) -> Result<(), CmdStatus> {
+    fn check_quota(&self, kind: ObjectKind, memory: u64, uses: &[Resource]) -> Result<(), CmdStatus> {
         if uses.iter().any(|used| !self.contains(*used)) {
             return Err(CmdStatus::BadRes);
         }

@@ -191,7 +191,7 @@ impl Wire for PerfectWire {
                 let others: Vec<PortId> = self.others(from).collect();
                 for to in others {
                     // To a port of another partition it would be carried only to be dropped.
-                    if !self.identity(to).is_some_and(|identity| identity.admits(&frame)) {
+                    if !self.identity(to).is_some_and(|identity| identity.matches(&frame)) {
                         continue;
                     }
                     self.carry(now, Delivery { from, to, frame: frame.clone(), group: true });

@@ -33,7 +33,7 @@ pub(crate) struct FarEnd {
 
 /// The socket of a cable as far as it exists at the start.
 enum Socket {
-    Stream(stream::Meeting),
+    Stream(stream::Rendezvous),
     Datagram(datagram::Socket),
     Tap(tap::Tap),
 }
@@ -52,7 +52,7 @@ pub(crate) fn join(
 ) -> Result<(NearEnd, FarEnd), ServeError> {
     let (socket, claim) = match wire {
         JoinedWire::Stream { address, listens } => {
-            let (meeting, claim) = stream::Meeting::new(address, *listens, mode)?;
+            let (meeting, claim) = stream::Rendezvous::new(address, *listens, mode)?;
             (Socket::Stream(meeting), claim)
         }
         JoinedWire::Datagram(address) => {

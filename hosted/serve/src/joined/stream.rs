@@ -31,7 +31,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// How the two ends meet.
-pub(super) enum Meeting {
+pub(super) enum Rendezvous {
     /// The other end listens there.
     Connect(StreamAddress),
     /// The other end connects to this socket.
@@ -42,7 +42,7 @@ fn is_too_long(path: &Path) -> bool {
     path.as_os_str().len() > MAX_SOCKET_PATH
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Creates the socket if this end listens, and returns its path if it is at one.
     pub(super) fn new(address: &StreamAddress, listens: bool, mode: Option<u32>) -> Result<(Self, Option<Claim>), ServeError> {
         match address {
@@ -131,17 +131,17 @@ impl Attempts {
 }
 
 /// Exchanges frames with one peer after another.
-pub(super) fn run(cable: &Arc<Cable>, meeting: Meeting, deliver: impl Deliver) {
+pub(super) fn run(cable: &Arc<Cable>, meeting: Rendezvous, deliver: impl Deliver) {
     let mut attempts = Attempts::default();
     match meeting {
-        Meeting::Connect(address) => {
+        Rendezvous::Connect(address) => {
             while !cable.is_closed() {
                 attempts.log(cable, connect(&address).and_then(|stream| carry(cable, stream, deliver.clone())));
                 // Also after a connection, which the other end may have ended at once.
                 cable.pause(RETRY_INTERVAL);
             }
         }
-        Meeting::Listen(listener) => {
+        Rendezvous::Listen(listener) => {
             let accepts = Arc::clone(cable);
             let acceptor = thread::Builder::new().name(format!("{} new", cable.name()));
             if let Err(error) = acceptor.spawn(move || accept(&accepts, &listener)) {

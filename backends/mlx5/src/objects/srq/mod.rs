@@ -45,8 +45,8 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, P
             return Err(Error::LimitExceeded { limit }.pack());
         }
     }
-    let places = (cap.max_wr + 1).next_power_of_two().max(MIN_UNITS);
-    Ok(SrqSizes { places, cap: SrqCap { max_wr: places - 1, max_sge: units(cap.max_sge) - 1 } })
+    let slots = (cap.max_wr + 1).next_power_of_two().max(MIN_UNITS);
+    Ok(SrqSizes { slots, cap: SrqCap { max_wr: slots - 1, max_sge: units(cap.max_sge) - 1 } })
 }
 
 impl<P: Platform> Driver<P> {
@@ -61,7 +61,7 @@ impl<P: Platform> Driver<P> {
                 .set(Wq::WQ_TYPE, wq_type::LINKED_LIST)
                 .set(Wq::PD, pd.number)
                 .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
-                .set(Wq::LOG_WQ_SZ, sizes.places.trailing_zeros())
+                .set(Wq::LOG_WQ_SZ, sizes.slots.trailing_zeros())
                 .set64(Wq::DBR_ADDR, this.commands.arena.addr(memory.record()));
             this.commands.create::<cmd::CreateRmp>(input.view(), memory)
         })
@@ -79,7 +79,7 @@ impl<P: Platform> Driver<P> {
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY)
-                .set(XrcSrqc::LOG_XRC_SRQ_SIZE, sizes.places.trailing_zeros())
+                .set(XrcSrqc::LOG_XRC_SRQ_SIZE, sizes.slots.trailing_zeros())
                 .set(XrcSrqc::LOG_RQ_STRIDE, units.trailing_zeros())
                 .set(XrcSrqc::XRCD, xrcd)
                 .set(XrcSrqc::CQN, cqn)
@@ -99,12 +99,12 @@ impl<P: Platform> Driver<P> {
         create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, PackedError>,
     ) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
         let units = units(sizes.cap.max_sge);
-        let bytes = sizes.places as usize * units as usize * DS_UNIT;
+        let bytes = sizes.slots as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
             // The ring first: without it, a queue of the device would be leaked.
             let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
             let number = create(this, memory, units)?;
-            log_event!(debug, "shared receive queue {:x}: {} places of {} segments", number, sizes.places, units - 1);
+            log_event!(debug, "shared receive queue {:x}: {} slots of {} segments", number, sizes.slots, units - 1);
             let ring = Mlx5SrqRing::new(ring, this.commands.machine.fence.clone(), units);
             Ok((Srq { number, memory, is_xrc }, ring))
         })
@@ -156,10 +156,10 @@ mod tests {
     }
 
     /// A WQE is a link of 16 bytes and a data segment of 16 bytes for each SGE (PRM, shared receive queue WQE), rounded up to a power of
-    /// two; as many as places, less one.
+    /// two; as many as slots, less one.
     #[test]
     fn a_queue_has_room_for_what_is_asked_and_one_place_more() {
-        for ((max_wr, max_sge), (places, got_wr, got_sge)) in [
+        for ((max_wr, max_sge), (slots, got_wr, got_sge)) in [
             ((1, 0), (2, 1, 1)),
             ((1, 1), (2, 1, 1)),
             ((2, 2), (4, 3, 3)),
@@ -168,7 +168,7 @@ mod tests {
             ((32_767, 31), (32_768, 32_767, 31)),
         ] {
             let cap = SrqCap { max_wr: got_wr, max_sge: got_sge };
-            assert_eq!(sizes(max_wr, max_sge), Ok(SrqSizes { places, cap }), "{max_wr} {max_sge}");
+            assert_eq!(sizes(max_wr, max_sge), Ok(SrqSizes { slots, cap }), "{max_wr} {max_sge}");
         }
         assert_eq!(sizes(32_768, 1), Err(Error::LimitExceeded { limit: 32_767 }));
         assert_eq!(sizes(1, 32), Err(Error::LimitExceeded { limit: 31 }));

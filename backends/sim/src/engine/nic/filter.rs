@@ -25,7 +25,7 @@ impl FrameFilter {
     }
 
     /// Returns whether a frame for this address is taken.
-    pub(in crate::engine) fn admits(&self, address: [u8; 6], config: &EngineConfig) -> bool {
+    pub(in crate::engine) fn matches(&self, address: [u8; 6], config: &EngineConfig) -> bool {
         if is_group_address(address) {
             let counts = address == BROADCAST && !config.is_behind_switch;
             counts || self.all_multicast || self.multicast.contains(&address)
@@ -43,21 +43,21 @@ mod tests {
     const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
     const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 
-    fn admitted(filter: &FrameFilter, is_behind_switch: bool) -> [bool; 4] {
+    fn matched(filter: &FrameFilter, is_behind_switch: bool) -> [bool; 4] {
         let config = EngineConfig { mac: Some(OWN), is_behind_switch, ..EngineConfig::default() };
-        [OWN, OTHER, BROADCAST, GROUP].map(|address| filter.admits(address, &config))
+        [OWN, OTHER, BROADCAST, GROUP].map(|address| filter.matches(address, &config))
     }
 
     #[test]
     fn the_switch_of_the_card_goes_by_the_lists_alone() {
         let empty = FrameFilter::default();
-        assert_eq!(admitted(&empty, false), [true, false, true, false]);
-        assert_eq!(admitted(&empty, true), [false; 4]);
+        assert_eq!(matched(&empty, false), [true, false, true, false]);
+        assert_eq!(matched(&empty, true), [false; 4]);
         let listed = FrameFilter { unicast: vec![OWN], multicast: vec![BROADCAST], ..FrameFilter::default() };
-        assert_eq!(admitted(&listed, true), [true, false, true, false]);
+        assert_eq!(matched(&listed, true), [true, false, true, false]);
         // As a driver sets it that was given another address.
         let moved = FrameFilter { unicast: vec![OTHER], multicast: vec![GROUP], ..FrameFilter::default() };
-        assert_eq!(admitted(&moved, false), [false, true, true, true]);
-        assert_eq!(admitted(&moved, true), [false, true, false, true]);
+        assert_eq!(matched(&moved, false), [false, true, true, true]);
+        assert_eq!(matched(&moved, true), [false, true, false, true]);
     }
 }
