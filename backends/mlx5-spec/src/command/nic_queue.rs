@@ -43,6 +43,20 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Input of QUERY_TIS (`mlx5_ifc.h`, `query_tis_in`).
+    QueryTisIn "query_tis_in", 16 bytes, input {
+        TISN "tisn" (8:23..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_TIS (`mlx5_ifc.h`, `query_tis_out`).
+    QueryTisOut "query_tis_out", 176 bytes, output {
+        TIS_CONTEXT "tis_context" (@16 Tisc);
+    }
+}
+
+crate::layout! {
     /// Context of a TIR (`mlx5_ifc.h`, `tirc`).
     Tirc "tirc", 240 bytes {
         DISP_TYPE "disp_type" (4:31..28);

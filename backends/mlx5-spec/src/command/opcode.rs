@@ -360,6 +360,7 @@ commands! {
         CreateTis = 0x912 "CREATE_TIS": CreateTisIn => CreateTisOut,
             creates Tis(TISN), uses TransportDomain(CTX.field(Tisc::TRANSPORT_DOMAIN));
         DestroyTis = 0x914 "DESTROY_TIS": DestroyTisIn => DestroyTisOut, destroys Tis(TISN);
+        QueryTis = 0x915 "QUERY_TIS": QueryTisIn => QueryTisOut, uses Tis(TISN);
         CreateRqt = 0x916 "CREATE_RQT": CreateRqtIn => CreateRqtOut, creates Rqt(RQTN);
         ModifyRqt = 0x917 "MODIFY_RQT": ModifyRqtIn => ModifyRqtOut, uses Rqt(RQTN);
         DestroyRqt = 0x918 "DESTROY_RQT": DestroyRqtIn => DestroyRqtOut, destroys Rqt(RQTN);

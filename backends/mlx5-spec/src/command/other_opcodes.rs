@@ -62,7 +62,6 @@ crate::codes! {
         QueryTir = 0x903 "QUERY_TIR",
         SetDelayDropParams = 0x910 "SET_DELAY_DROP_PARAMS",
         ModifyTis = 0x913 "MODIFY_TIS",
-        QueryTis = 0x915 "QUERY_TIS",
         QueryRqt = 0x919 "QUERY_RQT",
         QueryFlowTable = 0x932 "QUERY_FLOW_TABLE",
         QueryFlowGroup = 0x935 "QUERY_FLOW_GROUP",

@@ -261,6 +261,7 @@ fn call_handler(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         CreateTir in Running => nic_queue::create_tir;
         ModifyTir in Running => nic_queue::modify_tir;
         DestroyTir in Running => nic_queue::destroy_tir;
+        QueryTis in Running => nic_queue::query_tis;
         CreateRqt in Running => nic_queue::create_rqt;
         ModifyRqt in Running => nic_queue::modify_rqt;
         DestroyRqt in Running => nic_queue::destroy_rqt;

@@ -4,15 +4,15 @@ use bareverbs_mlx5_spec::{
     CmdStatus, CreateRqIn, CreateRqOut, CreateRqtIn, CreateRqtOut, CreateSqIn, CreateSqOut, CreateTirIn, CreateTirOut,
     CreateTisIn, CreateTisOut, DestroyRqIn, DestroyRqOut, DestroyRqtIn, DestroyRqtOut, DestroySqIn, DestroySqOut, DestroyTirIn,
     DestroyTirOut, DestroyTisIn, DestroyTisOut, Layout, ModifyRqIn, ModifyRqOut, ModifyRqtIn, ModifyRqtOut, ModifySqIn,
-    ModifySqOut, ModifyTirBitmask, ModifyTirIn, ModifyTirOut, QueryRqIn, QueryRqOut, QuerySqIn, QuerySqOut, Rqc, RqtBitmask,
-    Rqtc, RxHashFieldSelect, Sqc, TIR_DIRECT, TIR_INDIRECT, Tirc, Tisc, View, ViewMut, modify_rq,
+    ModifySqOut, ModifyTirBitmask, ModifyTirIn, ModifyTirOut, QueryRqIn, QueryRqOut, QuerySqIn, QuerySqOut, QueryTisIn,
+    QueryTisOut, Rqc, RqtBitmask, Rqtc, RxHashFieldSelect, Sqc, TIR_DIRECT, TIR_INDIRECT, Tirc, Tisc, View, ViewMut, modify_rq,
 };
 
 use super::qp::check_time_stamps;
 use super::queue_buffer;
 use super::refusal::{Outcome, Refusal};
 use super::user_context::owner_of;
-use crate::engine::{LOG_MAX_QUEUE_TABLE, RssSpec, TirSpec, TirTarget};
+use crate::engine::{LOG_MAX_QUEUE_TABLE, RssSpec, TirSpec, TirTarget, TisSpec};
 use crate::firmware::Firmware;
 use crate::firmware::firmware_pages::cost;
 use crate::registry::{ObjectKind, Resource};
@@ -36,7 +36,9 @@ pub(super) fn create_tis(
     output: &mut ViewMut<'_, CreateTisOut>,
 ) -> Outcome {
     check_ethernet(firmware)?;
-    let created = firmware.engine.create_tis(input.sub(CreateTisIn::CTX).get(Tisc::TRANSPORT_DOMAIN));
+    let context = input.sub(CreateTisIn::CTX);
+    let spec = TisSpec { domain: context.get(Tisc::TRANSPORT_DOMAIN), priority: context.get(Tisc::PRIO) };
+    let created = firmware.engine.create_tis(spec);
     output.set(CreateTisOut::TISN, created.map_err(|status| Refusal::new(status, "transport domain"))?);
     Ok(())
 }
@@ -49,6 +51,18 @@ pub(super) fn destroy_tis(
     _: &mut ViewMut<'_, DestroyTisOut>,
 ) -> Outcome {
     Ok(firmware.engine.destroy_tis(input.get(DestroyTisIn::TISN))?)
+}
+
+/// QUERY_TIS.
+pub(super) fn query_tis(
+    firmware: &mut Firmware,
+    _: &mut StepContext<'_>,
+    input: View<'_, QueryTisIn>,
+    output: &mut ViewMut<'_, QueryTisOut>,
+) -> Outcome {
+    let TisSpec { domain, priority } = firmware.engine.query_tis(input.get(QueryTisIn::TISN))?;
+    output.sub(QueryTisOut::TIS_CONTEXT).set(Tisc::TRANSPORT_DOMAIN, domain).set(Tisc::PRIO, priority);
+    Ok(())
 }
 
 fn rss(context: View<'_, Tirc>) -> RssSpec {

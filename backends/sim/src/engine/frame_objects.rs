@@ -3,22 +3,27 @@
 use bareverbs_mlx5_spec::CmdStatus;
 
 use super::Engine;
-use super::nic::{RssSpec, TirSpec};
+use super::nic::{RssSpec, TirSpec, TisSpec};
 use crate::registry::{ObjectKind, Resource};
 
 impl Engine {
     /// Creates a TIS in a transport domain; its number.
-    pub(crate) fn create_tis(&mut self, domain: u32) -> Result<u32, CmdStatus> {
-        let uses = vec![Resource::new(ObjectKind::TransportDomain, domain)];
+    pub(crate) fn create_tis(&mut self, spec: TisSpec) -> Result<u32, CmdStatus> {
+        let uses = vec![Resource::new(ObjectKind::TransportDomain, spec.domain)];
         let tisn = self.shared.registry.create(ObjectKind::Tis, 0, uses)?;
-        self.nic.tis_domains.insert(tisn, domain);
+        self.nic.tiss.insert(tisn, spec);
         Ok(tisn)
+    }
+
+    /// Returns what a TIS was created with.
+    pub(crate) fn query_tis(&self, tisn: u32) -> Result<TisSpec, CmdStatus> {
+        self.nic.tiss.get(&tisn).copied().ok_or(CmdStatus::BadRes)
     }
 
     /// Ends a TIS that nothing uses.
     pub(crate) fn destroy_tis(&mut self, tisn: u32) -> Result<(), CmdStatus> {
         self.shared.registry.destroy(Resource::new(ObjectKind::Tis, tisn))?;
-        self.nic.tis_domains.remove(&tisn);
+        self.nic.tiss.remove(&tisn);
         Ok(())
     }
 

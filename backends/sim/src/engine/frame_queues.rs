@@ -74,8 +74,9 @@ impl Engine {
         let mut context: [u8; CONTEXT] = sqc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         ViewMut::<Sqc>::of(&mut context).set(Sqc::STATE, QueueState::Reset.code());
         let sqn = self.shared.registry.create(ObjectKind::Sq, list_memory, uses)?;
-        let domain =
-            (sqc.get(Sqc::TIS_LST_SZ) != 0).then(|| self.nic.tis_domains.get(&sqc.get(Sqc::TIS_NUM_0)).copied()).flatten();
+        let domain = (sqc.get(Sqc::TIS_LST_SZ) != 0)
+            .then(|| self.nic.tiss.get(&sqc.get(Sqc::TIS_NUM_0)).map(|tis| tis.domain))
+            .flatten();
         let queue = SendQueue { sqn, domain, context, state: QueueState::Reset, ring, dbr_addr, taken: 0, posted: 0 };
         self.nic.send_queues.insert(sqn, queue);
         Ok(sqn)

@@ -61,7 +61,7 @@ pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub(crate) use nic::{
     Destination, FlowTableSpec, FrameFilter, LOG_MAX_COUNTER_QUERY, LOG_MAX_DESTINATIONS, LOG_MAX_QUEUE_TABLE,
     LOG_MAX_RULE_COUNTERS, LOG_MAX_TABLE_SIZE, LOG_MAX_WQ_SIZE, MAX_LEVEL, MatchCriteria, QueueMemory, RssSpec, Rule, TirSpec,
-    TirTarget,
+    TirTarget, TisSpec,
 };
 pub(crate) use srq::{SrqKind, SrqSpec};
 

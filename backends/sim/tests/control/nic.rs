@@ -334,8 +334,11 @@ fn objects_are_busy_while_something_leads_to_them() {
     assert_eq!((nic.end(0x902, spread), nic.end(0x918, rqt), nic.end(0x90a, b), nic.end(0x90a, c)), (0, 0, 0, 0));
     assert_eq!((nic.end(0x90a, c), nic.end(0x918, rqt), nic.end(0x902, spread)), (BAD_RES, BAD_RES, BAD_RES));
     // A TIS, and a send queue that uses it.
-    let tis = input(0x912, 192, &[(32 + 36, nic.domain)]);
+    let tis = input(0x912, 192, &[(32, 5 << 16), (32 + 36, nic.domain)]);
     let tisn = number(&nic.host.ok(&tis, 16));
+    let query = input(0x915, 16, &[(8, tisn)]);
+    let output = nic.host.ok(&query, 176);
+    assert_eq!((be32(&output, 16), be32(&output, 16 + 36)), (5 << 16, nic.domain));
     let at = nic.place();
     let cqn = nic.cq(at);
     let mut bytes = nic.queue_input(0x904, at, cqn, 6, 4);
@@ -344,6 +347,7 @@ fn objects_are_busy_while_something_leads_to_them() {
     let sqn = number(&nic.host.ok(&bytes, 16));
     assert_eq!((nic.end(0x914, tisn), nic.end(0x401, cqn)), (RES_BUSY, RES_BUSY));
     assert_eq!((nic.end(0x906, sqn), nic.end(0x914, tisn), nic.end(0x401, cqn), nic.end(0x817, nic.domain)), (0, 0, 0, 0));
+    assert_eq!(nic.host.command(&query, 176).0, BAD_RES);
 }
 
 /// Whether the ring has an entry of this kind at this place: opcode, number of the WQE, queue, user index.

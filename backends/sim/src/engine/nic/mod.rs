@@ -16,7 +16,7 @@ pub(crate) use flow_table::{
     Destination, FlowTableSpec, LOG_MAX_COUNTER_QUERY, LOG_MAX_DESTINATIONS, LOG_MAX_RULE_COUNTERS, LOG_MAX_TABLE_SIZE,
     MAX_LEVEL, MatchCriteria, Rule,
 };
-pub(crate) use objects::{LOG_MAX_QUEUE_TABLE, RssSpec, TirSpec, TirTarget};
+pub(crate) use objects::{LOG_MAX_QUEUE_TABLE, RssSpec, TirSpec, TirTarget, TisSpec};
 pub(crate) use queue::{LOG_MAX_WQ_SIZE, QueueMemory};
 
 /// Objects of the Ethernet side.
@@ -30,8 +30,7 @@ pub(in crate::engine) struct Nic {
     pub(in crate::engine) flow_tables: FlowTables,
     /// Which frames from the wire come to the tables.
     pub(in crate::engine) filter: FrameFilter,
-    /// Transport domain of each TIS.
-    pub(in crate::engine) tis_domains: BTreeMap<u32, u32>,
+    pub(in crate::engine) tiss: BTreeMap<u32, TisSpec>,
     /// Send queues that have work now.
     pub(in crate::engine) busy: BTreeSet<u32>,
 }

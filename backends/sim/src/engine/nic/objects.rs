@@ -5,6 +5,15 @@ use crate::registry::{ObjectKind, Resource};
 /// Receive queues of a table at most, as a power of two (`log_max_rqt_size`).
 pub(crate) const LOG_MAX_QUEUE_TABLE: u32 = 11;
 
+/// A TIS as its context describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TisSpec {
+    /// Transport domain of what its queues send.
+    pub(crate) domain: u32,
+    /// `prio`. No queue is served before another one for it.
+    pub(crate) priority: u32,
+}
+
 /// Where a TIR leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TirTarget {
