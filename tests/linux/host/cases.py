@@ -457,6 +457,13 @@ CASES = [
         expected=((r"Unable to request_module for ib_isert", "the module is loaded already, and the kernel finds no modprobe"),),
     ),
     storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one"),
+    storage(
+        "nvme-roce",
+        "the same on RoCEv2",
+        serve=("--ethernet",),
+        parameters=(("protocol", "nvme"), ("roce", 1)),
+        expected=(IGNORE_FLOW_LEVEL,),
+    ),
     between(
         "nfs",
         "NFS over RDMA on RoCEv2: a folder of one guest used by the other one",

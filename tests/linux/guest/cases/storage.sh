@@ -1,12 +1,20 @@
 # Block storage over RDMA. Each guest in turn exports a disk to the other one, which writes and reads it with many sizes at a
 # time, and creates a file system on it. The contents are then compared at both ends. bareverbs.protocol is the protocol (srp,
-# iser or nvme); bareverbs.targets names the guests that export a disk.
+# iser or nvme); bareverbs.targets names the guests that export a disk. With bareverbs.roce the ports are Ethernet ports.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoib && load rdma_ucm && cable || return
 load ext4 && load sd_mod && load crc32c_generic || return
 mkdir -p /etc/target /sys/kernel/config
-[ "$me" = 1 ] || opensm >/tmp/opensm.out 2>&1 &
-managed "the port"
+if [ "$(parameter roce)" ]; then
+	roce_between mlx5_0 || return
+	own=10.4.0.$((me + 1))
+else
+	[ "$me" = 1 ] || opensm >/tmp/opensm.out 2>&1 &
+	managed "the port"
+	own=10.2.0.$((me + 1))
+fi
 protocol=$(parameter protocol)
+# All that is done to a disk is one wait of the other guest.
+limit=400
 megabytes=24
 bytes=$((megabytes * 1048576))
 : >/tmp/sum
@@ -40,12 +48,12 @@ export_srp() {
 export_iser() {
 	load iscsi_target_mod && load ib_isert && backstore || return 1
 	group=$targets/iscsi/$name/tpgt_1
-	mkdir -p $group/lun/lun_0 $group/np/10.2.0.$((me + 1)):3260 && ln -s $disk $group/lun/lun_0/disk || return 1
+	mkdir -p $group/lun/lun_0 $group/np/$own:3260 && ln -s $disk $group/lun/lun_0/disk || return 1
 	for setting in authentication=0 demo_mode_write_protect=0 generate_node_acls=1; do
 		echo ${setting#*=} >$group/attrib/${setting%=*} || return 1
 	done
-	echo 1 >$group/np/10.2.0.$((me + 1)):3260/iser && echo 1 >$group/enable || return 1
-	echo "10.2.0.$((me + 1)):3260" >/tmp/where
+	echo 1 >$group/np/$own:3260/iser && echo 1 >$group/enable || return 1
+	echo "$own:3260" >/tmp/where
 }
 
 export_nvme() {
@@ -55,9 +63,9 @@ export_nvme() {
 	# Of a file it would offer blocks of 4096 bytes only.
 	load loop && losetup /dev/loop0 /tmp/disk && echo /dev/loop0 >$subsystem/namespaces/1/device_path || return 1
 	echo 1 >$subsystem/namespaces/1/enable && echo rdma >$entry/addr_trtype && echo ipv4 >$entry/addr_adrfam || return 1
-	echo 10.2.0.$((me + 1)) >$entry/addr_traddr && echo 4420 >$entry/addr_trsvcid || return 1
+	echo $own >$entry/addr_traddr && echo 4420 >$entry/addr_trsvcid || return 1
 	ln -s $subsystem $entry/subsystems/disk || return 1
-	echo "transport=rdma,traddr=10.2.0.$((me + 1)),trsvcid=4420,nqn=$name" >/tmp/where
+	echo "transport=rdma,traddr=$own,trsvcid=4420,nqn=$name" >/tmp/where
 }
 
 import_srp() {
@@ -169,7 +177,7 @@ use_disk() {
 	release_$protocol
 }
 
-ipoib
+[ "$(parameter roce)" ] || ipoib
 # The GUIDs of both ports.
 cut -d: -f5-8 $port/gids/0 >/tmp/own
 if [ "$me" = 0 ]; then take /tmp/peer && give /tmp/own; else give /tmp/own && take /tmp/peer; fi
