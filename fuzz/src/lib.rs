@@ -2,6 +2,7 @@
 
 pub mod connections;
 pub mod device;
+pub mod frame_queues;
 pub mod harness;
 pub mod joined_wire;
 pub mod model;

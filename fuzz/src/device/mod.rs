@@ -7,7 +7,7 @@
 
 mod actions;
 mod attack;
-mod guest;
+pub(crate) mod guest;
 mod guest_objects;
 mod mad;
 mod memory;

@@ -1,0 +1,90 @@
+//! Generated inputs without a fuzzer: the same ones each time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use arbitrary::{Arbitrary, Unstructured};
+use bareverbs_sim::wire::Random;
+
+use super::{Act, Lan, Send, play};
+
+/// Inputs, acts of each, and bytes that an act is made of.
+const INPUTS: u64 = 3_000;
+const ACTS: usize = 16;
+const BYTES: usize = 96;
+/// Failing inputs that are shown.
+const MAX_SHOWN: usize = 5;
+
+fn acts(seed: u64) -> Vec<Act> {
+    let mut random = Random::new(seed);
+    let mut act = || {
+        let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        Act::arbitrary(&mut Unstructured::new(&bytes))
+    };
+    (0..ACTS).filter_map(|_| act().ok()).collect()
+}
+
+/// Returns what is wrong after the generated input of a seed.
+fn failure(seed: u64) -> Option<String> {
+    let shown = format!("input {seed}, {:?}", acts(seed));
+    let panicked = catch_unwind(AssertUnwindSafe(|| play(acts(seed)))).err()?;
+    let message = panicked.downcast_ref::<String>().map(String::as_str).or(panicked.downcast_ref::<&str>().copied());
+    Some(format!("{}\n    {shown}", message.unwrap_or("a panic without a message")))
+}
+
+#[test]
+fn generated_acts_leave_well_behaved_guests_alone() {
+    let failures: Vec<String> = (0..INPUTS).filter_map(failure).take(MAX_SHOWN).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The attacker sends a frame to a well-behaved guest, and one with the address of the other one, which the switch refuses.
+#[test]
+fn a_frame_of_the_attacker_arrives_and_a_forged_one_does_not() {
+    let mut lan = Lan::new();
+    let send = |to| {
+        let pieces = vec![(0, 0, 100)];
+        Act::Send(Send { which: 0, opcode: 0, flags: 8, mss: 0, to, headers: Vec::new(), size: None, pieces, segments: None })
+    };
+    let came = |lan: &Lan| lan.stations[0].end.guest.device.stats().frames_received;
+    let before = came(&lan);
+    lan.attacker.act(send(0));
+    lan.run(1000);
+    assert_eq!(came(&lan), before + 1);
+    lan.attacker.act(send(0x88));
+    lan.run(1000);
+    assert_eq!(came(&lan), before + 1);
+    lan.check();
+}
+
+fn acts_of(bytes: &[u8]) -> Vec<Act> {
+    Vec::<Act>::arbitrary_take_rest(Unstructured::new(bytes)).unwrap_or_default()
+}
+
+#[test]
+fn seeds_reach_each_kind_of_queue() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/frame_queues");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let seeds: Vec<Vec<u8>> = files.collect();
+    let acts: Vec<Act> = seeds.iter().flat_map(|bytes| acts_of(bytes)).collect();
+    let has = |is: fn(&Act) -> bool| acts.iter().any(is);
+    assert!(has(|act| matches!(act, Act::Wqe(_, 0x0a, ..))), "a frame");
+    assert!(has(|act| matches!(act, Act::Wqe(_, 0x0e, ..))), "one that is cut");
+    assert!(has(|act| matches!(act, Act::Device(crate::device::Act::Command(..)))), "a command");
+    assert!(has(|act| matches!(act, Act::Rule(..))), "a rule");
+    seeds.iter().for_each(|bytes| play(acts_of(bytes)));
+}
+
+/// What Linux sent is sent: a request of one frame, and one that is cut.
+#[test]
+fn requests_of_the_seeds_send_frames() {
+    for seed in ["linux_up_0a_48", "linux_tcp_0e_112"] {
+        let bytes = std::fs::read(format!("{}/seeds/frame_queues/{seed}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let mut lan = Lan::new();
+        let device = &lan.attacker.guest.device;
+        let before = device.stats().frames_sent;
+        acts_of(&bytes).into_iter().for_each(|act| lan.attacker.act(act));
+        lan.run(1000);
+        let device = &lan.attacker.guest.device;
+        assert!(device.stats().frames_sent > before, "{seed}: {:?}", device.rejections());
+    }
+}
