@@ -56,6 +56,45 @@ fn a_frame_of_the_attacker_arrives_and_a_forged_one_does_not() {
     lan.check();
 }
 
+/// Each frame of a message that is cut looks at the rules: not all of them in one turn, whatever a guest has made.
+#[test]
+fn frames_of_one_request_take_as_many_turns_as_their_rules_need() {
+    const RULES: u32 = 4096;
+    const SEGMENTS: usize = 1000;
+    let mut lan = Lan::new();
+    let end = &mut lan.attacker;
+    // Rules that no frame matches, before the one that all do.
+    end.create_table(1, 13, None);
+    let table = end.tables[1];
+    end.create_group(table, (0, RULES), 1, &[0xff; 6]);
+    let group = end.groups[1].1;
+    for index in 0..RULES {
+        end.set_rule(table, group, index, 4, &[2; 6], &[(2, end.tirs[0])], &[]);
+    }
+    assert_eq!(end.rules.len(), 1 + RULES as usize);
+    end.set_root(table);
+    // To a group, so that each comes back and goes out. Ethernet, IPv4 and TCP.
+    let mut headers = vec![8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2];
+    headers.extend([0; 8]);
+    headers.extend([0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    let pieces = vec![(0, 0, SEGMENTS as u16)];
+    let cut = Send { which: 0, opcode: 1, flags: 8, mss: 1, to: 1, headers, size: None, pieces, segments: None };
+    while end.guest.device.transmit().is_some() {}
+    end.act(Act::Send(cut));
+    let mut sent = Vec::new();
+    while sent.iter().sum::<usize>() < SEGMENTS {
+        assert!(sent.len() < SEGMENTS, "{sent:?}");
+        let mut frames = 0;
+        while end.guest.device.transmit().is_some() {
+            frames += 1;
+        }
+        sent.push(frames);
+        end.guest.run(1000);
+    }
+    // A turn has 4096 steps, and a frame's rules take 64.
+    assert!(sent.iter().all(|frames| *frames <= 4096 / 64), "{sent:?}");
+}
+
 fn acts_of(bytes: &[u8]) -> Vec<Act> {
     Vec::<Act>::arbitrary_take_rest(Unstructured::new(bytes)).unwrap_or_default()
 }

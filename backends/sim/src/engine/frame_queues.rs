@@ -116,11 +116,20 @@ impl Engine {
         true
     }
 
-    /// Lets each send queue with work take a WQE in turn, until the turn is over or frames wait for room.
+    /// Lets each send queue with work take a WQE in turn, until the turn is over or frames wait for room. Of a message that is cut into
+    /// frames some may wait for the next turn: each has its own way through the flow tables.
     pub(in crate::engine) fn send_frames(&mut self, ctx: &mut StepContext<'_>) {
         let mut sent = Vec::new();
         let mut next = 0;
-        while let Some(sqn) = self.nic.busy.range(next..).next().or_else(|| self.nic.busy.first()).copied() {
+        loop {
+            while let Some((frame, domain)) = self.nic.unsent.pop_front() {
+                ctx.meter.count(1);
+                self.send_frame(ctx, frame, domain);
+                if ctx.meter.is_spent() || !self.shared.has_room() {
+                    return;
+                }
+            }
+            let Some(sqn) = self.nic.busy.range(next..).next().or_else(|| self.nic.busy.first()).copied() else { return };
             if ctx.meter.is_spent() || !self.shared.has_room() {
                 return;
             }
@@ -132,10 +141,7 @@ impl Engine {
             if !queue.run(&mut step, &mut sent) {
                 self.nic.busy.remove(&sqn);
             }
-            ctx.meter.count(sent.len() as u64);
-            for frame in sent.drain(..) {
-                self.send_frame(ctx, frame, domain);
-            }
+            self.nic.unsent.extend(sent.drain(..).map(|frame| (frame, domain)));
         }
     }
 }

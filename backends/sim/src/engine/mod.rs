@@ -289,7 +289,8 @@ impl Engine {
     /// Same as [`Engine::next_due`], without the polling of queue pairs in error.
     fn next_work(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
-        let waits_for_room = !self.busy.is_empty() || !self.nic.busy.is_empty() || !self.shared.management_requests.is_empty();
+        let has_frames = !self.nic.busy.is_empty() || !self.nic.unsent.is_empty();
+        let waits_for_room = !self.busy.is_empty() || has_frames || !self.shared.management_requests.is_empty();
         if !self.shared.loopback.is_empty() || (waits_for_room && !held_back) {
             return Some(Instant::default());
         }

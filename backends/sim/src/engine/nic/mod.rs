@@ -6,7 +6,7 @@ pub(in crate::engine) mod frame;
 mod objects;
 pub(in crate::engine) mod queue;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use flow_table::FlowTables;
 use queue::{ReceiveQueue, SendQueue};
@@ -33,4 +33,6 @@ pub(in crate::engine) struct Nic {
     pub(in crate::engine) tiss: BTreeMap<u32, TisSpec>,
     /// Send queues that have work now.
     pub(in crate::engine) busy: BTreeSet<u32>,
+    /// Frames of the WQE that was taken last, with the transport domain of its queue.
+    pub(in crate::engine) unsent: VecDeque<(Vec<u8>, Option<u32>)>,
 }
