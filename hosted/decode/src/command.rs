@@ -93,7 +93,7 @@ pub fn decode_input(input: &[u8]) -> Decoded {
     let mut out = Decoded::new(0);
     let Some(code) = opcode(input) else {
         out.title = format!("{} bytes, too few for a command", input.len());
-        out.error(0, "a command begins with 16 bits of opcode");
+        out.error(0, format!("a command has {} bytes at least", CmdIn::SIZE));
         out.payload("bytes", input, 0);
         return out;
     };

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use bareverbs_mlx5_spec::{Layout, LayoutInfo};
-use serde::Serialize;
 
-use crate::field_printer::{self, FieldValue};
+use crate::field_printer::{self, FieldValue, Value};
 
 /// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// Information; the device accepts it.
     Note,
@@ -30,7 +30,8 @@ impl fmt::Display for Severity {
 }
 
 /// A remark on the bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Finding {
     /// Severity.
     pub severity: Severity,
@@ -41,7 +42,8 @@ pub struct Finding {
 }
 
 /// A structure in the bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Section {
     /// Title.
     pub name: String,
@@ -52,12 +54,13 @@ pub struct Section {
     /// Its fields.
     pub fields: Vec<FieldValue>,
     /// Payload, as hexadecimal digits.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub payload: Option<String>,
 }
 
 /// Decoded bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Decoded {
     /// Offset of the first byte in the input.
     pub offset: usize,
@@ -70,11 +73,24 @@ pub struct Decoded {
 }
 
 impl Decoded {
+    /// Returns nothing decoded yet, of bytes at `offset`: at most half of all offsets, so that those inside the bytes do not overflow.
     pub(crate) fn new(offset: usize) -> Self {
+        let offset = offset.min(usize::MAX / 2);
         Self { offset, title: String::new(), sections: Vec::new(), findings: Vec::new() }
     }
 
-    /// Returns whether the device would refuse or misinterpret it.
+    /// Returns the number in a field of a section: `number("remote address segment", "raddr")`. Returns `None` if the bytes have no
+    /// such section, or it has no such field, or the field is no number.
+    pub fn number(&self, section: &str, field: &str) -> Option<u64> {
+        let section = self.sections.iter().find(|one| one.name == section)?;
+        match section.fields.iter().find(|one| one.name == field)?.value {
+            Value::Number { value } => Some(value),
+            Value::Bytes { .. } | Value::Entries { .. } => None,
+        }
+    }
+
+    /// Returns whether the device would refuse or misinterpret it. Errors are of the encoding, and of values that no device
+    /// executes, such as an address from which the bytes run over the end of the address space.
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }

@@ -12,9 +12,10 @@ pub fn decode_all(bytes: &[u8]) -> Vec<Decoded> {
     bytes.chunks(EQE).enumerate().map(|(index, entry)| decode(entry, index * EQE)).collect()
 }
 
-/// Decodes the entry in `bytes`, which are at `offset` of the input.
+/// Decodes the entry in `bytes`, which are at `offset` of the input (at most `usize::MAX / 2`).
 pub fn decode(bytes: &[u8], offset: usize) -> Decoded {
     let mut out = Decoded::new(offset);
+    let offset = out.offset;
     let Some(eqe) = View::<Eqe>::new(bytes) else {
         out.title = format!("{} bytes, too few for an event queue entry", bytes.len());
         out.error(offset, format!("an entry has {EQE} bytes"));

@@ -1,31 +1,32 @@
 //! Converts bytes to named fields by any layout, and reports reserved bits that are set.
 
 use bareverbs_mlx5_spec::{FieldInfo, LayoutInfo, Place};
-use serde::Serialize;
 
 use crate::code_names;
 
 /// One field with its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FieldValue {
     /// Published name, with the path of an inner structure (`qpc.pd`).
     pub name: String,
     /// Offset of its dword, or of its first byte, in the message.
     pub offset: usize,
     /// Highest and lowest bit in the big-endian dword at `offset`; `None` for wider fields.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub bits: Option<(u32, u32)>,
     /// Value.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub value: Value,
     /// Name of the value.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub meaning: Option<String>,
 }
 
 /// Value of a field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(untagged))]
 pub enum Value {
     /// A number.
     Number {
@@ -37,7 +38,7 @@ pub enum Value {
         /// As hexadecimal digits.
         bytes: String,
         /// Whether all are zero.
-        #[serde(skip)]
+        #[cfg_attr(feature = "serde", serde(skip))]
         zero: bool,
     },
     /// Entries of a trailing array.

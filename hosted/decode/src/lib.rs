@@ -14,6 +14,8 @@
 //! assert!(decoded.title.starts_with("NOP"));
 //! print!("{decoded}");
 //! ```
+//!
+//! With the feature `serde`, [`Decoded`] implements `Serialize`; without it the package needs `bareverbs-mlx5-spec` alone.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -60,9 +60,10 @@ pub fn decode_all(bytes: &[u8], transport: Transport) -> Vec<Decoded> {
     all
 }
 
-/// Decodes the WQE at the start of `bytes`, which are at `offset` of the input.
+/// Decodes the WQE at the start of `bytes`, which are at `offset` of the input (at most `usize::MAX / 2`).
 pub fn decode(bytes: &[u8], offset: usize, transport: Transport) -> Decoded {
     let mut out = Decoded::new(offset);
+    let offset = out.offset;
     let Some(ctrl) = View::<WqeCtrlSeg>::new(bytes) else {
         out.title = format!("{} bytes, too few for a control segment", bytes.len());
         out.error(offset, format!("a WQE begins with a control segment of {} bytes", WqeCtrlSeg::SIZE));

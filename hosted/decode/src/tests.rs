@@ -19,6 +19,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 fn assert_complete(all: &[Decoded]) {
     for decoded in all {
         assert!(!decoded.title.is_empty() && decoded.to_string().lines().count() > 1);
+        #[cfg(feature = "serde")]
         assert!(serde_json::to_string(decoded).is_ok());
         assert!(decoded.findings.is_sorted_by_key(|finding| finding.offset));
     }
@@ -66,4 +67,30 @@ fn every_command_is_decoded() {
             command::output_fields(&input, &input);
         }
     }
+}
+
+#[test]
+fn bytes_are_at_any_offset() {
+    let bytes = bytes(1, 64);
+    for offset in [usize::MAX, usize::MAX - 4, usize::MAX / 2] {
+        assert_complete(&[completion::decode(&bytes, offset), event::decode(&bytes, offset)]);
+        for opcode in WqeOpcode::ALL {
+            let wqe = [&[0, 0, 0, opcode.code() as u8, 0, 0, 0, 4][..], &bytes].concat();
+            assert_complete(&[send::decode(&wqe, offset, Transport::Rc), send::decode(&wqe, offset, Transport::Ud)]);
+        }
+    }
+}
+
+#[test]
+fn a_number_is_found_by_the_names_of_its_section_and_field() {
+    // An RDMA WRITE of queue pair 0x4b to address 0x1000 under key 0x77.
+    let mut wqe = [0; 48];
+    wqe[..8].copy_from_slice(&[0, 0, 7, 8, 0, 0, 0x4b, 3]);
+    wqe[16..28].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x77]);
+    let decoded = send::decode(&wqe, 0, Transport::Rc);
+    assert_eq!(decoded.number("control segment", "qpn"), Some(0x4b));
+    assert_eq!(decoded.number("remote address segment", "raddr"), Some(0x1000));
+    assert_eq!(decoded.number("remote address segment", "rkey"), Some(0x77));
+    assert_eq!(decoded.number("remote address segment", "nothing"), None);
+    assert_eq!(decoded.number("atomic segment", "raddr"), None);
 }
