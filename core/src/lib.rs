@@ -123,10 +123,10 @@ pub use send_queue::{SendBatch, SendQueue};
 pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
 pub use srq_slot::{SrqEntries, SrqEntriesView};
 pub use storage::{QpRings, RingsView, Storage, StorageView};
-pub use verbs::Verbs;
+pub use verbs::{Verbs, XRC_DOMAINS};
 pub use window::{MwInfo, Type1Bind};
 pub use work::{
     Binding, Completion, ConnectedOp, MaskedAtomics, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData,
     WcError, WcOpcode, WcStatus,
 };
-pub use xrc::{XRC_DOMAINS, XrcDomain};
+pub use xrc::XrcDomain;

@@ -13,8 +13,11 @@ use crate::table::Table;
 use crate::window::{Mw, Windows};
 use crate::{
     AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
-    PortAttr, Provider, QueryError, SetGidError, SrqHandle, XRC_DOMAINS, Xrcdn, kind,
+    PortAttr, Provider, QueryError, SetGidError, SrqHandle, Xrcdn, kind,
 };
+
+/// XRC domains of one device, at most; a number for each is kept.
+pub const XRC_DOMAINS: usize = 16;
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::Storage).
 ///

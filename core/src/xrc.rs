@@ -7,15 +7,12 @@ use crate::recv_queue::NoReceives;
 use crate::send_queue::xrc::post_xrc;
 use crate::shared::{NO_CQ, QpSlot};
 use crate::sync::Ordering;
-use crate::verbs::Verbs;
+use crate::verbs::{Verbs, XRC_DOMAINS};
 use crate::{
     AllocXrcdError, AnswerFault, Completion, CoreToken, CqHandle, CreateQpError, CreateSrqError, CreateXrcQpParams,
     CreateXrcSrqParams, DeallocXrcdError, PdHandle, PollCqError, Provider, QpCap, QpHandle, QpInit, QpType, Qpn, QueuePair,
     RawCompletion, RawKind, Refused, RingSizes, SharedReceiveQueue, SrqInit, WcData, WcOpcode, WcStatus, Xrcdn,
 };
-
-/// XRC domains of one device, at most; a number for each is kept.
-pub const XRC_DOMAINS: usize = 16;
 
 /// An XRC domain: requests that arrive at a target of it take from its shared receive queues, and from no others. It is a plain value, of
 /// which nothing of the storage is taken.

@@ -1,7 +1,6 @@
 //! Errors of protection domains, memory regions and memory windows.
 
-use super::request::{Outside, SendQueueFull};
-use super::{AnswerFault, operation_error};
+use super::{AnswerFault, Outside, SendQueueFull, operation_error};
 use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
 operation_error! {

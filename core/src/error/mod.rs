@@ -153,3 +153,42 @@ impl fmt::Display for StaleHandle {
 }
 
 impl core::error::Error for StaleHandle {}
+
+/// Bytes that are not inside their region, in words: by their offset if the first of them is inside.
+struct Outside {
+    addr: u64,
+    length: u64,
+    start: u64,
+    size: u64,
+}
+
+impl fmt::Display for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addr, length, start, size } = *self;
+        match addr.checked_sub(start).filter(|offset| *offset <= size) {
+            Some(offset) => write!(f, "{length} bytes at offset {offset} are not inside the region, which has {size} bytes"),
+            None => {
+                write!(f, "{length} bytes at {addr:#x} are not inside the region, which has {size} bytes from {start:#x} on")
+            }
+        }
+    }
+}
+
+/// A send queue without room for a request, in words.
+struct SendQueueFull<'a> {
+    needed: &'a u32,
+    free: &'a u32,
+    blocks: &'a u32,
+}
+
+impl fmt::Display for SendQueueFull<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needed, free, blocks } = self;
+        let posted = blocks.saturating_sub(**free);
+        write!(
+            f,
+            "the send queue is full: {posted} of its {blocks} blocks of 64 bytes are posted, {free} are free, and the request needs \
+             {needed}: poll completions of sends first"
+        )
+    }
+}

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::operation_error;
+use super::{Outside, SendQueueFull, operation_error};
 use crate::{BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, Srqn, WcOpcode};
 
 operation_error! {
@@ -25,26 +25,6 @@ operation_error! {
             /// Bytes of the region.
             size: u64
         } => Erange, "{outside}", outside = Outside { addr: *addr, length: (*length).into(), start: *start, size: *size };
-    }
-}
-
-/// Bytes that are not inside their region, in words: by their offset if the first of them is inside.
-pub(super) struct Outside {
-    pub(super) addr: u64,
-    pub(super) length: u64,
-    pub(super) start: u64,
-    pub(super) size: u64,
-}
-
-impl fmt::Display for Outside {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { addr, length, start, size } = *self;
-        match addr.checked_sub(start).filter(|offset| *offset <= size) {
-            Some(offset) => write!(f, "{length} bytes at offset {offset} are not inside the region, which has {size} bytes"),
-            None => {
-                write!(f, "{length} bytes at {addr:#x} are not inside the region, which has {size} bytes from {start:#x} on")
-            }
-        }
     }
 }
 
@@ -219,25 +199,6 @@ impl fmt::Display for PostSendError {
 }
 
 impl core::error::Error for PostSendError {}
-
-/// A send queue without room for a request, in words.
-pub(super) struct SendQueueFull<'a> {
-    pub(super) needed: &'a u32,
-    pub(super) free: &'a u32,
-    pub(super) blocks: &'a u32,
-}
-
-impl fmt::Display for SendQueueFull<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needed, free, blocks } = self;
-        let posted = blocks.saturating_sub(**free);
-        write!(
-            f,
-            "the send queue is full: {posted} of its {blocks} blocks of 64 bytes are posted, {free} are free, and the request needs \
-             {needed}: poll completions of sends first"
-        )
-    }
-}
 
 /// Why a receive was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
