@@ -476,6 +476,7 @@ def network_linux(machine, role):
         what[role],
         body=body,
         machines=(machine,),
+        programs=("network",),
         linux=True,
         python=True,
         gives_back="lid1",
