@@ -25,7 +25,7 @@ impl Mapped {
             Some(end) if end <= self.len && offset.is_multiple_of(align_of::<T>()) => {
                 Ok(unsafe { self.base.add(offset) }.cast())
             }
-            _ => Err(OutOfRange { offset, len }),
+            _ => Err(OutOfRange { offset, len, size: self.len }),
         }
     }
 }
@@ -63,7 +63,7 @@ impl Registers for Bar {
     }
 
     fn doorbell(&self, offset: usize, count: usize) -> Result<Doorbells, OutOfRange> {
-        let count = NonZeroUsize::new(count).ok_or(OutOfRange { offset, len: 0 })?;
+        let count = NonZeroUsize::new(count).ok_or(OutOfRange { offset, len: 0, size: self.0.len })?;
         Ok(Doorbells { first: self.0.at(offset, count.get())?, count })
     }
 
