@@ -208,7 +208,7 @@ mod tests {
         // The domain is in use, and another is not; neither is searched for.
         let domains = timed(&mut maker, &mut |maker| {
             for _ in 0..1000 {
-                assert_eq!(maker.host.command(&input(0x801, 16, &[(8, maker.pd)]), 16).0, 6);
+                assert_eq!(maker.host.command(&input(0x801, 16, &[(8, maker.pd)]), 16).0, 9);
             }
             maker.host.ok(&input(0x801, 16, &[(8, spare)]), 16);
         });

@@ -11,11 +11,12 @@ use bareverbs_mlx5_spec::{
 
 use crate::command::CommandInterface;
 use crate::dma::arena::PAGE;
+use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
-use crate::events::eq::Eq;
+use crate::events::eq::{Eq, EqInfo};
 use crate::listed::listed;
 use crate::log::log_event;
 
@@ -283,9 +284,7 @@ impl<P: Platform> Driver<P> {
 
     /// Undoes the bring-up in reverse order. The steps after a failed one are tried too, and the first error is returned.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
-        // While completion queues are left, the event queues to which they report are busy, and the page in which they are armed.
-        // TEARDOWN_HCA takes them all.
-        let mut failed = (None, self.cqs);
+        let mut failed = None;
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
         #[cfg(feature = "ethernet")]
         {
@@ -299,15 +298,16 @@ impl<P: Platform> Driver<P> {
             self.state.roce = false;
         }
         while let Some(eq) = self.eqs.completion.pop() {
-            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            self.end_eq(&mut failed, &eq);
         }
         let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.info));
         for eq in control.into_iter().flatten() {
-            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            self.end_eq(&mut failed, &eq);
         }
-        if self.uar.page != 0 {
+        if self.uar.page != 0 && self.cqs == 0 {
             record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
+        self.uar = Uar::default();
         if self.state.initialized {
             let result = self.commands.plain::<cmd::TeardownHca>();
             self.state.initialized = result.is_err();
@@ -325,13 +325,22 @@ impl<P: Platform> Driver<P> {
             pages_given: self.commands.stats.pages_given,
             pages_back: self.commands.stats.pages_back,
             pages_kept: self.commands.held.total(),
-            cqs_left: failed.1,
+            cqs_left: self.cqs,
             needs_reset: self.needs_reset(),
         };
         log_event!(info, "teardown: the firmware kept {} pages, a reset is needed: {}", report.pages_kept, report.needs_reset);
-        match failed.0 {
+        match failed {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
+        }
+    }
+
+    /// Destroys an event queue, unless completion queues are left: they report to it, and are armed in the UAR page. Cards refuse to
+    /// destroy what has users; TEARDOWN_HCA takes all of it.
+    #[inline(never)]
+    fn end_eq(&mut self, failed: &mut Failed, eq: &EqInfo) {
+        if self.cqs == 0 {
+            record_failure(failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
         }
     }
 
@@ -400,17 +409,16 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
-/// The first error of a teardown, and how many completion queues are left.
-type Failed = (Option<(CmdOpcode, PackedError)>, u32);
+/// The first error of a teardown.
+type Failed = Option<(CmdOpcode, PackedError)>;
 
 #[inline(never)]
 fn record_failure(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
     match result {
-        Err(error) if failed.1 != 0 && error.command_status() == Some(CmdStatus::ResBusy.code()) => {}
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {
             log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
-            failed.0.get_or_insert((opcode, error));
+            failed.get_or_insert((opcode, error));
         }
     }
 }

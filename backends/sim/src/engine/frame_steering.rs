@@ -52,7 +52,7 @@ impl Engine {
     pub(crate) fn destroy_flow_table(&mut self, table: u32) -> Result<(), CmdStatus> {
         let has_groups = self.nic.flow_tables.tables.get(&table).is_some_and(|table| !table.groups.is_empty());
         if has_groups {
-            return Err(CmdStatus::ResBusy);
+            return Err(CmdStatus::BadResState);
         }
         self.shared.registry.destroy(Resource::new(ObjectKind::FlowTable, table))?;
         self.nic.flow_tables.tables.remove(&table);
@@ -96,7 +96,7 @@ impl Engine {
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
         let Some(range) = place.groups.get(&group) else { return Err(CmdStatus::BadRes) };
         if place.rules.range(range.first..=range.last).next().is_some() {
-            return Err(CmdStatus::ResBusy);
+            return Err(CmdStatus::BadResState);
         }
         place.groups.remove(&group);
         self.count_flow_table(table);

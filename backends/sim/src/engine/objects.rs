@@ -42,7 +42,7 @@ impl Engine {
         self.shared.keys.query(index, out)
     }
 
-    /// Destroys a key; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a window is bound to it.
+    /// Destroys a key; the firmware memory that it had. Refused with [`CmdStatus::BadResState`] while a window is bound to it.
     pub(crate) fn destroy_mkey(&mut self, index: u32) -> Result<u64, CmdStatus> {
         self.shared.keys.destroy(&mut self.shared.registry, index)
     }
@@ -56,7 +56,7 @@ impl Engine {
         registered.inspect_err(|_| shared.keys.device.free(at)).map(|()| at)
     }
 
-    /// Frees device memory; refused with [`CmdStatus::ResBusy`] while a key opens it.
+    /// Frees device memory; refused with [`CmdStatus::BadResState`] while a key opens it.
     pub(crate) fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
         if !self.shared.keys.device.is_allocation(at, len) {
             return Err(CmdStatus::BadRes);
@@ -109,7 +109,7 @@ impl Engine {
         self.shared.cqs.moderate(cqn, select, cqc)
     }
 
-    /// Destroys a completion queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue uses it.
+    /// Destroys a completion queue; the firmware memory that it had. Refused with [`CmdStatus::BadResState`] while a queue uses it.
     pub(crate) fn destroy_cq(&mut self, cqn: u32) -> Result<u64, CmdStatus> {
         self.shared.cqs.destroy(&mut self.shared.registry, cqn)
     }
@@ -133,7 +133,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a shared receive queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue pair
+    /// Destroys a shared receive queue; the firmware memory that it had. Refused with [`CmdStatus::BadResState`] while a queue pair
     /// takes from it.
     pub(crate) fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
         self.shared.srqs.destroy(&mut self.shared.registry, srqn, kind)

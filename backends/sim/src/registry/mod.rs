@@ -274,7 +274,7 @@ impl Registry {
             // Linux 6.1 gives back the page of a killed program before its completion queues, and cards take that. The counters
             // of a queue pair it gives back before the queue pair (`rdma_counter_unbind_qp`).
             if !matches!(id.kind, ObjectKind::Uar | ObjectKind::CounterSet) {
-                return Err(CmdStatus::ResBusy);
+                return Err(CmdStatus::BadResState);
             }
             let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
             entry.ends = true;

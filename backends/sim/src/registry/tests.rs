@@ -12,14 +12,14 @@ fn what_is_referred_to_stays() {
     let pd = registry.create(ObjectKind::Pd, 0, vec![]).unwrap();
     let key = registry.create(ObjectKind::Mkey, 0, vec![Resource::pd(pd)]).unwrap();
     assert_eq!(registry.create(ObjectKind::Mkey, 0, vec![Resource::pd(pd + 1)]), Err(CmdStatus::BadRes));
-    assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::ResBusy));
+    assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::BadResState));
     // To itself: nothing changes.
     registry.change_use(Resource::mkey(key), Some(Resource::pd(pd)), Some(Resource::pd(pd))).unwrap();
-    assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::ResBusy));
+    assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::BadResState));
     let other = registry.create(ObjectKind::Pd, 0, vec![]).unwrap();
     registry.change_use(Resource::mkey(key), Some(Resource::pd(pd)), Some(Resource::pd(other))).unwrap();
     assert_eq!(registry.destroy(Resource::pd(pd)), Ok(0));
-    assert_eq!(registry.destroy(Resource::pd(other)), Err(CmdStatus::ResBusy));
+    assert_eq!(registry.destroy(Resource::pd(other)), Err(CmdStatus::BadResState));
     registry.destroy(Resource::mkey(key)).unwrap();
     registry.destroy(Resource::pd(other)).unwrap();
     assert_eq!(registry.destroy(Resource::pd(other)), Err(CmdStatus::BadRes));
@@ -33,7 +33,7 @@ fn a_key_that_windows_name_stays_until_none_does() {
     registry.name(key);
     registry.name(key);
     registry.unname(key);
-    assert_eq!(registry.destroy(key), Err(CmdStatus::ResBusy));
+    assert_eq!(registry.destroy(key), Err(CmdStatus::BadResState));
     registry.unname(key);
     registry.unname(key);
     assert_eq!(registry.destroy(key), Ok(0));
@@ -67,7 +67,7 @@ fn a_context_stays_while_it_owns_something() {
     });
     assert!(registry.may_name(owner, own) && registry.may_name(owner, shared) && !registry.may_name(owner, kernel));
     assert!(!registry.may_name(other, own) && registry.may_name(Owner::KERNEL, own));
-    assert_eq!(registry.destroy(context), Err(CmdStatus::ResBusy));
+    assert_eq!(registry.destroy(context), Err(CmdStatus::BadResState));
     registry.destroy(own).unwrap();
     registry.destroy(context).unwrap();
 }

@@ -252,7 +252,7 @@ fn objects_need_what_they_refer_to() {
     assert_eq!(host.command(&create_cq(uar + 1, eqn), 16).0, 5);
     assert_eq!(host.command(&create_cq(uar, eqn + 1), 16).0, 5);
     let cqn = be32(&host.ok(&create_cq(uar, eqn), 16), 8);
-    assert_eq!(host.command(&input(0x302, 16, &[(8, eqn)]), 16).0, 6, "a completion queue reports to it");
+    assert_eq!(host.command(&input(0x302, 16, &[(8, eqn)]), 16).0, 9, "a completion queue reports to it");
     let query = host.ok(&input(0x402, 16, &[(8, cqn)]), 272);
     assert_eq!(be32(&query, 16 + 20), eqn);
     // CREATE_MKEY: physical addresses, local read and write, in a domain that must exist.
@@ -261,7 +261,7 @@ fn objects_need_what_they_refer_to() {
     let pd = be32(&host.ok(&input(0x800, 16, &[]), 16), 8);
     let key = be32(&host.ok(&create_key(pd), 16), 8);
     assert!(key > 1, "indices 0 and 1 stay free: key 0x100 ends a list");
-    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, 6, "a key belongs to it");
+    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, 9, "a key belongs to it");
     let mut long = create_key(pd);
     long[99] = 1;
     assert_eq!(host.command(&long, 16).0, 0x50, "a translation that is not there");

@@ -4,7 +4,7 @@ use crate::host::{Host, be32, input, plain};
 
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
-const BUSY: u8 = 6;
+const BUSY: u8 = 9;
 const NO_RESOURCES: u8 = 0xf;
 
 /// Returns where device memory begins in BAR0 and its size, from its page of capabilities.

@@ -9,7 +9,7 @@ use crate::host::*;
 const BAD_OP: u8 = 2;
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
-const RES_BUSY: u8 = 6;
+/// Of what has users too: cards answer so to DEALLOC_PD (0x801) and DESTROY_FLOW_GROUP (0x934), in logs on Linux's lists.
 const BAD_RES_STATE: u8 = 9;
 const BAD_INPUT_LEN: u8 = 0x50;
 const BAD_OUTPUT_LEN: u8 = 0x51;
@@ -324,13 +324,16 @@ fn objects_are_busy_while_something_leads_to_them() {
         (BAD_RES, BAD_RES, BAD_RES)
     );
     for rqn in [a, b, c] {
-        assert_eq!(nic.end(0x90a, rqn), RES_BUSY);
+        assert_eq!(nic.end(0x90a, rqn), BAD_RES_STATE);
     }
-    assert_eq!((nic.end(0x918, rqt), nic.end(0x817, nic.domain)), (RES_BUSY, RES_BUSY));
+    assert_eq!((nic.end(0x918, rqt), nic.end(0x817, nic.domain)), (BAD_RES_STATE, BAD_RES_STATE));
     // Another list: a is free, b stays busy. One with a queue that is not there changes nothing.
     assert_eq!(nic.rqt(0x917, rqt, &[b, c]).0, 0);
     assert_eq!(nic.rqt(0x917, rqt, &[a, 0x999]).0, BAD_RES);
-    assert_eq!((nic.end(0x90a, a), nic.end(0x90a, b), nic.end(0x902, direct), nic.end(0x90a, c)), (0, RES_BUSY, 0, RES_BUSY));
+    assert_eq!(
+        (nic.end(0x90a, a), nic.end(0x90a, b), nic.end(0x902, direct), nic.end(0x90a, c)),
+        (0, BAD_RES_STATE, 0, BAD_RES_STATE)
+    );
     assert_eq!((nic.end(0x902, spread), nic.end(0x918, rqt), nic.end(0x90a, b), nic.end(0x90a, c)), (0, 0, 0, 0));
     assert_eq!((nic.end(0x90a, c), nic.end(0x918, rqt), nic.end(0x902, spread)), (BAD_RES, BAD_RES, BAD_RES));
     // A TIS, and a send queue that uses it.
@@ -345,7 +348,7 @@ fn objects_are_busy_while_something_leads_to_them() {
     bytes[32 + 32..32 + 36].copy_from_slice(&(1_u32 << 16).to_be_bytes());
     bytes[32 + 44..32 + 48].copy_from_slice(&tisn.to_be_bytes());
     let sqn = number(&nic.host.ok(&bytes, 16));
-    assert_eq!((nic.end(0x914, tisn), nic.end(0x401, cqn)), (RES_BUSY, RES_BUSY));
+    assert_eq!((nic.end(0x914, tisn), nic.end(0x401, cqn)), (BAD_RES_STATE, BAD_RES_STATE));
     assert_eq!((nic.end(0x906, sqn), nic.end(0x914, tisn), nic.end(0x401, cqn), nic.end(0x817, nic.domain)), (0, 0, 0, 0));
     assert_eq!(nic.host.command(&query, 176).0, BAD_RES);
 }
@@ -447,9 +450,9 @@ fn tables_have_groups_and_groups_have_rules() {
     // What is in use stays.
     assert_eq!(
         (nic.end(0x902, tirn), nic.end_of_table(0x931, last.1, 0), nic.end_of_table(0x931, first, 0)),
-        (RES_BUSY, RES_BUSY, RES_BUSY)
+        (BAD_RES_STATE, BAD_RES_STATE, BAD_RES_STATE)
     );
-    assert_eq!((nic.end_of_table(0x934, first, low), nic.end_of_table(0x934, first, 0x99)), (RES_BUSY, BAD_RES));
+    assert_eq!((nic.end_of_table(0x934, first, low), nic.end_of_table(0x934, first, 0x99)), (BAD_RES_STATE, BAD_RES));
     // MODIFY of the destinations; the miss table goes away; the root comes and goes with its table.
     assert_eq!(nic.entry(1, first, middle, 8, &[(2, tirn)]), 0);
     assert_eq!(nic.host.command(&input(0x93c, 64, &[(12, 1), (20, first)]), 16).0, 0);
@@ -511,9 +514,9 @@ fn a_counter_is_busy_while_a_rule_has_it() {
     };
     assert_eq!(set(&mut nic, 0, &[a, 0x999]), BAD_RES);
     assert_eq!(set(&mut nic, 0, &[a, b]), 0);
-    assert_eq!([a, b, c].map(|counter| nic.end(0x93a, counter)), [RES_BUSY, RES_BUSY, 0]);
+    assert_eq!([a, b, c].map(|counter| nic.end(0x93a, counter)), [BAD_RES_STATE, BAD_RES_STATE, 0]);
     assert_eq!(set(&mut nic, 1, &[b]), 0);
-    assert_eq!([a, b].map(|counter| nic.end(0x93a, counter)), [0, RES_BUSY]);
+    assert_eq!([a, b].map(|counter| nic.end(0x93a, counter)), [0, BAD_RES_STATE]);
     assert_eq!((nic.delete(table, 0), nic.end(0x93a, b), nic.end(0x93a, b)), (0, 0, BAD_RES));
     assert_eq!(nic.counted(b, 0, false).0, BAD_RES);
     // Several at once come by number, those that are not there as nothing; more than 256 do not.

@@ -8,7 +8,7 @@ use crate::host::{BASE, Host, be32, input, plain};
 
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
-const BUSY: u8 = 6;
+const BUSY: u8 = 9;
 const LIM_ERR: u8 = 8;
 const NO_RESOURCES: u8 = 0xf;
 

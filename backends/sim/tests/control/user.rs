@@ -7,7 +7,7 @@ use crate::host::{BASE, Host, be16, be32, input, plain};
 const BAD_OP: u8 = 2;
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
-const BUSY: u8 = 6;
+const BUSY: u8 = 9;
 const PAGE: usize = 0x20_0000;
 
 /// Returns a command of a user context.

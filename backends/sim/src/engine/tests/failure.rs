@@ -189,7 +189,7 @@ fn transitions_from_the_wrong_state() {
     host.modify(qp.qpn, CmdOpcode::Rst2InitQp, 0, |_| {}).unwrap();
     assert_eq!(host.modify(qp.qpn, CmdOpcode::Init2RtrQp, 0, |_| {}), Err(CmdStatus::BadParam), "no MTU");
     assert_eq!(host.state(qp.qpn), QpcState::Init.code());
-    assert_eq!(host.engine.destroy_cq(qp.send.cqn), Err(CmdStatus::ResBusy));
+    assert_eq!(host.engine.destroy_cq(qp.send.cqn), Err(CmdStatus::BadResState));
 }
 
 #[test]

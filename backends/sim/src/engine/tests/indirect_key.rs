@@ -129,7 +129,7 @@ fn a_list_of_another_domain_refers_to_no_key_and_is_not_bound() {
     body.extend([list.concat(), vec![0; 32]].concat());
     assert_eq!(bind_at_b(&mut pair, key, &body), 0);
     for held in [own, other] {
-        assert_eq!(pair.b.engine.destroy_mkey(held >> 8), Err(CmdStatus::ResBusy));
+        assert_eq!(pair.b.engine.destroy_mkey(held >> 8), Err(CmdStatus::BadResState));
     }
     pair.b.engine.destroy_mkey(key >> 8).unwrap();
     for held in [own, other] {

@@ -71,7 +71,7 @@ fn a_window_opens_what_its_region_does_not() {
     assert_eq!(pair.b.read(at_b, 100), [0; 100]);
     assert_eq!(pair.b.engine.counts().bound_windows, 1);
     // The region stays while the window refers to it.
-    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::BadResState));
     // Unbound by its present key, as type 1 is: then nothing opens and the region is free.
     assert_eq!(bind_at_b(&mut pair, window | 7, &free(8)), 0);
     assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Ok(0));
@@ -168,7 +168,7 @@ fn entries_beyond_the_length_of_a_window_are_padding() {
     assert_eq!(pair.b.read(at_b, 64), [3; 64]);
     // The window refers to what it is bound to, and to nothing that the padding names.
     assert_eq!(pair.b.engine.destroy_mkey(other >> 8), Ok(0));
-    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::BadResState));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn device_memory_counts_from_zero_and_ends_with_its_allocation() {
     assert_eq!(one(&mut pair, 0x10, 0, &[raddr(8, key), data(at_a, 13, key_a)].concat()), 0);
     assert_eq!(pair.a.read(at_a, 13), b"to the device");
     assert_eq!(one(&mut pair, 0x08, 0, &[raddr(60, key), data(at_a, 13, key_a)].concat()), 0x13);
-    assert_eq!(pair.b.engine.free_memory(place, 128), Err(CmdStatus::ResBusy));
+    assert_eq!(pair.b.engine.free_memory(place, 128), Err(CmdStatus::BadResState));
 }
 
 /// Returns a UMR whose translations lie in memory.
@@ -493,15 +493,15 @@ fn a_window_refers_to_the_regions_in_its_list() {
         bind_at_b(pair, window, &body)
     };
     assert_eq!(change(&mut pair, BIND_MASK, 0, &[entry(first, at_b), entry(first, at_b + 64)]), 0);
-    assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Err(CmdStatus::ResBusy));
+    assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Err(CmdStatus::BadResState));
     // One entry leads to the other region now, then both; nothing else of the window changes.
     assert_eq!(change(&mut pair, 0, 1, &[entry(second, at_b + 4096)]), 0);
     for region in [first, second] {
-        assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+        assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::BadResState));
     }
     assert_eq!(change(&mut pair, 0, 0, &[entry(second, at_b + 4160)]), 0);
     assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Ok(0));
-    assert_eq!(pair.b.engine.destroy_mkey(second >> 8), Err(CmdStatus::ResBusy));
+    assert_eq!(pair.b.engine.destroy_mkey(second >> 8), Err(CmdStatus::BadResState));
     // What is beyond the window's length is stale and is not read.
     assert_eq!(change(&mut pair, 0, 2, &[entry(first, at_b), entry(0xffff_ffff, 0)]), 0);
     assert_eq!(pair.b.engine.counts().bound_windows, 1);
