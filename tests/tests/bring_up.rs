@@ -5,7 +5,8 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    AllocPdError, Clock, DeviceError, Errno, Instant, MwType, PortState, Provider, QpInit, QpType, Storage, Verbs, storage,
+    Access, AddressVector, AllocPdError, Clock, DeviceError, Errno, Gid, GlobalRoute, Instant, Mtu, MwType, Payload, PhysState,
+    PortAttr, PortState, Provider, QpAttr, QpInit, QpType, SendOp, Storage, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, EthernetConfig, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, CreateEqIn, Eqc, Layout, SetHcaCapIn, View};
@@ -13,7 +14,7 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, PageDemand, Profile};
-use bareverbs_tests::{CAP, Driver, Node, driver_config, instant, machine, verbs};
+use bareverbs_tests::{ALL_ACCESS, CAP, Driver, Node, driver_config, end, instant, machine, pattern, signaled, verbs};
 
 fn host(config: DeviceConfig) -> Host {
     World::new(WorldConfig::default()).add(config).unwrap()
@@ -150,6 +151,113 @@ fn queues_are_created_on_a_card_with_a_real_time_clock() {
             assert_eq!(node.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT), Ok(()));
         }
         no_findings(&node.host);
+    }
+}
+
+/// Registers of a port: PMTU, PTYS, PAOS.
+const PORT_REGISTERS: [u16; 3] = [0x5003, 0x5004, 0x5006];
+
+/// The firmware of a restricted host refuses registers that no verb needs, one or all of them, also to a virtual function.
+#[test]
+fn a_function_whose_port_registers_are_refused_moves_data() {
+    let alone = PORT_REGISTERS.map(|register| vec![register]);
+    for refused_registers in alone.into_iter().chain([PORT_REGISTERS.to_vec()]) {
+        for (virtual_function, on_ethernet) in [(false, false), (true, false), (false, true), (true, true)] {
+            let which = format!("{refused_registers:x?}, virtual: {virtual_function}, Ethernet: {on_ethernet}");
+            let world = World::new(WorldConfig::default());
+            let mut nodes = [1, 2].map(|lid| {
+                let config = DeviceConfig { virtual_function, refused_registers: refused_registers.clone(), ..instant(lid) };
+                Node::new(world.add(if on_ethernet { config.with_ethernet() } else { config }).unwrap())
+            });
+            let ends = nodes.each_mut().map(|node| end(node, true));
+            let ports = nodes.each_mut().map(|node| node.verbs.query_port(1).unwrap());
+            for (from, to) in [(0, 1), (1, 0)] {
+                let PortAttr { lid, mac, active_mtu, .. } = ports[to];
+                let route = GlobalRoute { dgid: Gid::link_local(mac), hop_limit: 64, ..GlobalRoute::default() };
+                let (grh, dmac) = (on_ethernet.then_some(route), on_ethernet.then_some(mac));
+                let attr = QpAttr {
+                    access: Access::REMOTE_WRITE,
+                    port_num: 1,
+                    av: AddressVector { dlid: lid, port_num: 1, grh, dmac, ..AddressVector::default() },
+                    path_mtu: active_mtu,
+                    dest_qpn: ends[to].qpn,
+                    timeout: 14,
+                    retry_cnt: 7,
+                    rnr_retry: 7,
+                    min_rnr_timer: 1,
+                    ..QpAttr::default()
+                };
+                nodes[from].verbs.modify_qp_to_rts(ends[from].qp, &attr).unwrap();
+            }
+            let ([mut a, mut b], [near, far]) = (nodes, ends);
+            let (mut from, into) = (a.region(near.pd, 4096, ALL_ACCESS), b.region(far.pd, 4096, ALL_ACCESS));
+            from.buffer.write(0, &pattern(7, 4096));
+            let op = SendOp::Write { payload: Payload::Sges(&[from.sge(0, 4096)]), remote: into.remote(0) };
+            a.verbs.post_send(near.qp, &signaled(1, op)).unwrap();
+            assert_eq!(a.completions(near.cq, 1)[0].status, WcStatus::Success, "{which}");
+            assert_eq!(into.buffer.read(0, 4096), pattern(7, 4096), "{which}");
+            let port = a.verbs.query_port(1).unwrap();
+            assert_eq!((port.state, port.phys_state), (PortState::Active, PhysState::LinkUp), "{which}");
+            // The MTU of the function's own context where there is one; Linux takes 256 for an InfiniBand port (`mlx5_mtu_to_ib_mtu`).
+            let mtu = match (on_ethernet, refused_registers.contains(&0x5003)) {
+                (true, _) => Mtu::Mtu1024,
+                (false, true) => Mtu::Mtu256,
+                (false, false) => Mtu::Mtu4096,
+            };
+            assert_eq!(port.active_mtu, mtu, "{which}");
+            assert_eq!(port.active_speed_gbps == 0, refused_registers.contains(&0x5004), "{which}");
+            if on_ethernet {
+                assert_eq!(a.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT), Ok(()), "{which}");
+                assert_eq!(a.verbs.direct().ethernet().unwrap().max_frame(), 1518, "{which}");
+            }
+            for node in [a, b] {
+                no_findings(&node.host);
+                down(node.into_driver());
+            }
+        }
+    }
+}
+
+/// A port that is down is not taken for one that is switched off because nothing says what it is.
+#[test]
+fn a_port_that_is_down_and_tells_nothing_is_polling() {
+    let config = DeviceConfig { link_up: false, refused_registers: PORT_REGISTERS.to_vec(), ..instant(1) };
+    let mut driver = up(&host(config.with_ethernet()));
+    let port = driver.query_port(1).unwrap();
+    assert_eq!((port.state, port.phys_state), (PortState::Down, PhysState::Polling));
+    down(driver);
+}
+
+/// Linux goes on without the MTU of the function (`mlx5e_set_mtu`) and without its lists of addresses, and not without RoCE: commands
+/// of their own, the first of which is for the MTU.
+#[test]
+fn an_ethernet_port_comes_up_without_its_mtu_and_its_addresses() {
+    let opcode = CmdOpcode::ModifyNicVportContext.code() as u16;
+    let host = host(instant(1).with_ethernet());
+    let arm = |times: usize| {
+        host.with_device(|device| {
+            (0..times).for_each(|_| device.faults_mut().arm(Fault::CommandStatus { opcode, status: 3, syndrome: 7 }));
+        });
+    };
+    for times in [1, 2] {
+        arm(times);
+        down(up(&host));
+        assert!(host.with_device(|device| device.faults_mut().is_empty()));
+    }
+    arm(3);
+    let error = refused(&host, &Config::DEFAULT);
+    assert_eq!((error.step, error.cause), (Step::EnablePort, Error::CommandStatus { opcode, status: 3, syndrome: 7 }));
+    no_findings(&host);
+}
+
+/// Linux takes each status of QUERY_ISSI for firmware without it (`mlx5_core_set_issi`): interface step 0.
+#[test]
+fn a_refused_query_of_the_interface_step_is_step_0() {
+    let opcode = CmdOpcode::QueryIssi.code() as u16;
+    for status in [1, 2, 3, 5, 9] {
+        let host = host(DeviceConfig::with_lid(1));
+        host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 7 }));
+        down(up(&host));
     }
 }
 

@@ -199,8 +199,8 @@ errors! {
     /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
     NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
     /// The port is an Ethernet port, and has no MAC address: the physical function has given its virtual function none.
-    NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`), \
-        then bring it up again";
+    NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`; of a \
+        BlueField on the DPU, `devlink port function set`), then bring it up again";
     /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another
     /// function; only that of a Connect-IB is a second port of the same function, and not driven.
     NoPort {
@@ -341,12 +341,9 @@ impl Error {
 }
 
 impl PackedError {
-    /// Returns the status of a command that the device refused.
-    pub(crate) fn command_status(self) -> Option<u32> {
-        match self.into() {
-            Error::CommandStatus { status, .. } => Some(u32::from(status)),
-            _ => None,
-        }
+    /// Returns whether the device refused a command.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self.into(), Error::CommandStatus { .. })
     }
 }
 

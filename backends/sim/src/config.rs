@@ -246,6 +246,9 @@ pub struct DeviceConfig {
     /// Whether the card is set to its real-time clock (`REAL_TIME_CLOCK_ENABLE` of its configuration, ConnectX-6 Dx and later). Queues
     /// whose context asks for stamps of the free-running clock are then refused.
     pub real_time_clock: bool,
+    /// Registers ([`RegisterId`](bareverbs_mlx5_spec::RegisterId)) that the firmware refuses to read and to write, with BAD_RES. So
+    /// ConnectX-7 answer whose physical function is restricted, as the hosts of a DGX have them (prometheus/node_exporter, issue 3434).
+    pub refused_registers: Vec<u16>,
     /// Maximum numbers and sizes of objects.
     pub limits: Limits,
     /// Bytes of this process that the device may take, at least 32 MiB. A command that needs more gets NO_RESOURCES.
@@ -304,6 +307,7 @@ impl DeviceConfig {
             command_time: CommandTime::default(),
             initial_log_max_qp: None,
             real_time_clock: false,
+            refused_registers: Vec::new(),
             limits: Limits::default(),
             memory_limit: DEFAULT_MEMORY_LIMIT,
         }

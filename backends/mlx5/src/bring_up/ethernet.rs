@@ -10,7 +10,7 @@ use bareverbs_mlx5_spec::{
     nic_vport_list, roce_l3_type,
 };
 
-use super::port::{check_entry, check_port, mtu_of, pick};
+use super::port::{check_entry, check_port, mtu_of, pick, unless_refused};
 use crate::command::CommandInterface;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -60,8 +60,19 @@ impl<P: Platform> Driver<P> {
         )
     }
 
-    fn read_mtu(&mut self) -> Result<Buffer<PmtuReg>, PackedError> {
-        self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))
+    /// Reads the greatest and the operational MTU of the port; zeros if the firmware refuses.
+    fn read_mtus(&mut self) -> Result<[u32; 2], PackedError> {
+        let mtu = self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))?;
+        Ok([PmtuReg::MAX_MTU, PmtuReg::OPER_MTU].map(|field| mtu.view().get(field)))
+    }
+
+    /// Queries the context of the port, and the greatest and the operational MTU: that of the context for both if the firmware does
+    /// not let the port's be read.
+    fn context_and_mtus(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<[u32; 2], PackedError> {
+        self.nic_context(output)?;
+        let mtus = self.read_mtus()?;
+        let own = output.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT).get(NicVportContext::MTU);
+        Ok(if mtus == [0; 2] { [own; 2] } else { mtus })
     }
 
     /// Queries the GUIDs of the node and of the system that it is part of, and the port's MAC address, which must be one: a virtual
@@ -80,17 +91,29 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Sets the MTU, lets the port carry RoCE, and turns it on. The physical function alone does what is the whole card's.
+    ///
+    /// MTU and state of the port, and the MTU of the function, may be refused, as in Linux (`mlx5e_nic_enable`, `mlx5e_set_mtu`,
+    /// `mlx5e_modify_admin_state`).
     #[inline(never)]
     pub(super) fn enable_ethernet_port(&mut self) -> Result<(), PackedError> {
         let is_physical = !self.config.virtual_function;
         let wanted = u32::from(self.config.ethernet_mtu).saturating_add(FRAME_OVERHEAD);
-        let mtu = wanted.min(self.read_mtu()?.view().get(PmtuReg::MAX_MTU));
+        let mtu = match self.read_mtus()? {
+            [0, _] => wanted,
+            [most, _] => wanted.min(most),
+        };
         if is_physical {
             self.access_register(REGISTER_WRITE, RegisterId::Pmtu, |register| {
                 register.set(PmtuReg::LOCAL_PORT, 1).set(PmtuReg::ADMIN_MTU, mtu)
             })?;
         }
-        self.set_roce(Some(mtu))?;
+        let result = self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
+            input.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::MTU, 1);
+            input.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::MTU, mtu);
+            input
+        });
+        unless_refused(result)?;
+        self.set_roce(true)?;
         if is_physical {
             self.access_register(REGISTER_WRITE, RegisterId::Paos, |register| {
                 register.set(PaosReg::LOCAL_PORT, 1).set(PaosReg::ADMIN_STATUS, UP).set(PaosReg::ASE, 1)
@@ -99,16 +122,16 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Lets the port carry RoCE, with an MTU of this many bytes of a frame, or no longer.
+    /// Lets the port carry RoCE, or no longer.
     ///
     /// Its lists of addresses begin and end with it: the card's switch gives a virtual function what is to addresses of its lists, not
-    /// what is to its permanent address (Linux `esw_update_vport_addr_list`).
-    pub(super) fn set_roce(&mut self, mtu: Option<u32>) -> Result<(), PackedError> {
-        let own: &[_] = if mtu.is_some() { &[(self.mac, 1)] } else { &[] };
-        self.commands.set_address_list(nic_vport_list::UNICAST, own)?;
+    /// what is to its permanent address (Linux `esw_update_vport_addr_list`). Linux goes on without the lists if they are refused.
+    pub(super) fn set_roce(&mut self, enable: bool) -> Result<(), PackedError> {
+        let own: &[_] = if enable { &[(self.mac, 1)] } else { &[] };
+        unless_refused(self.commands.set_address_list(nic_vport_list::UNICAST, own))?;
         if !self.stations.is_empty() {
             self.stations.clear();
-            self.commands.set_address_list(nic_vport_list::MULTICAST, &[])?;
+            unless_refused(self.commands.set_address_list(nic_vport_list::MULTICAST, &[]))?;
         }
         // Packets of the port to itself go back in: queue pairs of one port may be connected (Linux `mlx5_ib_enable_lb`).
         let [unicast, multicast] = self.caps.loopback;
@@ -117,15 +140,11 @@ impl<P: Platform> Driver<P> {
                 .sub(ModifyNicVportContextIn::FIELD_SELECT)
                 .set(ModifyNicVportFieldSelect::ROCE_EN, 1)
                 .set(ModifyNicVportFieldSelect::DISABLE_UC_LOCAL_LB, unicast)
-                .set(ModifyNicVportFieldSelect::DISABLE_MC_LOCAL_LB, multicast)
-                .set(ModifyNicVportFieldSelect::MTU, mtu.is_some().into());
-            input
-                .sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT)
-                .set(NicVportContext::ROCE_EN, mtu.is_some().into())
-                .set(NicVportContext::MTU, mtu.unwrap_or_default());
+                .set(ModifyNicVportFieldSelect::DISABLE_MC_LOCAL_LB, multicast);
+            input.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT).set(NicVportContext::ROCE_EN, enable.into());
             input
         })?;
-        self.state.roce = mtu.is_some();
+        self.state.roce = enable;
         Ok(())
     }
 
@@ -167,32 +186,28 @@ impl<P: Platform> Driver<P> {
     #[inline(never)]
     pub(crate) fn query_frame_port(&mut self) -> Result<(u32, u32), PackedError> {
         let mut context = Buffer::zeroed();
-        self.nic_context(&mut context)?;
+        let [_, mtu] = self.context_and_mtus(&mut context)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
-        let inline = context.get(NicVportContext::MIN_WQE_INLINE_MODE);
-        let mtu = self.read_mtu()?.view().get(PmtuReg::OPER_MTU).saturating_sub(FRAME_OVERHEAD);
-        Ok((mtu, inline))
+        Ok((mtu.saturating_sub(FRAME_OVERHEAD), context.get(NicVportContext::MIN_WQE_INLINE_MODE)))
     }
 
     #[inline(never)]
     pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
         let mut context = Buffer::zeroed();
-        self.nic_context(&mut context)?;
+        let mtus = self.context_and_mtus(&mut context)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
+        let [max_mtu, active_mtu] = mtus.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
         let state = self.commands.query::<cmd::QueryVportState>(|input| input)?;
         let is_up = state.view().get(QueryVportStateOut::STATE) == UP;
         let paos = self.access_register(REGISTER_READ, RegisterId::Paos, |register| register.set(PaosReg::LOCAL_PORT, 1))?;
         let paos = paos.view();
-        let phys_state = if paos.get(PaosReg::OPER_STATUS) == UP {
-            PhysState::LinkUp
-        } else if paos.get(PaosReg::ADMIN_STATUS) == UP {
-            PhysState::Polling
-        } else {
-            PhysState::Disabled
+        // Neither is zero, unless the firmware refuses to tell: then nothing says that the port is switched off.
+        let phys_state = match (paos.get(PaosReg::OPER_STATUS), paos.get(PaosReg::ADMIN_STATUS)) {
+            (UP, _) => PhysState::LinkUp,
+            (0, 0) if is_up => PhysState::LinkUp,
+            (_, UP | 0) => PhysState::Polling,
+            _ => PhysState::Disabled,
         };
-        let mtu = self.read_mtu()?;
-        let mtu = [PmtuReg::MAX_MTU, PmtuReg::OPER_MTU].map(|field| mtu.view().get(field));
-        let [max_mtu, active_mtu] = mtu.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
         let speed = self.access_register(REGISTER_READ, RegisterId::Ptys, |register| {
             register.set(PtysReg::LOCAL_PORT, 1).set(PtysReg::PROTO_MASK, PTYS_ETHERNET)
         })?;
@@ -274,7 +289,7 @@ mod tests {
             acknowledge(&shared);
             let driver: &mut Driver<MockPlatform> = &mut driver;
             driver.caps.loopback = loopback;
-            driver.set_roce(Some(1500)).unwrap();
+            driver.set_roce(true).unwrap();
             assert_eq!(shared.borrow().memory[16 + 14] & 0xc, selected, "{loopback:?}");
             // The values are the bits 2 and 1 of the first dword of the context, which begins at 256 of the input.
             let pointer = u64::from_be_bytes(shared.borrow().memory[8..16].try_into().unwrap());

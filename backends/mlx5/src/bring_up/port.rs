@@ -14,6 +14,7 @@ use super::caps::PORT;
 use crate::command::{Fill, copy};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
+use crate::log::log_event;
 
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
 /// Bytes of the longest register that the driver reads or writes.
@@ -22,6 +23,8 @@ const MAX_REGISTER: usize = PtysReg::SIZE;
 const PROTO_IB: u32 = 1;
 /// Megabits a second of one lane for each bit of [`PtysReg::IB_PROTO_OPER`]: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.
 const LANE_MBPS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_000, 100_000, 200_000];
+/// The only P_Key of an Ethernet port (IBTA volume 1, A17).
+const DEFAULT_PKEY: u16 = 0xffff;
 /// Lanes for each bit of [`PtysReg::IB_LINK_WIDTH_OPER`].
 const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
@@ -57,7 +60,8 @@ impl<P: Platform> Driver<P> {
         if self.caps.grh_required && path.grh.is_none() { Err(Error::GrhRequired.pack()) } else { Ok(()) }
     }
 
-    /// Reads or writes a register (ACCESS_REG) of which `fill` sets fields, and returns what the card says of it.
+    /// Reads or writes a register of the port (ACCESS_REG) of which `fill` sets fields, and returns what the card says of it. If the
+    /// firmware refuses, other fields are zero: that of a restricted host or of a virtual function may.
     #[inline(always)]
     pub(super) fn access_register<R: Layout>(
         &mut self,
@@ -67,7 +71,8 @@ impl<P: Platform> Driver<P> {
     ) -> Result<Buffer<R>, PackedError> {
         let mut register = Buffer::zeroed();
         fill(&mut register.view_mut());
-        self.access_bytes(mode, id, register.as_bytes_mut())?;
+        let result = self.access_bytes(mode, id, register.as_bytes_mut());
+        unless_refused(result)?;
         Ok(register)
     }
 
@@ -88,10 +93,9 @@ impl<P: Platform> Driver<P> {
     /// Sets the host's byte order in the firmware.
     #[inline(never)]
     pub(crate) fn set_host_endianness(&mut self) -> Result<(), PackedError> {
-        self.access_register(REGISTER_WRITE, RegisterId::HostEndianness, |register| {
-            register.set(RegisterHostEndianness::HE, u32::from(cfg!(target_endian = "big")))
-        })
-        .map(|_| ())
+        let mut register = Buffer::zeroed();
+        register.view_mut().set(RegisterHostEndianness::HE, u32::from(cfg!(target_endian = "big")));
+        self.access_bytes(REGISTER_WRITE, RegisterId::HostEndianness, register.as_bytes_mut())
     }
 
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
@@ -153,7 +157,10 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
         check_port(port)?;
         check_entry(index, self.caps.pkeys)?;
-        if !self.caps.ib_virt && !self.caps.is_ethernet() {
+        if self.caps.is_ethernet() {
+            return Ok(DEFAULT_PKEY);
+        }
+        if !self.caps.ib_virt {
             return self.query_pkey_by_smp(index);
         }
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
@@ -163,6 +170,18 @@ impl<P: Platform> Driver<P> {
         let len = output.len();
         self.commands.execute(CmdOpcode::QueryHcaVportPkey, input.as_bytes(), &mut output, len)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
+    }
+}
+
+/// Passes a result on unless the firmware refused the command: what it was for can be done without.
+#[inline(never)]
+pub(super) fn unless_refused(result: Result<(), PackedError>) -> Result<(), PackedError> {
+    match result {
+        Err(error) if error.is_refusal() => {
+            log_event!(warn, "the firmware refuses what the port can do without: {:?}", error);
+            Ok(())
+        }
+        result => result,
     }
 }
 

@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
+    CmdOpcode, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
     query_pages,
 };
 
@@ -293,7 +293,7 @@ impl<P: Platform> Driver<P> {
             self.promiscuous = false;
         }
         if self.caps.is_ethernet() && self.state.roce {
-            record_failure(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(None));
+            record_failure(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(false));
             // TEARDOWN_HCA ends it too.
             self.state.roce = false;
         }
@@ -396,7 +396,8 @@ impl<P: Platform> CommandInterface<P> {
     #[inline(never)]
     fn negotiate_issi(&mut self) -> Result<u32, PackedError> {
         let output = match self.query::<cmd::QueryIssi>(|input| input) {
-            Err(error) if error.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(0),
+            // As in Linux (`mlx5_core_set_issi`), any refusal means firmware without it, which has 0.
+            Err(error) if error.is_refusal() => return Ok(0),
             other => other?,
         };
         let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);

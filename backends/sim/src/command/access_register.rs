@@ -42,6 +42,9 @@ pub(super) fn access_by_id(
     out: &mut [u8],
     write: bool,
 ) -> Outcome {
+    if firmware.config.refused_registers.iter().any(|refused| u32::from(*refused) == id) {
+        return Err(Refusal::new(CmdStatus::BadRes, "the function is restricted"));
+    }
     let Some(register) = RegisterId::from_code(id) else { return missing(firmware, id) };
     match register {
         RegisterId::Ptys => access::<PtysReg>(
