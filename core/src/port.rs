@@ -101,13 +101,13 @@ impl<P: Provider> Verbs<'_, P> {
 
 /// Returns what a port lacks.
 const fn missing<E>(port: u8, attr: &PortAttr, waited: Duration) -> WaitActiveError<E> {
-    let PortAttr { state, phys_state, .. } = *attr;
+    let PortAttr { state, phys_state, link_layer, .. } = *attr;
     match (state, phys_state) {
         (PortState::Down, PhysState::Sleep | PhysState::Disabled) => WaitActiveError::Disabled { port, phys_state, waited },
         (PortState::Down, PhysState::Training | PhysState::LinkErrorRecovery) => {
             WaitActiveError::Training { port, phys_state, waited }
         }
-        (PortState::Down, PhysState::LinkUp) => WaitActiveError::FunctionDown { port, waited },
+        (PortState::Down, PhysState::LinkUp) => WaitActiveError::FunctionDown { port, link_layer, waited },
         (PortState::Down, _) => WaitActiveError::NoLink { port, phys_state, waited },
         (PortState::Init, _) => WaitActiveError::NoSubnetManager { port, waited },
         (PortState::Armed, _) => WaitActiveError::NotActivated { port, waited },

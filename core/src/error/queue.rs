@@ -5,9 +5,22 @@ use core::time::Duration;
 
 use super::{AnswerFault, operation_error};
 use crate::{
-    AddressPart, DeviceLoss, Errno, LinkFault, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState, QpType,
-    SrqCap,
+    AddressPart, DeviceLoss, Errno, LinkFault, LinkLayer, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState,
+    QpType, SrqCap,
 };
+
+/// Returns how the physical function of a virtual one enables its port.
+const fn remedy_of_function(link_layer: LinkLayer) -> &'static str {
+    match link_layer {
+        LinkLayer::InfiniBand => {
+            "set the GUIDs and the state of this function (ip link set PF vf N state auto); the subnet manager must know virtual ports"
+        }
+        LinkLayer::Ethernet => {
+            "set the state of this function (ip link set PF vf N state auto), or in switchdev mode that of its representor (ip link set \
+             REPRESENTOR up), which the switch must forward to"
+        }
+    }
+}
 
 operation_error! {
     /// Why a query was not answered.
@@ -99,11 +112,12 @@ operation_error! {
         FunctionDown {
             /// The port.
             port: u8,
+            /// What it is.
+            link_layer: LinkLayer,
             /// Time waited.
             waited: Duration
-        } => Etimedout, "the card has a link, and port {port} of this function is down, after {waited} s: where its physical function is, \
-            set the GUIDs and the state of this function (ip link set PF vf N state auto); the subnet manager must know virtual ports",
-            waited = waited.as_secs();
+        } => Etimedout, "the card has a link, and port {port} of this function is down, after {waited} s: where its physical function is, {remedy}",
+            waited = waited.as_secs(), remedy = remedy_of_function(*link_layer);
         /// There is a link, and no subnet manager has configured the port (`Init`).
         NoSubnetManager {
             /// The port.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::Harness;
-use crate::{AsyncEvent, DeviceLoss, Errno, Event, Instant, Lid, PhysState, PortAttr, PortState, WaitActiveError};
+use crate::{AsyncEvent, DeviceLoss, Errno, Event, Instant, Lid, LinkLayer, PhysState, PortAttr, PortState, WaitActiveError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -74,11 +74,12 @@ fn a_port_that_does_not_come_is_an_error_that_says_what_is_missing() {
     let no_link = |phys_state| WaitActiveError::NoLink { port: 1, phys_state, waited };
     let training = |phys_state| WaitActiveError::Training { port: 1, phys_state, waited };
     let disabled = |phys_state| WaitActiveError::Disabled { port: 1, phys_state, waited };
+    let function_down = |link_layer| WaitActiveError::FunctionDown { port: 1, link_layer, waited };
     for (state, phys, lid, expected, text) in [
         (PortState::Down, PhysState::Polling, 0, no_link(PhysState::Polling), "check the cable"),
         (PortState::Down, PhysState::Unknown(15), 3, no_link(PhysState::Unknown(15)), "Unknown(15)"),
         (PortState::Down, PhysState::Disabled, 0, disabled(PhysState::Disabled), "check the cable"),
-        (PortState::Down, PhysState::LinkUp, 0xffff, WaitActiveError::FunctionDown { port: 1, waited }, "state auto"),
+        (PortState::Down, PhysState::LinkUp, 0xffff, function_down(LinkLayer::InfiniBand), "must know virtual ports"),
         (PortState::Down, PhysState::Sleep, 0, disabled(PhysState::Sleep), "(Sleep)"),
         (PortState::Down, PhysState::Training, 0, training(PhysState::Training), "still training"),
         (PortState::Down, PhysState::LinkErrorRecovery, 0, training(PhysState::LinkErrorRecovery), "wait longer"),
@@ -94,6 +95,12 @@ fn a_port_that_does_not_come_is_an_error_that_says_what_is_missing() {
         assert!(message.contains(text) && message.contains("port 1") && message.contains("after 2 s"), "{message}");
         assert_eq!(harness.device().now.since(Instant::default()), timeout, "the deadline is kept");
     }
+    // An Ethernet port has neither GUIDs nor a subnet manager; in switchdev mode its state follows its representor.
+    let ethernet = PortAttr { link_layer: LinkLayer::Ethernet, ..port(PortState::Down, PhysState::LinkUp, 0) };
+    let error = changing(&[(0, ethernet)]).verbs.wait_active(1, timeout).unwrap_err();
+    assert_eq!(error, function_down(LinkLayer::Ethernet));
+    let message = std::format!("{error}");
+    assert!(message.contains("representor") && !message.contains("GUID") && !message.contains("subnet"), "{message}");
 }
 
 #[test]
