@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
-use bareverbs::PortAttr;
+use bareverbs::{LinkLayer, PortAttr};
 use bareverbs_vfio::pci::Function;
 use serde::Serialize;
 
@@ -41,8 +41,15 @@ pub struct Examined {
 #[derive(Debug, Serialize)]
 struct PortRow {
     port: u8,
-    lid: u16,
-    sm_lid: u16,
+    /// LID and that of the subnet manager, of an InfiniBand port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lid: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sm_lid: Option<u16>,
+    /// MAC address of an Ethernet port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
+    active_mtu: u32,
     active_width: u8,
     active_speed_gbps: u32,
 }
@@ -128,7 +135,16 @@ impl Examined {
 impl From<(u8, PortAttr)> for PortRow {
     fn from((port, attr): (u8, PortAttr)) -> Self {
         let PortAttr { lid, sm_lid, active_width, active_speed_gbps, .. } = attr;
-        Self { port, lid: lid.get(), sm_lid: sm_lid.get(), active_width, active_speed_gbps }
+        let is_ethernet = attr.link_layer == LinkLayer::Ethernet;
+        Self {
+            port,
+            lid: (!is_ethernet).then_some(lid.get()),
+            sm_lid: (!is_ethernet).then_some(sm_lid.get()),
+            mac: is_ethernet.then(|| attr.mac.to_string()),
+            active_mtu: attr.active_mtu.bytes(),
+            active_width,
+            active_speed_gbps,
+        }
     }
 }
 
@@ -143,11 +159,12 @@ impl fmt::Display for Examined {
         let Self { address, name, obstacles, ports } = self;
         writeln!(f, "{address}  {name}")?;
         obstacles.iter().try_for_each(|obstacle| writeln!(f, "    {obstacle}"))?;
-        for PortRow { port, lid, sm_lid, active_width, active_speed_gbps } in ports {
-            writeln!(
-                f,
-                "    port {port}: active, {active_width}X, {active_speed_gbps} Gbps, LID {lid}, subnet manager at LID {sm_lid}"
-            )?;
+        for PortRow { port, lid, sm_lid, mac, active_mtu, active_width, active_speed_gbps } in ports {
+            write!(f, "    port {port}: active, {active_width}X, {active_speed_gbps} Gbps, ")?;
+            match (lid, sm_lid, mac) {
+                (Some(lid), Some(sm_lid), _) => writeln!(f, "LID {lid}, subnet manager at LID {sm_lid}")?,
+                (_, _, mac) => writeln!(f, "Ethernet, MAC {}, RoCE MTU {active_mtu}", mac.as_deref().unwrap_or("unknown"))?,
+            }
         }
         if obstacles.is_empty() {
             writeln!(f, "    ready: --device {address}")?;
@@ -185,6 +202,17 @@ mod tests {
             assert!(text.ends_with("    ready: --device 0000:01:00.0\n"), "{profile}: {text}");
             assert!(Report::new(vec![good], false).outcome.ok, "{profile}");
         }
+    }
+
+    #[test]
+    fn an_ethernet_port_shows_its_address_and_no_lid() {
+        let mut good = examined();
+        assert!(!good.try_out(|| Ok(host(DeviceConfig::with_lid(1).with_ethernet())), &Arc::default()));
+        let text = good.to_string();
+        assert!(text.contains(", Ethernet, MAC 00:02:c9:00:01:00, RoCE MTU 1024\n") && !text.contains("LID"), "{text}");
+        let json = serde_json::to_value(&good).unwrap();
+        let port = &json["ports"][0];
+        assert!(port["mac"] == "00:02:c9:00:01:00" && port.get("lid").is_none() && port.get("sm_lid").is_none(), "{port}");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs::{LinkLayer, Platform, WaitActiveError};
+use bareverbs::{LinkLayer, Platform, QueryError, WaitActiveError};
+use bareverbs_mlx5::Error;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
@@ -118,6 +119,9 @@ pub struct PortInfo {
     pub port_guid: String,
     /// The GIDs that are not zero, with their index.
     pub gids: Vec<(u16, String)>,
+    /// Why not all of them could be read: Ethernet ports are asked by a command that no other driver sends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gids_failure: Option<String>,
     /// The P_Keys that are not zero, with their index.
     pub pkeys: Vec<(u16, u16)>,
 }
@@ -200,9 +204,17 @@ fn query<H: Host>(name: &str, device: &mut Device<H>, has_line: bool, stop: &Ato
 
 fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
     let attr = verbs.query_port(port).with_context(|| format!("query_port {port}"))?;
-    let mut gids = Vec::new();
+    let is_ethernet = attr.link_layer == LinkLayer::Ethernet;
+    let (mut gids, mut gids_failure) = (Vec::new(), None);
     for index in 0..attr.gid_tbl_len {
-        let entry = verbs.query_gid(port, index).with_context(|| format!("query_gid {index} of port {port}"))?;
+        let entry = match verbs.query_gid(port, index) {
+            Ok(entry) => entry,
+            Err(QueryError::Device(error @ Error::CommandStatus { .. })) if is_ethernet => {
+                gids_failure = Some(error.to_string());
+                break;
+            }
+            Err(error) => return Err(error).with_context(|| format!("query_gid {index} of port {port}")),
+        };
         // An unused GID has the subnet prefix and an interface ID of zero.
         if entry.0.get(8..).is_some_and(|port| port.iter().any(|byte| *byte != 0)) {
             gids.push((index, gid(entry)));
@@ -216,7 +228,6 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         }
     }
     let (state, state_code) = port_state(attr.state);
-    let is_ethernet = attr.link_layer == LinkLayer::Ethernet;
     Ok(PortInfo {
         port,
         state,
@@ -238,6 +249,7 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
         active_speed_gbps: attr.active_speed_gbps,
         port_guid: guid(attr.port_guid),
         gids,
+        gids_failure,
         pkeys,
     })
 }
@@ -333,6 +345,9 @@ fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> f
     for (index, gid) in &port.gids {
         writeln!(f, "\t\t\tGID[{index:3}]:               {gid}")?;
     }
+    if let Some(failure) = &port.gids_failure {
+        writeln!(f, "\t\t\tGIDs:                   cannot be read: {failure}")?;
+    }
     for (index, pkey) in &port.pkeys {
         writeln!(f, "\t\t\tPKEY[{index:3}]:              {pkey:#06x}")?;
     }
@@ -346,6 +361,7 @@ mod tests {
     use bareverbs_sim::fault::Fault;
 
     use super::*;
+    use crate::device::ethernet::EntryArgs;
 
     #[test]
     fn a_port_that_is_down_is_shown_and_a_device_that_is_gone_is_not() {
@@ -376,6 +392,21 @@ mod tests {
         assert_eq!((port.link_layer, port.state, port.active_mtu), ("Ethernet", "PORT_ACTIVE", 1024));
         assert_eq!(port.gids, [(3, "0000:0000:0000:0000:0000:ffff:c000:0207".to_string())]);
         assert!(info.to_string().contains(&format!("mac:                    {mac}\n")), "{info}");
+        // No other driver sends QUERY_ROCE_ADDRESS to a card, and the only P_Key is known.
+        device.host.inner().with_device(|device| {
+            for opcode in [0x760, 0x765] {
+                device.faults_mut().arm(Fault::CommandStatus { opcode, status: 2, syndrome: 7 });
+            }
+        });
+        let info = query(NAME, &mut device, false, &stop).unwrap();
+        assert_eq!((info.ports[0].gids.len(), &info.ports[0].pkeys[..]), (0, &[(0, 0xffff)][..]));
+        assert!(info.to_string().contains("GIDs:                   cannot be read: QUERY_ROCE_ADDRESS "), "{info}");
+        device.host.inner().with_device(|device| {
+            device.faults_mut().arm(Fault::CommandStatus { opcode: 0x760, status: 2, syndrome: 7 });
+        });
+        let port = device.verbs.query_port(1).unwrap();
+        let local = device.local_gid(1, &port, Some(0), EntryArgs::default());
+        assert_eq!(local.unwrap(), bareverbs::Gid::link_local(mac), "nor is it asked for what was just set");
     }
 
     #[test]

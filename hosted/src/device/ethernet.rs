@@ -134,6 +134,8 @@ impl<H: Host> Device<H> {
             self.verbs
                 .set_gid(number, index.into(), &set)
                 .with_context(|| format!("{address} as GID {index} of port {number}"))?;
+            // Not asked for: no other driver sends the query, so that a card may refuse it.
+            return Ok(set.gid);
         }
         let gid = self.verbs.query_gid(number, index.into()).context("query_gid")?;
         if is_ethernet && gid == Gid::default() {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, LinkLayer, Mac, MwHandle, MwType, Psn, QpAttr, QpCap, QpHandle,
-    QpType, Qpn, Remote, Rkey, SendFlags, Type1Bind,
+    Access, AddressVector, Completion, Gid, GlobalRoute, Lid, LinkLayer, Mac, MwHandle, MwType, PortAttr, Psn, QpAttr, QpCap,
+    QpHandle, QpType, Qpn, Remote, Rkey, SendFlags, Type1Bind,
 };
 
 use super::buffer_layout::BufferLayout;
@@ -87,6 +87,17 @@ pub(super) struct SelftestEnd<H: Host> {
     taken: VecDeque<Completion>,
 }
 
+/// Returns GID 0 of port 1, which is the link-local address of an Ethernet port: a card may refuse the query there.
+///
+/// # Errors
+/// A query failed.
+pub(super) fn first_gid<H: Host>(device: &mut Device<H>, port: &PortAttr) -> Result<Gid> {
+    match port.link_layer {
+        LinkLayer::Ethernet => Ok(Gid::link_local(port.mac)),
+        LinkLayer::InfiniBand => device.verbs.query_gid(PORT, 0).context("query_gid 0 of port 1"),
+    }
+}
+
 impl<H: Host> SelftestEnd<H> {
     /// Creates the protection domain, region, completion queue and queue pair.
     ///
@@ -113,7 +124,7 @@ impl<H: Host> SelftestEnd<H> {
         let qp = endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
         let port = device.verbs.query_port(PORT).context("query_port")?;
         let mac = (port.link_layer == LinkLayer::Ethernet).then_some(port.mac);
-        let gid = device.verbs.query_gid(PORT, 0).context("query_gid")?;
+        let gid = first_gid(device, &port)?;
         let address = Address { lid, gid, mac, grh_required: port.grh_required, qpn: device.verbs.qp_info(qp)?.qpn };
         Ok(Self { name: name.into(), layout, address, qp, endpoint, received: 0, connection, taken: VecDeque::new() })
     }

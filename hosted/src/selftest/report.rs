@@ -9,6 +9,8 @@ use crate::device::attributes::{self, DeviceAttributes};
 use crate::device::{Device, Host};
 use crate::outcome::Outcome;
 
+use super::end::first_gid;
+
 /// Report of the self-test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -123,9 +125,8 @@ impl Port {
     /// # Errors
     /// A query failed.
     pub(super) fn query<H: Host>(device: &mut Device<H>) -> Result<Self> {
-        let Device { host, verbs, .. } = device;
-        let port = verbs.query_port(1).with_context(|| format!("query_port 1 of {}", host.name()))?;
-        let first_gid = verbs.query_gid(1, 0).with_context(|| format!("query_gid 0 of port 1 of {}", host.name()))?;
+        let port = device.verbs.query_port(1).with_context(|| format!("query_port 1 of {}", device.host.name()))?;
+        let first_gid = first_gid(device, &port).with_context(|| device.host.name().to_string())?;
         Ok(Self {
             state: attributes::port_state(port.state).0.into(),
             port_lid: port.lid.get(),
