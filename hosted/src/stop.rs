@@ -1,4 +1,5 @@
-//! Ctrl-C: the first ends a job, the second the process.
+//! Ctrl-C: the first ends a job, the second the process. A signal that whoever started the process has it ignore stays ignored.
+#![expect(unsafe_code, reason = "the handler of a signal is set, to none")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +26,44 @@ impl std::error::Error for Interrupted {}
 pub fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
-    let handler = move || {
+    catch(move || {
         if asked.swap(true, Ordering::Relaxed) {
             // SIGKILL ends the process without exit handlers. It cannot fail.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
-    };
-    ctrlc::set_handler(handler).context("Ctrl-C cannot be caught")?;
+    })?;
     Ok(stop)
+}
+
+/// Calls `handler` at each SIGINT, SIGTERM and SIGHUP, except those that are ignored now: `nohup` has SIGHUP ignored, and a shell
+/// without job control SIGINT of what it starts in the background.
+///
+/// # Errors
+/// The signals cannot be caught.
+pub fn catch(handler: impl FnMut() + Send + 'static) -> Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored(&status);
+    ctrlc::set_handler(handler).context("Ctrl-C cannot be caught")?;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| ignored & 1 << (signal - 1) != 0) {
+        // SAFETY: no code of this process runs when a signal is ignored.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    Ok(())
+}
+
+/// Returns the ignored signals in the text of `/proc/PID/status` (proc(5)): bit n - 1 for signal n.
+fn ignored(status: &str) -> u64 {
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits_of_a_line() {
+        let status = "Name:\tbareverbs\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001003\nSigCgt:\t0000000000000440\n";
+        assert_eq!((ignored(status), ignored(""), ignored("SigIgn:\tzz")), (0x1003, 0, 0));
+    }
 }

@@ -204,6 +204,26 @@ fn start(args: &[&str]) -> Child {
     command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// `nohup` and scripts that start a job in the background have signals ignored: they are for others.
+#[test]
+fn signals_that_were_ignored_before_end_no_job() {
+    for (ignored, sent, status) in
+        [("HUP", "-HUP", 0), ("INT", "-INT", 0), ("HUP INT TERM", "-TERM", 0), ("HUP", "-INT", 130), ("INT", "-HUP", 130)]
+    {
+        let script = format!("trap '' {ignored}; exec \"$0\" perf -D 6 -T write-lat -s 8");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_bareverbs")]);
+        let mut child = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // It has long set its handlers then, and has not ended.
+        while worked(&child) < 10 {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended before it was stopped");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        signal(&child, sent);
+        assert_eq!(end(&mut child).code(), Some(status), "{sent} with {ignored} ignored");
+    }
+}
+
 /// What is said of a device that was not waited for.
 const BUSY: &str = ", and was not waited for any longer\n";
 

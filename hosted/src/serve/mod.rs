@@ -14,6 +14,7 @@ use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, MIN_MEMORY_LIMIT, PageDemand};
 
 use crate::args::UsageError;
+use crate::stop::catch;
 
 use self::args::ServeArgs;
 use self::option_values::LimitTo;
@@ -68,7 +69,7 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
         ..ServerConfig::new(devices)
     })?;
     let stopper = server.stopper();
-    ctrlc::set_handler(move || stop(&stopper)).context("cannot catch Ctrl-C")?;
+    catch(move || stop(&stopper))?;
     introductions.into_iter().for_each(|line| log.line(line));
     log.line("serving, Ctrl-C ends".into());
     let summary = server.wait();
