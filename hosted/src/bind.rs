@@ -118,7 +118,8 @@ pub fn bind(args: &BindArgs) -> Result<Changes> {
 ///
 /// A function must not be unbound, or a step failed; the former state is restored.
 pub fn unbind(args: &UnbindArgs) -> Result<Changes> {
-    let (sysfs, options) = (Sysfs::at(&args.change.place.root), options(&args.change));
+    let (sysfs, mut options) = (Sysfs::at(&args.change.place.root), options(&args.change));
+    options.force = args.force;
     let addresses = &args.change.addresses;
     if args.change.dry_run {
         return Ok(Changes::from(&pci::plan_unbind(&sysfs, addresses, &options)?));

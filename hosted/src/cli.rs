@@ -229,8 +229,8 @@ impl FunctionChoice {
 /// Options of `bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
-    /// Binds functions even if they are in use (interface up, with addresses or routes, RDMA device open, virtual functions),
-    /// and the function of a BlueField's own processor, for other programs
+    /// Binds functions even if they are in use (interface up, with addresses or routes, a port of another, RDMA device open, disks or
+    /// queue pairs of the kernel, virtual functions), and the function of a BlueField's own processor, for other programs
     #[arg(long)]
     pub force: bool,
     /// Bytes that the program will lock for DMA, to be compared with the limit of this shell
@@ -244,6 +244,9 @@ pub struct BindArgs {
 /// Options of `unbind`.
 #[derive(Debug, Args)]
 pub struct UnbindArgs {
+    /// Gives a function back that has virtual functions, which the kernel then removes
+    #[arg(long)]
+    pub force: bool,
     /// The functions and how to change them.
     #[command(flatten)]
     pub change: ChangeArgs,

@@ -182,6 +182,9 @@ fn row(function: &Function, obstacles: &[Obstacle]) -> Row {
     }
 }
 
+/// Printed of a function that can be used, and whose folder has no file `reset`.
+const NO_RESET: &str =
+    "the kernel cannot reset it: what a killed process leaves on the card meets the next one; end jobs by Ctrl-C";
 /// Printed where there is nothing to list.
 pub(crate) const NO_FUNCTION: &str = "no mlx5 function in this machine";
 
@@ -222,6 +225,9 @@ pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
     }
     if obstacles.is_empty() {
         let _ = writeln!(text, "    ready: --device {}", function.address);
+        if !function.resettable {
+            let _ = writeln!(text, "    {NO_RESET}");
+        }
     }
     text
 }

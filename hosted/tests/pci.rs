@@ -340,9 +340,14 @@ fn a_card_that_a_process_has_open_is_not_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.process(4711, "testpmd", "dev/vfio/5");
-    refused(&tree, &["unbind", CARD], "IOMMU group 5 is in use by process 4711 (testpmd); remedy: kill 4711");
+    refused(
+        &tree,
+        &["unbind", CARD],
+        "IOMMU group 5 is in use by process 4711 (testpmd); remedy: end process 4711 (testpmd) by its own means",
+    );
     assert!(
-        succeed(&tree, &["devices"]).contains("IOMMU group 5 is in use by process 4711 (testpmd)\n      remedy: kill 4711")
+        succeed(&tree, &["devices"])
+            .contains("IOMMU group 5 is in use by process 4711 (testpmd)\n      remedy: end process 4711 (testpmd)")
     );
 }
 

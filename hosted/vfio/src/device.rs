@@ -77,7 +77,7 @@ impl Device {
         let sysfs = Sysfs::machine();
         let (group, interface, is_virtual) = Self::usable(&sysfs, address)?;
         let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
-        let (opened, config, space) = Self::open_function(&sysfs, &folder, group, interface)?;
+        let (opened, config, space) = Self::open_function(&sysfs, &folder, address, group, interface)?;
         let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, opener: Opener::this(), folder, claim };
         Self::new(function, is_virtual, hook)
     }
@@ -109,12 +109,13 @@ impl Device {
     fn open_function(
         sysfs: &Sysfs,
         folder: &Path,
+        address: Address,
         group: u32,
         interface: Interface,
     ) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
         let space = AddressSpace::of_group(group, interface)?;
         let opened = VfioDevice::new(folder, space.ops(), true);
-        let opened = opened.map_err(|error| Self::refusal(error, sysfs, group, &space))?;
+        let opened = opened.map_err(|error| Self::refusal(error, sysfs, address, group, &space))?;
         space.ask()?;
         // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
         let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
@@ -128,7 +129,7 @@ impl Device {
     }
 
     /// Converts the error of opening a device.
-    fn refusal(error: VfioError, sysfs: &Sysfs, group: u32, space: &AddressSpace) -> Error {
+    fn refusal(error: VfioError, sysfs: &Sysfs, address: Address, group: u32, space: &AddressSpace) -> Error {
         let is = |errno: i32, kind: Errno| errno == kind.raw_os_error();
         match error {
             VfioError::OpenGroup(error, _) | VfioError::OpenDeviceCdev(error)
@@ -138,6 +139,12 @@ impl Device {
             }
             VfioError::OpenGroup(error, group) => open_error(error, Path::new("/dev/vfio").join(group)),
             VfioError::OpenDeviceCdev(error) => Error::File { path: "/dev/vfio/devices".into(), error },
+            // Of a virtual function the obstacle was found before. That of a physical one is that its virtual functions are open.
+            VfioError::GroupGetDeviceFD(error) | VfioError::VfioDeviceBindIommufd(error)
+                if is(error.errno(), Errno::ACCESS) =>
+            {
+                Error::Obstacle(Obstacle::VfToken { address, physical: address })
+            }
             // A group that is open, another function of it, or this one by its own file.
             VfioError::VfioDeviceBindIommufd(error) if is(error.errno(), Errno::BUSY) || is(error.errno(), Errno::INVAL) => {
                 Error::Obstacle(pci::in_use(sysfs, group))

@@ -149,7 +149,7 @@ def soft_roce(name, summary, **more):
 
 def storage(name, summary, **more):
     """Returns a case of the storage script: each guest uses a disk of the other one."""
-    given = {"suites": ("trixie", "bookworm"), "serve": ("--managed",), "parameters": (("protocol", name),), **more}
+    given = {"suites": ("trixie", "bookworm"), "serve": ("--managed",), "parameters": (("protocol", name),), "program": True, **more}
     return applied(name, summary, script="storage", **given)
 
 

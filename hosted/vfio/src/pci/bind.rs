@@ -21,7 +21,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Options of binding and unbinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bind a function even if the machine uses it, or if it is that of a BlueField's own processor.
+    /// Bind a function even if the machine uses it, or if it is that of a BlueField's own processor. Unbind one that has virtual
+    /// functions.
     pub force: bool,
     /// Also bind the other members of the IOMMU group that are bound to drivers.
     pub group: bool,
@@ -206,7 +207,7 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
 /// # Errors
 ///
 /// One of the functions does not exist, or a process has it open, for which the kernel would wait. Or it is neither an mlx5
-/// function nor bound by [`bind`].
+/// function nor bound by [`bind`], or has virtual functions and `options` do not force it.
 pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
     let mut plan = Plan::default();
     for (function, asked) in targets(sysfs, addresses, options, |member| member.driver.as_deref() == Some(VFIO_PCI))? {
@@ -230,6 +231,11 @@ pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> R
         let holders = usage::vfio_holders(sysfs, address);
         if let Some(group) = function.group.as_ref().filter(|_| !holders.is_empty()) {
             return Err(BindError::Refused { obstacle: Obstacle::InUse { group: group.number, holders } });
+        }
+        // vfio-pci removes them when it lets the function go, also from processes that have them open.
+        if function.virtual_functions > 0 && !options.force {
+            let usages = vec![Usage::VirtualFunctions { count: function.virtual_functions }];
+            return Err(BindError::Used { address, usages });
         }
         plan.restore(sysfs, &function, &remembered.unwrap_or_else(Before::native), true);
     }

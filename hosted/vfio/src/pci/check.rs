@@ -11,7 +11,7 @@ use super::model::Kind;
 use super::model::Model;
 use super::obstacle::{Cpu, Machine, Obstacle};
 use super::process::Process;
-use super::sysfs::Sysfs;
+use super::sysfs::{Sysfs, link_name};
 use super::usage::{self, group_holders};
 
 /// Requirements of a program on a function and on the machine.
@@ -104,6 +104,7 @@ fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
         found.push(Obstacle::NotBound { address, driver: function.driver.clone() });
         found.extend(usage::of(sysfs, function).into_iter().map(|usage| Obstacle::Used { address, usage: Box::new(usage) }));
     }
+    found.extend(vf_token(sysfs, function));
     if let Some(group) = &function.group {
         let members: Vec<_> = group.others.iter().filter(|member| member.blocks()).cloned().collect();
         if !members.is_empty() {
@@ -111,6 +112,13 @@ fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
         }
     }
     found
+}
+
+/// Returns an obstacle if vfio-pci has the physical function of a virtual one.
+pub(crate) fn vf_token(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
+    let physical = function.physical_function?;
+    let driver = link_name(&sysfs.folder(physical).join("driver"));
+    (driver.as_deref() == Some("vfio-pci")).then_some(Obstacle::VfToken { address: function.address, physical })
 }
 
 fn files(sysfs: &Sysfs, function: &Function, process: &Process) -> Vec<Obstacle> {

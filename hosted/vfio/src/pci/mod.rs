@@ -29,6 +29,7 @@ mod network;
 mod obstacle;
 mod plan;
 mod process;
+mod rdma_users;
 mod sysfs;
 mod usage;
 

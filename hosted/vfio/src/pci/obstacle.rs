@@ -77,6 +77,14 @@ pub enum Obstacle {
         /// Its driver.
         driver: Option<String>,
     },
+    /// vfio-pci has the physical function of a virtual one: Linux opens the virtual function only for who knows a token of the process that
+    /// has the physical one, and the physical one, while virtual functions are open, for who knows theirs (`vfio_pci_validate_vf_token`).
+    VfToken {
+        /// The function.
+        address: Address,
+        /// Its physical function, or itself.
+        physical: Address,
+    },
     /// The machine uses the function through its driver.
     Used {
         /// The function.
@@ -183,6 +191,15 @@ impl fmt::Display for Obstacle {
             Self::ModuleNotLoaded => f.write_str("the kernel module vfio-pci is not loaded"),
             Self::NotBound { address, driver: Some(driver) } => write!(f, "{address} is bound to {driver}, not to vfio-pci"),
             Self::NotBound { address, driver: None } => write!(f, "{address} is bound to no driver, and vfio-pci is needed"),
+            Self::VfToken { address, physical } if address == physical => write!(
+                f,
+                "other processes have virtual functions of {address} open: Linux opens it then only with their token (VF token)"
+            ),
+            Self::VfToken { address, physical } => write!(
+                f,
+                "{address} is a virtual function of {physical}, which vfio-pci has: Linux opens it only with the token (VF token) of that one's \
+                 user"
+            ),
             Self::Used { address, usage } => write!(f, "the machine uses {address}: {usage}"),
             Self::GroupNotViable { group, members, .. } => {
                 write!(f, "IOMMU group {group} is not viable: it also has ")?;
@@ -238,6 +255,7 @@ impl Obstacle {
             Self::UnsafeNoIommu { .. } => "unsafe-no-iommu",
             Self::ModuleNotLoaded => "module-not-loaded",
             Self::NotBound { .. } => "not-bound",
+            Self::VfToken { .. } => "vf-token",
             Self::Used { .. } => "used",
             Self::GroupNotViable { .. } => "group-not-viable",
             Self::NoFile { .. } => "no-file",
@@ -271,10 +289,26 @@ impl Obstacle {
             }
             Self::ModuleNotLoaded => "sudo modprobe vfio-pci".into(),
             Self::NotBound { address, .. } => format!("sudo bareverbs bind {address}"),
+            Self::VfToken { address, physical } if address == physical => {
+                "end the processes that have its virtual functions open, or open it first".into()
+            }
+            Self::VfToken { physical, .. } => format!(
+                "give {physical} back to the kernel's driver (sudo bareverbs unbind --force {physical}, which removes its virtual functions), and \
+                 create the virtual functions there"
+            ),
             Self::Used { address, usage } => match usage.as_ref() {
                 Usage::InterfaceUp { interface } => {
                     format!("sudo ip link set {interface} down, or sudo bareverbs bind --force {address}")
                 }
+                // Not the interface down: it may be the way of the host's whole network, whose address another port has.
+                Usage::Ports { of, .. } => format!(
+                    "see that the host's network does not depend on it, and take it out of {of} first (Open vSwitch: ovs-vsctl del-port), or sudo \
+                     bareverbs bind --force {address}"
+                ),
+                Usage::ScsiHost { .. } | Usage::KernelQueuePairs { .. } => format!(
+                    "unmount what it carries and end its connections (rdma resource show qp lists them), or sudo bareverbs bind --force \
+                     {address}"
+                ),
                 Usage::DefaultRoute { interface } | Usage::Network { interface, .. } => format!(
                     "give another interface what {interface} has and sudo ip address flush dev {interface}, or sudo bareverbs bind \
                      --force {address}"
@@ -302,11 +336,12 @@ impl Obstacle {
             }
             Self::InUse { holders, .. } => match holders.as_slice() {
                 [] => "sudo bareverbs devices (names the process)".into(),
-                [only] => format!("kill {} (or let it end)", only.pid),
-                several => {
-                    let pids: Vec<_> = several.iter().map(|holder| holder.pid.to_string()).collect();
-                    format!("kill {} (or let them end)", pids.join(" "))
-                }
+                // Not how: of a virtual machine it is somebody's computer.
+                [only] => format!(
+                    "end {} by its own means, a virtual machine (QEMU) from inside",
+                    Holders(std::slice::from_ref(only))
+                ),
+                several => format!("end {} by their own means, virtual machines (QEMU) from inside", Holders(several)),
             },
             Self::Memlock { needed, .. } => {
                 let kib = needed.div_ceil(1024);

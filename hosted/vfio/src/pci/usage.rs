@@ -7,6 +7,7 @@ use super::address::Address;
 use super::function::{Function, device_path};
 use super::network::{Carried, Networks};
 use super::process::{Holder, holders, processes};
+use super::rdma_users;
 use super::sysfs::{Sysfs, link_name, names, number};
 
 /// Flag of an interface: it is up (`IFF_UP`).
@@ -34,6 +35,30 @@ pub enum Usage {
     InterfaceUp {
         /// The interface.
         interface: String,
+    },
+    /// Network interfaces of it that are up are ports of another (a bridge, a bond, Open vSwitch), which has no addresses or routes
+    /// itself: the machine's may be on a third.
+    Ports {
+        /// The interfaces.
+        interfaces: Vec<String>,
+        /// The other.
+        of: String,
+    },
+    /// A SCSI host of the kernel reaches its disks through it (SRP, iSER).
+    ScsiHost {
+        /// Name of the host.
+        host: String,
+        /// Module of the kernel.
+        module: String,
+    },
+    /// A module of the kernel has queue pairs on an RDMA device of it: NVMe over fabrics or NFS by `rdma_cm`, SRP, SMC.
+    KernelQueuePairs {
+        /// The RDMA device.
+        device: String,
+        /// The module.
+        module: String,
+        /// Number of them.
+        count: u32,
     },
     /// A network interface of it is in another network namespace: that of a container, say.
     OtherNamespace {
@@ -71,6 +96,14 @@ impl fmt::Display for Usage {
                 f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(" and "))
             }
             Self::InterfaceUp { interface } => write!(f, "network interface {interface} is up"),
+            Self::Ports { interfaces, of } => match interfaces.as_slice() {
+                [only] => write!(f, "network interface {only} is a port of {of}"),
+                all => write!(f, "network interfaces {} are ports of {of}", all.join(" and ")),
+            },
+            Self::ScsiHost { host, module } => write!(f, "SCSI host {host} reaches its disks through it ({module})"),
+            Self::KernelQueuePairs { device, module, count } => {
+                write!(f, "RDMA device {device} has {count} queue pairs of the kernel's module {module}")
+            }
             Self::OtherNamespace { interface, holder } => {
                 write!(
                     f,
@@ -103,7 +136,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-/// Returns the uses of a function, except kernel users of RDMA (NFS, NVMe over fabrics).
+/// Returns the uses of a function. Queue pairs of the kernel are asked for on this machine alone: no copied tree has them.
 pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     let mut found = Vec::new();
     let folder = sysfs.folder(function.address);
@@ -125,7 +158,10 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
             }
         }
         if default_route.is_none() && found.len() == is_in_use && flags & IFF_UP != 0 {
-            found.push(Usage::InterfaceUp { interface: interface.clone() });
+            match link_name(&net.join("master")).or_else(|| upper_links(&net).into_iter().next().map(|(name, _)| name)) {
+                Some(of) => add_port(&mut found, interface, of),
+                None => found.push(Usage::InterfaceUp { interface: interface.clone() }),
+            }
         }
     }
     found.extend(in_other_namespaces(sysfs, function));
@@ -137,8 +173,40 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
             found.push(Usage::Rdma { device: device.unwrap_or(file), holders });
         }
     }
+    found.extend(of_the_kernel(sysfs, function));
     if function.virtual_functions > 0 {
         found.push(Usage::VirtualFunctions { count: function.virtual_functions });
+    }
+    found
+}
+
+/// Adds an interface to the ports of another, so that an uplink and its representors are named together.
+fn add_port(found: &mut Vec<Usage>, interface: &str, of: String) {
+    for usage in found.iter_mut() {
+        if let Usage::Ports { interfaces, of: known } = usage
+            && *known == of
+        {
+            interfaces.push(interface.into());
+            return;
+        }
+    }
+    found.push(Usage::Ports { interfaces: vec![interface.into()], of });
+}
+
+/// Returns what the kernel itself does with a function's RDMA devices. Its SCSI hosts lie in the folder of the function
+/// (`scsi_add_host` of ib_srp, `iscsi_host_add` of ib_iser).
+fn of_the_kernel(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
+    let folder = sysfs.folder(function.address);
+    let is_host = |name: &String| name.strip_prefix("host").is_some_and(|number| number.parse::<u32>().is_ok());
+    let scsi_host = |host: String| {
+        let module = super::sysfs::text(&folder.join(&host).join("scsi_host").join(&host).join("proc_name"));
+        Usage::ScsiHost { module: module.unwrap_or_else(|| "scsi".into()), host }
+    };
+    let mut found: Vec<_> = names(&folder).into_iter().filter(is_host).map(scsi_host).collect();
+    let devices = function.rdma_devices.iter().filter(|_| sysfs.is_machine());
+    for device in devices {
+        let modules = rdma_users::modules(device).into_iter();
+        found.extend(modules.map(|(module, count)| Usage::KernelQueuePairs { device: device.clone(), module, count }));
     }
     found
 }

@@ -68,7 +68,7 @@ holder=$!
 wait_for 60 has_open $holder "/dev/vfio/$group"
 step "devices, one that a process has open" bareverbs devices $card
 expect "who has it" "^    IOMMU group $group is in use by process $holder \(sleep\)$"
-refused "unbind of a card that a process has open" 1 "is in use by process $holder .*remedy: kill $holder " bareverbs unbind $card
+refused "unbind of a card that a process has open" 1 "is in use by process $holder .*remedy: end process $holder " bareverbs unbind $card
 kill $holder
 wait $holder 2>/dev/null
 has $card vfio-pci

@@ -127,8 +127,23 @@ requests() {
 
 same() { if cmp -s $2 $3; then pass "$1"; else fail "$1: $(cmp $2 $3 2>&1)"; fi; }
 
+# What would lose its way with the card, as the program says it. Management datagrams and IPoIB are no such use.
+in_use() {
+	step "what uses the card" bareverbs devices
+	case $protocol in
+	srp | iser) expect "the host of the disk" "SCSI host host[0-9]+ reaches its disks through it \([a-z_]+\)$" ;;
+	esac
+	case $protocol in
+	srp) module=ib_srp ;;
+	*) module=[a-z_]+ ;;
+	esac
+	expect "the queue pairs" "RDMA device mlx5_0 has [0-9]+ queue pairs of the kernel's module $module$"
+	if grep -qE "module (ib_core|ib_ipoib|mlx5_ib)$" /tmp/step; then fail "the kernel's own queue pairs are named"; fi
+}
+
 use_disk() {
 	wait_for 60 test -b $device || return 1
+	in_use
 	[ "$(blockdev --getsize64 $device)" -eq $bytes ] || fail "the disk has $(blockdev --getsize64 $device) bytes"
 	head -c $bytes /dev/urandom >/tmp/expected
 	dd if=/tmp/expected of=$device bs=1M oflag=direct 2>/tmp/dd.0 || fail "writing: $(cat /tmp/dd.0)"

@@ -305,6 +305,9 @@ fn a_function_that_the_machine_uses_is_not_bound() {
     refused(&tree, "network interface eth2 is up");
     tree.route("eth2");
     refused(&tree, "the machine's default route goes through eth2");
+    card.file("host7/scsi_host/host7/proc_name", "ib_srp\n");
+    refused(&tree, "SCSI host host7 reaches its disks through it (ib_srp)");
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/host7");
     // For an interface of a bond, the routes of the bond count.
     tree.route("bond0");
     refused(&tree, "network interface eth2 is up");
@@ -326,7 +329,11 @@ fn a_function_that_the_machine_uses_is_not_bound() {
     // With force, or when nothing uses it.
     let forced = Options { force: true, ..Options::default() };
     bind(&tree, &mut Kernel::new(&tree), &forced).unwrap();
-    unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
+    // vfio-pci would remove the virtual functions, from under those who have them open.
+    let error = unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap_err().to_string();
+    assert!(error.contains("its 4 virtual functions would go away"), "{error}");
+    assert_eq!(state(&tree, CARD).0, some("vfio-pci"));
+    unbind(&tree, &mut Kernel::new(&tree), &forced).unwrap();
     card.file("sriov_numvfs", "0\n");
     bind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
 }
@@ -487,7 +494,10 @@ fn a_function_that_a_process_has_open_is_not_unbound() {
     tree.process(4711, "testpmd", "dev/vfio/5");
     let mut kernel = Kernel::new(&tree);
     let error = unbind(&tree, &mut kernel, &Options { force: true, ..Options::default() }).unwrap_err().to_string();
-    assert_eq!(error, "IOMMU group 5 is in use by process 4711 (testpmd); remedy: kill 4711 (or let it end)");
+    assert_eq!(
+        error,
+        "IOMMU group 5 is in use by process 4711 (testpmd); remedy: end process 4711 (testpmd) by its own means, a virtual machine (QEMU) from inside"
+    );
     assert_eq!(kernel.written.len(), 0);
 }
 

@@ -157,13 +157,78 @@ fn a_group_that_is_in_use_names_the_process() {
     tree.card(CARD, 5).vfio(5);
     tree.process(4711, "testpmd", "dev/vfio/5");
     tree.process(4712, "other", "dev/vfio/6");
-    one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
+    one(
+        &tree,
+        &privileged(),
+        "IOMMU group 5 is in use by process 4711 (testpmd)",
+        "end process 4711 (testpmd) by its own means",
+    );
     tree.process(5000, "second", "dev/vfio/5");
-    one(&tree, &privileged(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
+    one(
+        &tree,
+        &privileged(),
+        "process 4711 (testpmd), process 5000 (second)",
+        "end process 4711 (testpmd), process 5000 (second)",
+    );
+    assert!(!all_for(&tree, &privileged())[0].1.contains("kill"), "one may be somebody's virtual machine");
     // If the processes of other users are not visible, an attempt to open the file decides.
     let hidden = in_use(&Sysfs::at(tree.path()), 9);
     assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
     assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
+}
+
+/// A switchdev card under Open vSwitch: the uplink and the representors are its ports, and the host's address is on another of its ports.
+#[test]
+fn a_port_of_open_vswitch_is_not_taken_down() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5);
+    for name in ["enp1s0f0np0", "enp1s0f0npf0vf0", "enp1s0f0npf0vf1"] {
+        card.file(&format!("net/{name}/flags"), "0x1103\n");
+        for link in ["master", "upper_ovs-system"] {
+            tree.link(&format!("sys/bus/pci/devices/{CARD}/net/{name}/{link}"), "../../../../virtual/net/ovs-system");
+        }
+    }
+    tree.route("br-ex");
+    let found = all_for(&tree, &privileged());
+    assert_eq!(found.len(), 2, "that it is not bound, and one line for all ports: {found:?}");
+    let (text, remedy) = &found[1];
+    let ports = "network interfaces enp1s0f0np0 and enp1s0f0npf0vf0 and enp1s0f0npf0vf1 are ports of ovs-system";
+    assert!(text.contains(ports) && remedy.contains("ovs-vsctl del-port"), "{text}: {remedy}");
+    assert!(!remedy.contains("link set"), "{remedy}");
+}
+
+/// SRP and iSER have their disks on a SCSI host below the function; the folder of ib_srp itself is there without any.
+#[test]
+fn disks_of_the_kernel_are_a_use() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5);
+    card.file("infiniband_srp/srp-mlx5_1-1/ibdev", "mlx5_1\n");
+    assert_eq!(all_for(&tree, &privileged()).len(), 1, "no login");
+    card.file("host7/scsi_host/host7/proc_name", "ib_srp\n").file("hostile/scsi_host/hostile/proc_name", "x\n");
+    let found = all_for(&tree, &privileged());
+    assert_eq!(found.len(), 2, "{found:?}");
+    let (text, remedy) = &found[1];
+    assert!(
+        text.contains("SCSI host host7 reaches its disks through it (ib_srp)") && remedy.contains("unmount"),
+        "{text}: {remedy}"
+    );
+}
+
+/// `vfio_pci_validate_vf_token` of Linux.
+#[test]
+fn a_virtual_function_whose_physical_one_vfio_has_needs_its_token() {
+    let tree = Tree::new();
+    let physical = tree.card("0000:01:00.1", 6);
+    let virtual_function = tree.card(CARD, 5).vfio(5);
+    tree.link("sys/bus/pci/devices/0000:01:00.0/physfn", "../0000:01:00.1");
+    assert_eq!(all_for(&tree, &privileged()), [], "the kernel's driver has the physical one");
+    drop((physical.vfio(6), virtual_function));
+    one(
+        &tree,
+        &privileged(),
+        "0000:01:00.0 is a virtual function of 0000:01:00.1, which vfio-pci has",
+        "give 0000:01:00.1 back",
+    );
 }
 
 #[test]
@@ -290,7 +355,7 @@ fn iommufd_is_used_where_groups_are_not_there_or_may_not_be_opened() {
     assert!(all_for(&tree, &user).iter().any(|(sentence, _)| sentence.contains("/dev/vfio/5 may not be opened by this user")));
     // Whoever has the function's own file open has the group.
     tree.process(4711, "testpmd", "dev/vfio/devices/vfio3");
-    one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
+    one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "end process 4711");
     tree.remove("dev/vfio/vfio");
     assert_eq!(interface(&tree, &privileged()), Interface::Iommufd);
 }
