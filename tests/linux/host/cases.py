@@ -87,6 +87,8 @@ class Case(case.Case):
     applications: bool = False
     #: Tools for network interfaces, rdma_rxe and NFS are in the guest; they are in those with a wire too.
     tools: bool = False
+    #: DPDK's testpmd is in the guest.
+    dpdk: bool = False
 
     def has_tools(self):
         """Returns whether its guests have the tools for network interfaces."""
@@ -441,6 +443,20 @@ CASES = [
         serve=("--ethernet",),
         cpus=1,
         parameters=(("roce", 1),),
+    ),
+    between(
+        "dpdk",
+        "DPDK's testpmd on an Ethernet port: it answers ping, returns datagrams of Linux, sends and counts",
+        script="dpdk",
+        serve=("--ethernet", "--no-umr"),
+        dpdk=True,
+        allowed_mistakes=((r"ForeignIp", "testpmd's own frames have addresses for measurements, also those that it turns around"),),
+        # For the sender of datagrams.
+        python=True,
+        tools=True,
+        cpus=1,
+        memory=2048,
+        typical_seconds=90,
     ),
     storage(
         "srp",

@@ -7,7 +7,7 @@ from guests.errors import SetUpError
 from guests.image import Part
 from harness.build import PROJECT
 
-from . import applications, python, sideway, tools
+from . import applications, dpdk, python, sideway, tools
 
 # Not among the packages: other working copies use those too, and have scripts and programs of their own.
 IMAGES = PROJECT / "target/linux/images"
@@ -56,10 +56,18 @@ def program_part(tree, programs):
     return Part("program", [], [*programs, additions.__file__, elf.__file__], add)
 
 
-def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tree=None, sideway_programs=()):
-    """Returns the path of the image for a tree and the scripts of the cases; made once. `python_tree` has rdma-core's Python tests,
-    `applications_tree` those of applications.py, `tools_tree` those of tools.py; `programs` and `sideway_programs`, Sideway's tests, were
-    built on this machine."""
+def build(
+    tree,
+    python_tree=None,
+    programs=(),
+    applications_tree=None,
+    tools_tree=None,
+    dpdk_tree=None,
+    sideway_programs=(),
+):
+    """Returns the path of the image for a tree and the scripts of the cases; made once. `python_tree` has rdma-core's Python tests; what
+    the other trees have is in the modules of their names. `programs` and `sideway_programs`, Sideway's tests, were built on this
+    machine."""
     parts = [cases_part()]
     if python_tree:
         parts.append(Part("python", [python_tree.fingerprint()], [python.__file__], lambda archive: python.add(archive, python_tree)))
@@ -71,6 +79,8 @@ def build(tree, python_tree=None, programs=(), applications_tree=None, tools_tre
     if tools_tree:
         add_tools = lambda archive: tools.add(archive, tools_tree)
         parts.append(Part("tools", [tools_tree.fingerprint()], [tools.__file__], add_tools, tools.MODULES))
+    if dpdk_tree:
+        parts.append(Part("dpdk", [dpdk_tree.fingerprint()], [dpdk.__file__], lambda archive: dpdk.add(archive, dpdk_tree)))
     if sideway_programs:
         parts.append(sideway.part(tree, sideway_programs))
     return image.build(IMAGES, tree, parts)
