@@ -145,14 +145,12 @@ fn words(block: &[u8; 64]) -> impl Iterator<Item = u64> {
 impl Group {
     /// Returns whether the fields of a frame are those of a rule.
     fn matches(&self, value: &MatchParam, frame: &MatchParam) -> bool {
-        let (masks, values, frames) = (blocks(&self.criteria.mask), blocks(value), blocks(frame));
-        let same = |at: usize| {
-            words(&masks[at])
-                .zip(words(&values[at]))
-                .zip(words(&frames[at]))
-                .all(|((mask, value), frame)| (value ^ frame) & mask == 0)
+        let same = |mask: &[u8; 64], value: &[u8; 64], frame: &[u8; 64]| {
+            words(mask).zip(words(value)).zip(words(frame)).all(|((mask, value), frame)| (value ^ frame) & mask == 0)
         };
-        (0..masks.len()).all(|at| self.criteria.enable >> at & 1 == 0 || same(at))
+        let blocks = blocks(&self.criteria.mask).iter().zip(blocks(value)).zip(blocks(frame)).enumerate();
+        let mut enabled = blocks.filter(|(at, _)| self.criteria.enable >> at & 1 != 0);
+        enabled.all(|(_, ((mask, value), frame))| same(mask, value, frame))
     }
 }
 
