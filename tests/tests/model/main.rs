@@ -3,7 +3,8 @@
 //! shared receive queues; windows, regions, registrations by requests, resizes, errors, resets, a wire that loses or reaches nobody, a device that is pulled out.
 //!
 //! `BAREVERBS_MODEL_REQUESTS` is how many work requests are run at least (20,000 if it is not set), `BAREVERBS_MODEL_SEED` the first
-//! seed. A failure names its seed and the shortest program that was found to fail.
+//! seed. A failure names its seed, how many operations it took to find it, and the shortest program that was found to fail in
+//! `BAREVERBS_MODEL_SHRINK` further runs (20,000 if it is not set).
 
 mod expected;
 mod fast;
@@ -13,6 +14,7 @@ mod run;
 mod xrc;
 
 use std::env;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -28,21 +30,38 @@ fn number(name: &str, default: u64) -> u64 {
     env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
 }
 
+/// Operations of all programs that were run, and of those until the first failed.
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+static UNTIL_FAILURE: OnceLock<u64> = OnceLock::new();
+
+/// Runs a program, and returns how many work requests it had.
+fn run_program(program: &program::Program) -> Result<u64, TestCaseError> {
+    let operations = OPERATIONS.fetch_add(program.ops.len() as u64, Ordering::Relaxed) + program.ops.len() as u64;
+    run::run(program).map_err(|why| {
+        UNTIL_FAILURE.get_or_init(|| operations);
+        TestCaseError::fail(why)
+    })
+}
+
 /// Runs the programs of one seed, and returns how many work requests these were.
 fn run_seed(seed: u64) -> u64 {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { cases: PROGRAMS, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let max_shrink_iters = number("BAREVERBS_MODEL_SHRINK", 20_000) as u32;
+    let config = Config { cases: PROGRAMS, failure_persistence: None, max_shrink_iters, ..Config::default() };
     let requests = AtomicU64::new(0);
     let result = TestRunner::new_with_rng(config, rng).run(&program::program(OPS), |program| {
-        requests.fetch_add(run::run(&program).map_err(TestCaseError::fail)?, Ordering::Relaxed);
+        requests.fetch_add(run_program(&program)?, Ordering::Relaxed);
         Ok(())
     });
     match result {
         Ok(()) => requests.into_inner(),
         Err(TestError::Fail(why, program)) => {
-            panic!("BAREVERBS_MODEL_SEED={seed}: {why}\nthe shortest program that fails: {program}")
+            let operations = UNTIL_FAILURE.get().copied().unwrap_or_default();
+            panic!(
+                "BAREVERBS_MODEL_SEED={seed}, after {operations} operations: {why}\nthe shortest program that fails: {program}"
+            )
         }
         Err(TestError::Abort(why)) => panic!("BAREVERBS_MODEL_SEED={seed}: {why}"),
     }

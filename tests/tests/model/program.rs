@@ -73,6 +73,31 @@ pub(crate) enum Kind {
     /// Whether the word is what it compares with.
     CompareSwap(bool),
     FetchAdd,
+    /// With masks, on four bytes or eight.
+    MaskedSwap {
+        wide: bool,
+        matches: bool,
+    },
+    MaskedAdd {
+        wide: bool,
+    },
+}
+
+impl Kind {
+    /// Returns the bytes of an atomic.
+    pub(crate) const fn atomic(self) -> Option<usize> {
+        match self {
+            Self::CompareSwap(_) | Self::FetchAdd | Self::MaskedSwap { wide: true, .. } | Self::MaskedAdd { wide: true } => {
+                Some(8)
+            }
+            Self::MaskedSwap { .. } | Self::MaskedAdd { .. } => Some(4),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_masked(self) -> bool {
+        matches!(self, Self::MaskedSwap { .. } | Self::MaskedAdd { .. })
+    }
 }
 
 /// Whose key a request carries.
@@ -300,6 +325,8 @@ fn request() -> impl Strategy<Value = Request> {
         3 => Just(Kind::Read),
         1 => any::<bool>().prop_map(Kind::CompareSwap),
         1 => Just(Kind::FetchAdd),
+        1 => any::<[bool; 2]>().prop_map(|[wide, matches]| Kind::MaskedSwap { wide, matches }),
+        1 => any::<bool>().prop_map(|wide| Kind::MaskedAdd { wide }),
     ];
     let key =
         prop_oneof![6 => (0..REGIONS).prop_map(Key::Region), 2 => (0..WINDOWS).prop_map(Key::Window), 3 => Just(Key::Fast)];

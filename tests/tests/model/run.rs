@@ -3,14 +3,14 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Binding, Completion, Destination, Event, MrChange, MwType, Payload, Psn, Qkey, QpAttr, QpAttrMask, QpRings,
-    QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData, WcOpcode,
-    WcStatus,
+    Access, Binding, Completion, Destination, Event, MaskedAtomics, MaskedOp, MaskedWr, MrChange, MwType, Payload,
+    PostSendError, Psn, Qkey, QpAttr, QpAttrMask, QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendBatch, SendFlags, SendOp,
+    SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::CqeSize;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_testing::{Connection, Faults, Probability, join, path_to};
+use bareverbs_testing::{Connection, Driver, Faults, Probability, join, path_to};
 
 use crate::expected::{Arrival, Posted, Sent};
 use crate::fast::Fast;
@@ -120,6 +120,7 @@ impl Ready {
                 SendOp::CompareSwap { sge: self.sges[0], remote, compare: self.compare, swap: self.operand() }
             }
             (Kind::FetchAdd, _) => SendOp::FetchAdd { sge: self.sges[0], remote, add: self.operand() },
+            (Kind::MaskedSwap { .. } | Kind::MaskedAdd { .. }, _) => unreachable!("posted by a call of their own"),
         };
         SendWr { wr_id: self.wr_id, flags: self.flags, op }
     }
@@ -129,10 +130,90 @@ impl Ready {
             Kind::Send | Kind::SendWithImm | Kind::SendWithInv(_) | Kind::SendWithInvFast => WcOpcode::Send,
             Kind::Write | Kind::WriteWithImm => WcOpcode::RdmaWrite,
             Kind::Read => WcOpcode::RdmaRead,
-            Kind::CompareSwap(_) => WcOpcode::CompSwap,
-            Kind::FetchAdd => WcOpcode::FetchAdd,
+            Kind::CompareSwap(_) | Kind::MaskedSwap { .. } => WcOpcode::CompSwap,
+            Kind::FetchAdd | Kind::MaskedAdd { .. } => WcOpcode::FetchAdd,
         }
     }
+
+    /// Returns the bits that count of a masked atomic: few or many.
+    fn mask(&self, which: u32) -> u64 {
+        let bits = self.operand().rotate_left(which).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        match bits >> 61 {
+            0 => 0,
+            1 => u64::MAX,
+            2..5 => bits & bits.rotate_left(23) & bits.rotate_left(41),
+            _ => bits,
+        }
+    }
+
+    /// Returns a masked atomic.
+    fn masked(&self) -> Option<MaskedWr> {
+        let (value, compare, first, second) = (self.operand(), self.compare, self.mask(7), self.mask(31));
+        let op = match self.kind {
+            Kind::MaskedSwap { wide: true, .. } => {
+                MaskedOp::CompareSwap8 { compare, compare_mask: first, swap: value, swap_mask: second }
+            }
+            Kind::MaskedSwap { .. } => MaskedOp::CompareSwap4 {
+                compare: compare as u32,
+                compare_mask: first as u32,
+                swap: value as u32,
+                swap_mask: second as u32,
+            },
+            Kind::MaskedAdd { wide: true } => MaskedOp::FetchAdd8 { add: value, boundary: first },
+            Kind::MaskedAdd { .. } => MaskedOp::FetchAdd4 { add: value as u32, boundary: first as u32 },
+            _ => return None,
+        };
+        Some(MaskedWr { wr_id: self.wr_id, flags: self.flags, op, remote: self.remote, sge: self.sges[0] })
+    }
+
+    /// Posts it as part of a batch.
+    fn post(&self, batch: &mut SendBatch<'_, Driver>) -> Result<(), PostSendError> {
+        match (self.masked(), self.srqn) {
+            (None, srqn) => batch.post(&named(&self.wr(), srqn)),
+            (Some(wr), None) => batch.post_masked(MASKED, &wr),
+            (Some(wr), Some(srqn)) => batch.post_masked_to_srq(MASKED, &wr, srqn),
+        }
+    }
+}
+
+/// What the devices of the model offer.
+const MASKED: MaskedAtomics = MaskedAtomics { four: true, eight: true };
+
+/// Returns what an atomic leaves of a word, bit by bit: carries stop where the boundary has a bit.
+fn after(op: &MaskedOp, old: u64) -> u64 {
+    let swap = |compare: u64, compare_mask: u64, swap: u64, mask: u64| {
+        if (old ^ compare) & compare_mask == 0 { old & !mask | swap & mask } else { old }
+    };
+    let add = |add: u64, boundary: u64, bits: u32| {
+        let (mut sum, mut carry) = (0, 0);
+        for bit in 0..bits {
+            let digit = (old >> bit & 1) + (add >> bit & 1) + carry;
+            sum |= (digit & 1) << bit;
+            carry = if boundary >> bit & 1 != 0 { 0 } else { digit >> 1 };
+        }
+        sum
+    };
+    match *op {
+        MaskedOp::CompareSwap4 { compare, compare_mask, swap: new, swap_mask } => {
+            swap(compare.into(), compare_mask.into(), new.into(), swap_mask.into())
+        }
+        MaskedOp::CompareSwap8 { compare, compare_mask, swap: new, swap_mask } => swap(compare, compare_mask, new, swap_mask),
+        MaskedOp::FetchAdd4 { add: value, boundary } => add(value.into(), boundary.into(), 32),
+        MaskedOp::FetchAdd8 { add: value, boundary } => add(value, boundary, 64),
+    }
+}
+
+/// Returns the number in the bytes of a word, as the CPU has it.
+fn number(bytes: &[u8]) -> u64 {
+    match bytes.try_into() {
+        Ok(eight) => u64::from_ne_bytes(eight),
+        Err(_) => u32::from_ne_bytes(bytes.try_into().expect("four")).into(),
+    }
+}
+
+/// Returns the bytes of a number.
+fn bytes_of(number: u64, len: usize) -> Vec<u8> {
+    if len == 8 { number.to_ne_bytes().to_vec() } else { (number as u32).to_ne_bytes().to_vec() }
 }
 
 /// Returns pieces of a place.
@@ -155,7 +236,7 @@ impl<'s> Run<'s> {
         let mut lid = 0;
         let sides = tables.map(|tables| {
             lid += 1;
-            let config = DeviceConfig::with_lid(lid);
+            let config = DeviceConfig { extended_atomics: true, ..DeviceConfig::with_lid(lid) };
             let config = if program.ethernet { config.with_ethernet() } else { config };
             let cqe_size = if program.large[usize::from(lid) - 1] { LARGE } else { CqeSize::Bytes64 };
             Side::new(world.add(config).expect("a device"), cqe_size, tables)
@@ -229,7 +310,7 @@ impl<'s> Run<'s> {
                 let is_ours = reliable && fate == Fate::Executed && self.sides[peer].fast.registered.is_some();
                 if is_ours && !(xrc && request.queue != 0) { Kind::SendWithInvFast } else { Kind::Send }
             }
-            Kind::Read | Kind::CompareSwap(_) | Kind::FetchAdd if !reliable => Kind::Write,
+            kind if !reliable && (kind == Kind::Read || kind.atomic().is_some()) => Kind::Write,
             kind => kind,
         };
         if of.qp_type == QpType::Ud && !matches!(kind, Kind::Send) {
@@ -242,13 +323,13 @@ impl<'s> Run<'s> {
         };
         let (start, area) = match kind {
             Kind::Read if !request.overlaps => (READS, ATOMICS - READS),
-            Kind::CompareSwap(_) | Kind::FetchAdd => (ATOMICS, STRIPE - ATOMICS),
+            kind if kind.atomic().is_some() => (ATOMICS, STRIPE - ATOMICS),
             _ => (0, MESSAGES),
         };
-        let is_atomic = start == ATOMICS;
+        let (is_atomic, word) = (start == ATOMICS, kind.atomic().unwrap_or(1));
         let (mut offset, mut peer_offset) = (request.offset % area, request.peer_offset % area);
         if is_atomic {
-            (offset, peer_offset) = (offset & !7, peer_offset & !7);
+            (offset, peer_offset) = (offset & !(word - 1), peer_offset & !(word - 1));
         }
         let is_inline = request.inline && !is_atomic && kind != Kind::Read && wrong.is_none();
         let mut len = request.len.min(area - offset.max(peer_offset));
@@ -259,7 +340,7 @@ impl<'s> Run<'s> {
             len = len.min(INLINE);
         }
         if is_atomic {
-            len = 8;
+            len = word;
         }
         match of.qp_type {
             QpType::Ud if fate == Fate::Executed && receives != 0 => len = len.min(room.checked_sub(GRH_AREA)?),
@@ -269,7 +350,7 @@ impl<'s> Run<'s> {
         // Where the key leads.
         let need = match kind {
             Kind::Read => Access::REMOTE_READ,
-            Kind::CompareSwap(_) | Kind::FetchAdd => Access::REMOTE_ATOMIC,
+            kind if kind.atomic().is_some() => Access::REMOTE_ATOMIC,
             _ => Access::REMOTE_WRITE,
         };
         let at = stripe + start + peer_offset;
@@ -288,7 +369,7 @@ impl<'s> Run<'s> {
                 remote = self.sides[peer].memory[request.region].region.remote((REGION - len + 1) as u64);
                 opened = Opened::Nothing;
                 if is_atomic {
-                    remote.addr = (remote.addr + 7) & !7;
+                    remote.addr = remote.addr.next_multiple_of(word as u64);
                 }
             }
             _ => {}
@@ -310,7 +391,7 @@ impl<'s> Run<'s> {
             Some(Wrong::LocalRange) => base.addr = local.region.sge((REGION - len + 1) as u64, 0).addr,
             _ => {}
         }
-        let writes_here = matches!(kind, Kind::Read | Kind::CompareSwap(_) | Kind::FetchAdd);
+        let writes_here = kind == Kind::Read || is_atomic;
         let refused = len != 0
             && !is_inline
             && (matches!(wrong, Some(Wrong::LocalKey | Wrong::LocalRange))
@@ -329,7 +410,9 @@ impl<'s> Run<'s> {
             _ => Rkey::new(0),
         };
         let compare = match (kind, &opened) {
-            (Kind::CompareSwap(true), Opened::Bytes { region, at }) => self.word(peer, *region, *at),
+            (Kind::CompareSwap(true) | Kind::MaskedSwap { matches: true, .. }, Opened::Bytes { region, at }) => {
+                self.word(peer, *region, *at, len)
+            }
             _ => 0x0123_4567_89ab_cdef,
         };
         let to = self.sides[side].to_peer.filter(|_| of.qp_type == QpType::Ud);
@@ -345,7 +428,7 @@ impl<'s> Run<'s> {
             return Some(ready);
         }
         self.rounds[pair].fences |= kind == Kind::Read && request.overlaps;
-        self.rounds[pair].reads |= matches!(kind, Kind::Read | Kind::CompareSwap(_) | Kind::FetchAdd);
+        self.rounds[pair].reads |= writes_here;
         self.rounds[pair].silent = !signaled;
         self.rounds[pair].posted += 1;
         self.rounds[pair].direction = Some(side);
@@ -376,9 +459,8 @@ impl<'s> Run<'s> {
         Some(ready)
     }
 
-    fn word(&self, side: usize, region: usize, at: usize) -> u64 {
-        let bytes = self.sides[side].memory[region].bytes.get(at, 8);
-        u64::from_ne_bytes(bytes.try_into().expect("eight"))
+    fn word(&self, side: usize, region: usize, at: usize, len: usize) -> u64 {
+        number(self.sides[side].memory[region].bytes.get(at, len))
     }
 
     /// Returns the peer's address of byte `at` of its regions, and what is there for who has these rights.
@@ -447,15 +529,16 @@ impl<'s> Run<'s> {
             let here = &mut self.sides[side].memory[region].bytes;
             match ready.kind {
                 Kind::Read => here.set(from, &old),
-                Kind::CompareSwap(_) | Kind::FetchAdd => {
+                kind if kind.atomic().is_some() => {
                     here.set(from, &old);
-                    let old = u64::from_ne_bytes(old.try_into().expect("eight"));
-                    let new = match ready.kind {
-                        Kind::FetchAdd => old.wrapping_add(ready.operand()),
+                    let old = number(&old);
+                    let new = match (kind, ready.masked()) {
+                        (_, Some(wr)) => after(&wr.op, old),
+                        (Kind::FetchAdd, _) => old.wrapping_add(ready.operand()),
                         _ if old == ready.compare => ready.operand(),
                         _ => old,
                     };
-                    self.sides[peer].memory[there].bytes.set(at, &new.to_ne_bytes());
+                    self.sides[peer].memory[there].bytes.set(at, &bytes_of(new, len));
                 }
                 Kind::WriteWithImm => {
                     let status = self.arrive(pair, peer, &message, ready);
@@ -566,21 +649,23 @@ impl<'s> Run<'s> {
         let good = ready.len() - usize::from(refused);
         let send = self.sides[side].qps[pair].send();
         let result = match how {
-            How::List => {
+            // Masked atomics have a call of their own, and no place in a list.
+            How::List if !ready.iter().any(|ready| ready.kind.is_masked()) => {
                 let plain: Vec<_> = ready.iter().map(Ready::wr).collect();
                 let list: Vec<_> = plain.iter().zip(&ready).map(|(wr, ready)| named(wr, ready.srqn)).collect();
                 send.post_list(&list).map_err(|bad| (bad.index, bad.error))
             }
-            How::Single => ready
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, ready)| send.post(&named(&ready.wr(), ready.srqn)).map_err(|error| (at, error))),
-            How::Batch => {
+            How::Single => ready.iter().enumerate().try_for_each(|(at, ready)| {
+                let posted = match (ready.masked(), ready.srqn) {
+                    (None, srqn) => send.post(&named(&ready.wr(), srqn)),
+                    (Some(wr), None) => send.post_masked(MASKED, &wr),
+                    (Some(wr), Some(srqn)) => send.post_masked_to_srq(MASKED, &wr, srqn),
+                };
+                posted.map_err(|error| (at, error))
+            }),
+            How::Batch | How::List => {
                 let mut batch = send.batch();
-                ready
-                    .iter()
-                    .enumerate()
-                    .try_for_each(|(at, ready)| batch.post(&named(&ready.wr(), ready.srqn)).map_err(|error| (at, error)))
+                ready.iter().enumerate().try_for_each(|(at, ready)| ready.post(&mut batch).map_err(|error| (at, error)))
             }
         };
         match result {
