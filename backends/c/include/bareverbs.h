@@ -560,6 +560,14 @@ typedef struct bv_qp {
   uint32_t qp_num;
 } bv_qp;
 
+// A shared receive queue of an XRC domain.
+typedef struct bv_srq {
+  // Names it; 0 names none.
+  uint64_t number;
+  // Its number on the wire, which the peer needs (bv_send_wr.remote_srqn).
+  uint32_t srq_num;
+} bv_srq;
+
 // Attributes of a queue pair.
 typedef struct bv_qp_attr {
   // State to go to (BV_QPS_RESET and the others; bv_modify_qp_to_rts ignores it).
@@ -644,25 +652,18 @@ typedef struct bv_xrcd {
 
 // A shared receive queue to make.
 typedef struct bv_srq_init {
-  // Protection domain of the memory of its receives, and of the keys of requests that name it.
+  // Protection domain of the memory of its receives, and of the keys of XRC requests that name it.
   struct bv_pd pd;
-  // XRC domain.
+  // XRC domain. bv_create_srq ignores it.
   struct bv_xrcd xrcd;
-  // Queue for its completions, with room for each of its receives.
+  // Queue for its completions, with room for each of its receives. bv_create_srq ignores it: each receive completes where the queue
+  // pair that took it says.
   struct bv_cq cq;
   // Receives in flight, at least.
   uint32_t max_wr;
   // SGEs of a receive, at least.
   uint32_t max_sge;
 } bv_srq_init;
-
-// A shared receive queue of an XRC domain.
-typedef struct bv_srq {
-  // Names it; 0 names none.
-  uint64_t number;
-  // Its number on the wire, which the peer needs (bv_send_wr.remote_srqn).
-  uint32_t srq_num;
-} bv_srq;
 
 // A piece of a registered region.
 typedef struct bv_sge {
@@ -954,6 +955,19 @@ int32_t bv_create_qp(struct bv_device *device,
                      const struct bv_qp_init *init,
                      struct bv_qp *qp);
 
+// Makes a queue pair, in the state RESET, that takes its receives from a shared receive queue (bv_create_srq): bv_post_srq_recv posts
+// them, and bv_post_recv none. What `init` says about receives is ignored, and qp_type is BV_QPT_RC. A receive completes where recv_cq
+// says, which needs room for each of the shared queue.
+//
+// Errors: as of bv_create_qp; BV_EINVAL also if the number names no such queue, or one of XRC.
+//
+// # Safety
+// `device` is of bv_init; `init` is readable and `qp` writable.
+int32_t bv_create_qp_with_srq(struct bv_device *device,
+                              const struct bv_qp_init *init,
+                              struct bv_srq srq,
+                              struct bv_qp *qp);
+
 // Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 //
 // Errors: BV_EINVAL, the number is stale, or an attribute is invalid: the queue pair is as before. Others: the device refuses a
@@ -1034,6 +1048,19 @@ int32_t bv_create_xrc_srq(struct bv_device *device,
                           const struct bv_srq_init *init,
                           struct bv_srq *srq);
 
+// Makes a shared receive queue, from which several queue pairs take their receives (bv_create_qp_with_srq). Each receive completes where
+// the queue pair that took it completes its receives, in any order. In `init` xrcd and cq are ignored.
+//
+// Errors: BV_EINVAL, the protection domain's number is stale, or a capacity exceeds the device's. BV_ENOMEM, there are BV_MAX_SRQ, max_wr
+// exceeds BV_MAX_SRQ_RECV, or no memory is left. BV_EAGAIN, completions of an earlier XRC one are not polled yet. Others: the device
+// did not do it.
+//
+// # Safety
+// `device` is of bv_init; `init` is readable and `srq` writable.
+int32_t bv_create_srq(struct bv_device *device,
+                      const struct bv_srq_init *init,
+                      struct bv_srq *srq);
+
 // Makes an initiator of XRC, in the state RESET: it sends to the shared receive queues of its peer's domain, each request to the
 // one that it names (bv_send_wr.remote_srqn). Its peer is a target. Of `init`, qp_type and what is about receives are ignored;
 // `xrcd` is any domain of this device.
@@ -1082,11 +1109,13 @@ int32_t bv_post_srq_recv(struct bv_device *device,
 
 // Destroys a shared receive queue with all that is posted: no completion of it is given afterwards.
 //
-// Errors: BV_EINVAL, the number names none. Others: the device did not do it, and the queue is as before.
+// Errors: BV_EINVAL, the number names none. BV_EBUSY, queue pairs take their receives from it. Others: the device did not do it, and the
+// queue is as before.
 //
 // # Safety
 // `device` is of bv_init.
-int32_t bv_destroy_srq(struct bv_device *device, struct bv_srq srq);
+int32_t bv_destroy_srq(struct bv_device *device,
+                       struct bv_srq srq);
 
 // Posts `count` sends up to the first that is refused, with one doorbell, and writes how many were posted: the index of the
 // one that was refused. `posted` may be NULL.
@@ -1111,7 +1140,8 @@ int32_t bv_post_send(struct bv_device *device,
 // of the one that was refused.
 // `posted` may be NULL.
 //
-// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives (XRC).
+// Errors: BV_EINVAL, a stale number, the number of SGEs or a key. BV_EOPNOTSUPP, the queue pair has no receives of its own (XRC,
+// or a shared receive queue).
 // BV_ENOTCONN, it takes none in its state. BV_ENOSPC, the queue is full. BV_EPERM, BV_EACCES, BV_ERANGE, BV_EIO as of bv_post_send.
 //
 // # Safety
