@@ -25,6 +25,7 @@
 //! ```
 
 mod buffer;
+mod bytes;
 mod clock;
 mod machine;
 mod memory;
@@ -35,9 +36,10 @@ mod ring;
 mod traffic;
 
 pub use buffer::{BufferFault, check_buffer};
+pub use bytes::{Call, MemoryFault};
 pub use clock::{ClockFault, ClockReport, check_clock, check_clock_against};
 pub use machine::{MachineFault, check_machine};
-pub use memory::{Call, MemoryFault, check_memory};
+pub use memory::check_memory;
 pub use pages::{PageFault, check_pages};
 pub use registers::{RegisterCall, RegisterFault, check_registers};
 pub use traffic::{Step, Traffic, TrafficFault, TrafficReport, check_traffic};

@@ -1,133 +1,10 @@
 //! Memory that CPU and device both see, from the CPU's side.
 
-use core::fmt;
-
 use bareverbs::DmaMemory;
 
+use crate::bytes::{Call, MemoryFault, clear, compare_word, expect, put, read, words};
 use crate::pattern;
 use crate::ring::check_rings;
-
-/// A call of [`DmaMemory`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Call {
-    /// `read`.
-    Read,
-    /// `write`.
-    Write,
-    /// `read_u8`.
-    ReadU8,
-    /// `store_u32`.
-    StoreU32,
-    /// `load`.
-    Load,
-    /// `store`.
-    Store,
-    /// `ring`.
-    Ring,
-    /// `RingView::put`.
-    Put,
-    /// `RingView::put_word`.
-    PutWord,
-    /// `RingView::word`.
-    Word,
-    /// `RingView::block_word`.
-    BlockWord,
-    /// `RingView::record`.
-    Record,
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::ReadU8 => "read_u8",
-            Self::StoreU32 => "store_u32",
-            Self::Load => "load",
-            Self::Store => "store",
-            Self::Ring => "ring",
-            Self::Put => "RingView::put",
-            Self::PutWord => "RingView::put_word",
-            Self::Word => "RingView::word",
-            Self::BlockWord => "RingView::block_word",
-            Self::Record => "RingView::record",
-        })
-    }
-}
-
-/// What is wrong with a [`DmaMemory`]. Offsets are bytes of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MemoryFault {
-    /// It has less than a page, which no driver can use.
-    Short {
-        /// Its bytes.
-        len: usize,
-    },
-    /// The device's address of it is no multiple of 4096.
-    Misaligned {
-        /// The address.
-        device_addr: u64,
-    },
-    /// Its end is beyond the end of the device's addresses.
-    Wraps {
-        /// The device's address of it.
-        device_addr: u64,
-        /// Its bytes.
-        len: usize,
-    },
-    /// A call refuses bytes that are in it.
-    Refused {
-        /// The call.
-        call: Call,
-        /// Where.
-        at: usize,
-        /// How many bytes.
-        len: usize,
-    },
-    /// A call does not refuse bytes that are not all in it, or a word that is not aligned.
-    Accepted {
-        /// The call.
-        call: Call,
-        /// Where.
-        at: usize,
-        /// How many bytes.
-        len: usize,
-    },
-    /// A byte is another one than was written there.
-    Differs {
-        /// The call after which it is.
-        call: Call,
-        /// Where.
-        at: usize,
-        /// What it must be.
-        expected: u8,
-        /// What it is.
-        found: u8,
-    },
-}
-
-impl fmt::Display for MemoryFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Short { len } => write!(f, "the memory has {len} bytes, less than a page"),
-            Self::Misaligned { device_addr } => write!(f, "the device's address {device_addr:#x} is no multiple of 4096"),
-            Self::Wraps { device_addr, len } => {
-                write!(f, "{len} bytes from the device's address {device_addr:#x} go beyond the last")
-            }
-            Self::Refused { call, at, len } => write!(f, "{call} refuses {len} bytes at {at}, which are in the memory"),
-            Self::Accepted { call, at, len } => {
-                write!(f, "{call} accepts {len} bytes at {at}, which are not all in the memory, or not aligned")
-            }
-            Self::Differs { call, at, expected, found } => {
-                write!(f, "after {call} byte {at} is {found:#04x}, and must be {expected:#04x}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for MemoryFault {}
 
 /// Bytes of one copy: an odd number, so that copies begin and end everywhere in a word.
 const PIECE: usize = 61;
@@ -151,6 +28,8 @@ pub fn check_memory<M: DmaMemory>(memory: &mut M) -> Result<(), MemoryFault> {
     fill(memory, 0)?;
     compare(memory, 0, Call::Write)?;
     check_bytes(memory)?;
+    check_copies(memory)?;
+    fill(memory, 0)?;
     check_refusals(memory)?;
     compare(memory, 0, Call::Write)?;
     check_words(memory)?;
@@ -190,27 +69,6 @@ pub(crate) fn compare<M: DmaMemory>(memory: &M, round: u32, call: Call) -> Resul
     Ok(())
 }
 
-fn read<M: DmaMemory>(memory: &M, at: usize, into: &mut [u8]) -> Result<(), MemoryFault> {
-    let len = into.len();
-    memory.read(at, into).map_err(|_| MemoryFault::Refused { call: Call::Read, at, len })
-}
-
-/// Returns an error if the bytes at `at` are others.
-pub(crate) fn expect<M: DmaMemory>(memory: &M, call: Call, at: usize, bytes: &[u8]) -> Result<(), MemoryFault> {
-    let mut place = [0; 64];
-    for (index, expected) in bytes.chunks(place.len()).enumerate() {
-        let at = at.wrapping_add(index.wrapping_mul(64));
-        let found = place.get_mut(..expected.len()).unwrap_or_default();
-        read(memory, at, found)?;
-        if let Some(index) = expected.iter().zip(&*found).position(|(expected, found)| expected != found) {
-            let byte = |bytes: &[u8]| bytes.get(index).copied().unwrap_or_default();
-            let (expected, found) = (byte(expected), byte(found));
-            return Err(MemoryFault::Differs { call, at: at.wrapping_add(index), expected, found });
-        }
-    }
-    Ok(())
-}
-
 /// Reads single bytes, at each place in a word, at both ends and in the middle.
 fn check_bytes<M: DmaMemory>(memory: &M) -> Result<(), MemoryFault> {
     let len = memory.len();
@@ -222,6 +80,20 @@ fn check_bytes<M: DmaMemory>(memory: &M) -> Result<(), MemoryFault> {
                 return Err(MemoryFault::Differs { call: Call::ReadU8, at, expected, found });
             }
         }
+    }
+    Ok(())
+}
+
+/// Copies short pieces that begin and end everywhere in a word: the bytes beside them stay.
+fn check_copies<M: DmaMemory>(memory: &mut M) -> Result<(), MemoryFault> {
+    for (from, len) in (20..28).flat_map(|from| (1..18).map(move |len| (from, len))) {
+        clear(memory, 64)?;
+        let mut expected = [0; 64];
+        let piece = expected.get_mut(from..from.wrapping_add(len)).unwrap_or_default();
+        pattern::fill(2, from, piece);
+        let at = from.wrapping_add(64);
+        memory.write(at, piece).map_err(|_| MemoryFault::Refused { call: Call::Write, at, len })?;
+        expect(memory, Call::Write, 64, &expected)?;
     }
     Ok(())
 }
@@ -254,15 +126,6 @@ fn check_refusals<M: DmaMemory>(memory: &mut M) -> Result<(), MemoryFault> {
         refused(Call::Store, at, 16, memory.store(at, &[u64::MAX; 2]).is_ok())?;
     }
     Ok(())
-}
-
-/// Returns words of which each byte says where it is.
-pub(crate) fn words<const N: usize>(round: u32) -> [u64; N] {
-    core::array::from_fn(|index| {
-        let mut bytes = [0; 8];
-        pattern::fill(round, index.wrapping_mul(8), &mut bytes);
-        u64::from_ne_bytes(bytes)
-    })
 }
 
 /// Stores and loads words: which bytes each has, that the bytes beside it stay, and that they are as the CPU stores them.
@@ -302,27 +165,4 @@ fn store_and_load<const N: usize, M: DmaMemory>(memory: &mut M, start: usize) ->
         compare_word(Call::Load, at, *stored, *loaded)?;
     }
     Ok(())
-}
-
-/// Returns an error if a word that was loaded from `at` is another one, with its first byte that is.
-pub(crate) fn compare_word(call: Call, at: usize, expected: u64, found: u64) -> Result<(), MemoryFault> {
-    let (expected, found) = (expected.to_ne_bytes(), found.to_ne_bytes());
-    for (index, (expected, found)) in expected.into_iter().zip(found).enumerate() {
-        if expected != found {
-            return Err(MemoryFault::Differs { call, at: at.wrapping_add(index), expected, found });
-        }
-    }
-    Ok(())
-}
-
-/// Zeroes 64 bytes.
-pub(crate) fn clear<M: DmaMemory>(memory: &mut M, at: usize) -> Result<(), MemoryFault> {
-    memory.write(at, &[0; 64]).map_err(|_| MemoryFault::Refused { call: Call::Write, at, len: 64 })
-}
-
-/// Puts bytes into others.
-pub(crate) fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
-    for (to, from) in into.iter_mut().skip(at).zip(bytes) {
-        *to = *from;
-    }
 }

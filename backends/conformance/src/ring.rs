@@ -2,7 +2,7 @@
 
 use bareverbs::{DmaMemory, DmaRing as _, OpensRings, RingLayout, RingToken, RingView};
 
-use crate::memory::{Call, MemoryFault, clear, compare_word, expect, put, words};
+use crate::bytes::{Call, MemoryFault, clear, compare_word, expect, put, words};
 
 /// Opens the rings of this check.
 struct Check;

@@ -15,10 +15,10 @@ impl Registers for Bar {
         0
     }
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
-        Err(OutOfRange { offset, len: 4 })
+        Err(OutOfRange { offset, len: 4, size: 0 })
     }
     fn write32(&mut self, offset: usize, _: u32) -> Result<(), OutOfRange> {
-        Err(OutOfRange { offset, len: 4 })
+        Err(OutOfRange { offset, len: 4, size: 0 })
     }
     fn doorbell(&self, _: usize, _: usize) -> Result<u32, OutOfRange> {
         Ok(0)
