@@ -769,7 +769,9 @@ size_t bv_storage_align(void);
 // # Safety
 // The storage is readable and writable and used for nothing else, until no call on the device follows. It was no device
 // before, or that one is not up. `device` is writable.
-int32_t bv_init(void *storage, size_t size, struct bv_device **device);
+int32_t bv_init(void *storage,
+                size_t size,
+                struct bv_device **device);
 
 // Brings a device up: resets nothing, but initializes the firmware, which takes seconds on a card. `config` may be NULL.
 //
