@@ -86,7 +86,7 @@ fn check_bytes<M: DmaMemory>(memory: &M) -> Result<(), MemoryFault> {
 
 /// Copies short pieces that begin and end everywhere in a word: the bytes beside them stay.
 fn check_copies<M: DmaMemory>(memory: &mut M) -> Result<(), MemoryFault> {
-    for (from, len) in (20..28).flat_map(|from| (1..18).map(move |len| (from, len))) {
+    for (from, len) in (20..28_usize).flat_map(|from| (1..18).map(move |len| (from, len))) {
         clear(memory, 64)?;
         let mut expected = [0; 64];
         let piece = expected.get_mut(from..from.wrapping_add(len)).unwrap_or_default();

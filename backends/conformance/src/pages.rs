@@ -138,11 +138,9 @@ pub fn check_pages<S: PageSource>(pages: &mut S, scratch: &mut [u64]) -> Result<
     // Several at a time, as a driver does it.
     if pages.reserve(wanted).is_ok() {
         let some = scratch.get_mut(..wanted as usize).unwrap_or_default();
-        let mut allocated = 0_u32;
-        for place in &mut *some {
+        for (allocated, place) in (0..).zip(&mut *some) {
             let Some(device_addr) = pages.allocate() else { return Err(PageFault::Broken { reserved: wanted, allocated }) };
             *place = device_addr;
-            allocated += 1;
         }
         check_distinct(some)?;
         pages.free_all();
@@ -173,7 +171,7 @@ pub fn check_pages<S: PageSource>(pages: &mut S, scratch: &mut [u64]) -> Result<
     check_distinct(held)?;
     pages.free_all();
     // Neither what was freed, nor what never was.
-    for device_addr in [first, last, u64::MAX & !(PAGE - 1), u64::MAX] {
+    for device_addr in [first, last, !(PAGE - 1), u64::MAX] {
         if pages.free(device_addr) {
             return Err(PageFault::Freed { device_addr });
         }

@@ -43,14 +43,19 @@ enum Wrong {
     BufferIsCopy,
 }
 
+/// A write: the memory, the offset, the bytes.
+type Write = (SimMemory, usize, Vec<u8>);
+/// A line, and how often it may still be read without a look at memory.
+type Line = ([u8; 64], u32);
+
 /// What CPU and memory have of each other.
 #[derive(Clone)]
 struct Caches {
     wrong: Rc<Cell<Wrong>>,
     /// Writes that did not reach memory yet, oldest first.
-    pending: Rc<RefCell<Vec<(SimMemory, usize, Vec<u8>)>>>,
-    /// Lines of 64 bytes that were read, and how often they may still be read without a look at memory.
-    lines: Rc<RefCell<HashMap<(u64, usize), ([u8; 64], u32)>>>,
+    pending: Rc<RefCell<Vec<Write>>>,
+    /// Lines of 64 bytes that were read, by memory and offset.
+    lines: Rc<RefCell<HashMap<(u64, usize), Line>>>,
 }
 
 /// Reads of a line that memory is not looked at for.
@@ -173,7 +178,7 @@ unsafe impl DmaMemory for LazyMemory {
 
     fn store_u32(&mut self, at: usize, value: u32) -> Result<(), OutOfRange> {
         let out = OutOfRange { offset: at, len: 4, size: self.len() };
-        if at % 4 == 0 { self.write(at, &value.to_ne_bytes()) } else { Err(out) }
+        if at.is_multiple_of(4) { self.write(at, &value.to_ne_bytes()) } else { Err(out) }
     }
 
     fn load<const N: usize>(&self, at: usize) -> Result<[u64; N], OutOfRange> {
