@@ -75,7 +75,7 @@ static void storage_and_platform(struct node *node)
     memset(&config, 0, sizeof config);
     config.flags = 0x80;
     RESULT(node, -BV_EINVAL, bv_bring_up(node->device, &good, &config));
-    CHECK(says(node, "flags cannot be 0x80"));
+    CHECK(says(node, "flags cannot be 128 (0x80)"));
 
     /* Registers that are not all there, and too few pages: the step is named, and the device can be brought up afterwards. */
     bad = good;

@@ -21,8 +21,8 @@ impl Mapped {
     fn at<T>(self, offset: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
         let len = count.saturating_mul(size_of::<T>());
         match offset.checked_add(len) {
-            // SAFETY: in the bytes, and aligned, since `base` is aligned to 4096.
             Some(end) if end <= self.len && offset.is_multiple_of(align_of::<T>()) => {
+                // SAFETY: in the bytes, and aligned, since `base` is aligned to 4096.
                 Ok(unsafe { self.base.add(offset) }.cast())
             }
             _ => Err(OutOfRange { offset, len, size: self.len }),
