@@ -1,4 +1,4 @@
-//! Ctrl-C: the first ends a job, the second the process. A signal that whoever started the process has it ignore stays ignored.
+//! Ctrl-C: the first ends a job, the second the process. Under `nohup` the end of the terminal ends neither.
 #![expect(unsafe_code, reason = "the handler of a signal is set, to none")]
 
 use std::fmt;
@@ -35,18 +35,17 @@ pub fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Calls `handler` at each SIGINT, SIGTERM and SIGHUP, except those that are ignored now: `nohup` has SIGHUP ignored, and a shell
-/// without job control SIGINT of what it starts in the background.
+/// Calls `handler` at each SIGINT, SIGTERM and SIGHUP. A SIGHUP that is ignored now stays so: `nohup` asks for that. SIGINT does not:
+/// a script's shell ignores it for what it starts in the background, and scripts end jobs by it.
 ///
 /// # Errors
 /// The signals cannot be caught.
 pub fn catch(handler: impl FnMut() + Send + 'static) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = ignored(&status);
     ctrlc::set_handler(handler).context("Ctrl-C cannot be caught")?;
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| ignored & 1 << (signal - 1) != 0) {
+    if ignored(&status) & 1 << (libc::SIGHUP - 1) != 0 {
         // SAFETY: no code of this process runs when a signal is ignored.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     }
     Ok(())
 }

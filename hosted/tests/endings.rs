@@ -204,12 +204,10 @@ fn start(args: &[&str]) -> Child {
     command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// `nohup` and scripts that start a job in the background have signals ignored: they are for others.
+/// `nohup` has SIGHUP ignored. Scripts have SIGINT ignored for a job in the background, and end it by one.
 #[test]
-fn signals_that_were_ignored_before_end_no_job() {
-    for (ignored, sent, status) in
-        [("HUP", "-HUP", 0), ("INT", "-INT", 0), ("HUP INT TERM", "-TERM", 0), ("HUP", "-INT", 130), ("INT", "-HUP", 130)]
-    {
+fn the_end_of_the_terminal_ends_no_job_under_nohup() {
+    for (ignored, sent, status) in [("HUP", "-HUP", 0), ("HUP", "-INT", 130), ("INT", "-INT", 130), ("INT", "-HUP", 130)] {
         let script = format!("trap '' {ignored}; exec \"$0\" perf -D 6 -T write-lat -s 8");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script, env!("CARGO_BIN_EXE_bareverbs")]);

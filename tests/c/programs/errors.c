@@ -283,7 +283,7 @@ static void requests(struct node *a, struct node *b)
 
     wr.opcode = 77;
     RESULT(a, -BV_EINVAL, bv_post_send(a->device, a->qp, &wr, 1, NULL));
-    CHECK(says(a, "opcode cannot be 0x4d"));
+    CHECK(says(a, "opcode cannot be 77 (0x4d)"));
     wr.opcode = BV_WR_RDMA_WRITE;
     wr.send_flags = 0x40;
     RESULT(a, -BV_EINVAL, bv_post_send(a->device, a->qp, &wr, 1, NULL));

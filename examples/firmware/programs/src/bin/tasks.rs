@@ -240,7 +240,7 @@ fn main() -> Result<(), Failure> {
     println!("{MESSAGES} messages of {SIZE} bytes there and back between two tasks, each byte checked");
     println!("{} interrupts, {} ticks of the third task", INTERRUPTS.load(Ordering::Relaxed), TICKS.load(Ordering::Relaxed));
 
-    let ends = core::mem::replace(&mut *ENDS.lock(), [None, None]);
+    let ends = core::mem::take(&mut *ENDS.lock());
     drop(interrupts::held(|| HANDLER.lock().take()));
     for end in ends.into_iter().flatten() {
         let End { qp, cq, region, .. } = end?;
