@@ -197,7 +197,7 @@ fn mistakes_are_refused_with_the_reason() {
         (&["-t", "513"], 2, "a send queue holds 1 to 512"),
         (&["-q", "33"], 2, "33 is not between 1 and 32"),
         (&["-q", "17", "--device", "simulated"], 2, "two ends on one device have 16 each"),
-        (&["-m", "1500"], 2, "256, 512, 1024, 2048 or 4096"),
+        (&["-m", "1500"], 2, "not one of 256, 512, 1024, 2048, 4096"),
         (&["--device", "mlx5_0"], 2, "neither `simulated` nor a PCI address"),
         (&["--device", "01:00.0", "--device", "simulated"], 2, "no wire to a card"),
         (&["--device", "01:00.0", "--device", "0000:02:00.0", "--listen"], 2, "take one --device"),

@@ -64,8 +64,6 @@ const EQ_SIZE: &str = "as few events as this driver can have outstanding; Linux 
 const VECTOR: &str = "kernel 6.1 gives its own queues a vector of their own behind those of the completions";
 const RING: &str = "perftest says which operations it will use, and libmlx5 then reserves no more than they need; this driver \
                     reserves for any, a bind included";
-const RIGHTS: &str = "Linux withholds reads and atomics until the number of them is known, and says all rights again with it; this \
-                      driver states them when it is asked";
 const RECORD: &str = "this driver repeats where the doorbell record is; the device took it from CREATE_QP";
 const ACK: &str = "Linux says it in every step; this driver in the one that begins sending, where it first counts";
 const ATOMICS: &str = "this driver sends the page as it read it with one field changed; Linux sends that field alone";
@@ -152,14 +150,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "given",
         "Linux names an XRC domain of its own to queue pairs that use none; the field counts only for XRC",
     ),
-    both("INIT2RTR_QP", "opt_param_mask", "0x0", "0xe", RIGHTS),
-    both("INIT2RTR_QP", "qpc.atomic_mode", "0x0", "0x1", RIGHTS),
-    both("INIT2RTR_QP", "qpc.rae", "0x0", "0x1", RIGHTS),
-    both("INIT2RTR_QP", "qpc.rre", "0x0", "0x1", RIGHTS),
-    both("INIT2RTR_QP", "qpc.rwe", "0x0", "0x1", RIGHTS),
-    both("RST2INIT_QP", "qpc.atomic_mode", "0x1", "0x0", RIGHTS),
-    both("RST2INIT_QP", "qpc.rae", "0x1", "0x0", RIGHTS),
-    both("RST2INIT_QP", "qpc.rre", "0x1", "0x0", RIGHTS),
     both("INIT2RTR_QP", "qpc.dbr_addr", "given", "0x0", RECORD),
     both("RTR2RTS_QP", "qpc.dbr_addr", "given", "0x0", RECORD),
     both("INIT2RTR_QP", "qpc.log_ack_req_freq", "0x0", "0x8", ACK),
