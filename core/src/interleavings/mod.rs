@@ -25,8 +25,8 @@ use crate::kept_verbs::KeptVerbs;
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::{
-    Access, CqHandle, CreateQpError, ModifyQpError, MrHandle, OffsetMap, Payload, PdHandle, Psn, QpAttr, QpAttrMask, QpCap,
-    QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Verbs, WcOpcode, storage,
+    Access, AddressVector, CqHandle, CreateQpError, Lid, ModifyQpError, MrHandle, OffsetMap, Payload, PdHandle, Psn, QpAttr,
+    QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Verbs, WcOpcode, storage,
 };
 
 /// Verbs with one region, one completion queue and one queue pair, which sends.
@@ -135,7 +135,8 @@ impl Between {
 /// Values that fit every transition.
 fn attributes(state: QpState) -> QpAttr {
     let psn = Psn::new(1);
-    QpAttr { state, port_num: 1, dest_qpn: Qpn::new(1), rq_psn: psn, sq_psn: psn, ..QpAttr::default() }
+    let av = AddressVector { dlid: Lid::new(1), ..AddressVector::default() };
+    QpAttr { state, port_num: 1, av, dest_qpn: Qpn::new(1), rq_psn: psn, sq_psn: psn, ..QpAttr::default() }
 }
 
 /// Returns a request without bytes.

@@ -1,5 +1,13 @@
 # DPDK's testpmd on the Ethernet port of guest 1, with DPDK's driver of mlx5 over verbs (dv_flow_en=0); guest 0 is Linux with its own
 # network interface. At last both are testpmd. The device does not compress completions, which the driver takes for granted.
+huge_pages=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+# Free memory is in pieces after the start: the kernel puts them together, and does not always find enough at once.
+reserved() {
+	echo 1 >/proc/sys/vm/compact_memory
+	echo 192 >$huge_pages
+	[ "$(cat $huge_pages)" = 192 ]
+}
+wait_for 60 reserved || fail "$(cat $huge_pages) huge pages, not 192"
 cable || return
 echo pfifo_fast >/proc/sys/net/core/default_qdisc
 load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
@@ -7,7 +15,6 @@ roce_between mlx5_0 || return
 card=$(basename "$(readlink -f /sys/class/infiniband/mlx5_0/device)")
 mac() { echo "00:02:c9:00:0$1:00"; }
 there=$(mac $((2 - me)))
-echo 192 >/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 # It loads no drivers below a folder that anybody may write.
 chmod 755 /
 mkdir -p /var/run

@@ -12,7 +12,7 @@ job_says() {
 	status=$?
 	cp /tmp/job /tmp/step
 	sed 's/^/#| /' /tmp/job
-	expect "$1: the reason" "$card0.*the device was reset by somebody else"
+	expect "$1: the reason" "$card0.*the device was reset from outside"
 	if [ $status -eq 1 ]; then pass "$1: with status 1"; else fail "$1: exit status $status"; fi
 	step "$1: the next job" bareverbs --device "$card0" -n 20
 }
