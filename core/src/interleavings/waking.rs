@@ -37,7 +37,10 @@ fn an_event_wakes_the_poller() {
 fn a_reset_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
+        harness.verbs.post_send(harness.qp, &send(1)).unwrap();
         let mut queue = harness.verbs.take_cq(harness.cq);
+        // More completions may wait, so that the queue has to be polled after the reset.
+        assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(1));
         let poller = thread::spawn(move || {
             block_on(queue.ready());
             assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0));

@@ -285,7 +285,10 @@ fn of_the_core() {
         Srqn,
         Xrcdn,
     ];
-    assert_eq!(Found::default().missing("core", &listed, &[MACRO, ("MCAST_GROUPS", "a number")]), [""; 0]);
+    assert_eq!(
+        Found::default().missing("core", &listed, &[MACRO, ("MCAST_GROUPS", "a number"), ("XRC_DOMAINS", "a number")]),
+        [""; 0]
+    );
 }
 
 #[test]
