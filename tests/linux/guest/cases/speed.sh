@@ -3,7 +3,7 @@
 power_on=$(ask usage | cut -d' ' -f1)
 load_mlx5 || return
 ibv_devinfo >/tmp/devinfo 2>&1 || fail "ibv_devinfo"
-echo "#= from power-on to user space: $power_on s; to the end of ibv_devinfo: $(ask usage | cut -d' ' -f1) s"
+echo "#= from power-on to user space, and to the end of ibv_devinfo: $power_on and $(ask usage | cut -d' ' -f1) s"
 
 # used SECONDS-BEFORE SECONDS-AFTER MESSAGES: processor time of the servers for one message.
 used() { awk -v a="$1" -v b="$2" -v n="$3" 'BEGIN { printf "%.1f us of the server", (b - a) * 1e6 / n }'; }
