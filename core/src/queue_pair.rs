@@ -348,7 +348,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Moves a queue pair to RESET. Nothing that was posted is left, and none of its completions is given after this. Those that
     /// wait are dropped when their completion queues are polled, wherever that is: the queue pair leaves RESET when both were
-    /// found empty. One to which nothing was posted since the last RESET leaves it at once: after a refused transition, say.
+    /// found empty. One to which nothing was posted since the last RESET leaves it at once, for instance after
+    /// [`Self::modify_qp_to_rts`] was refused; one with a shared receive queue does so from RESET and INIT.
     ///
     /// ```
     /// # use bareverbs::QpState;
@@ -376,8 +377,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             kept.attr = QpAttr::default();
         }
         // Nothing was posted and nothing received since the last RESET: no completion of it waits anywhere.
-        let receives_of_others = from != QpState::Init && qp.send.slot.srq() != SrqHandle::NONE;
-        if !untouched || receives_of_others {
+        let may_have_taken = !matches!(from, QpState::Reset | QpState::Init) && qp.send.slot.srq() != SrqHandle::NONE;
+        if !untouched || may_have_taken {
             self.drop_requests(qp.handle(), RESET);
         }
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", qp.handle(), from, to);

@@ -86,12 +86,12 @@ fn verbs_on(mock: Mock) -> TestVerbs {
     KeptVerbs::new(Verbs::new(mock, Box::leak(Box::new(storage))))
 }
 
-/// Registers a region for which there is no memory.
 /// What is wrong with so many bytes at `addr`, of a region of [`LENGTH`] bytes at [`BASE`].
 const fn range(addr: u64, length: u32) -> crate::SgeFault {
     crate::SgeFault::Range { addr, length, start: BASE, size: LENGTH }
 }
 
+/// Registers a region for which there is no memory.
 fn register(
     verbs: &mut TestVerbs,
     pd: PdHandle,

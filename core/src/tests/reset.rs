@@ -10,7 +10,7 @@ fn initialize(harness: &mut Harness) -> Result<(), ModifyQpError<super::MockErro
     harness.verbs.verbs_mut().modify_qp(harness.qp, &super::attributes(QpState::Init), QpAttrMask::STATE | required)
 }
 
-/// The way back after a transition that was refused: reset, and again with what was wrong made right.
+/// The way back after a transition that the device refused, from INIT and from RTR: reset, and again.
 #[test]
 fn an_untouched_queue_pair_leaves_reset_at_once() {
     let mut harness = Harness::new();
@@ -18,9 +18,11 @@ fn an_untouched_queue_pair_leaves_reset_at_once() {
     assert_eq!(harness.poll_ids(), []);
     harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
     let right = super::attributes(QpState::Reset);
-    for _ in 0..2 {
-        let wrong = QpAttr { timeout: 40, ..right };
-        assert!(matches!(harness.verbs.verbs_mut().modify_qp_to_rts(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
+    for (steps, left) in [(1, QpState::Init), (2, QpState::Rtr)] {
+        harness.device().fail_after = Some(steps);
+        assert!(matches!(harness.verbs.verbs_mut().modify_qp_to_rts(harness.qp, &right), Err(ModifyQpError::Device(_))));
+        harness.device().fail_after = None;
+        assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, left);
         harness.step(harness.qp, QpState::Reset);
     }
     harness.verbs.verbs_mut().modify_qp_to_rts(harness.qp, &right).unwrap();

@@ -569,22 +569,25 @@ fn a_queue_pair_that_may_have_taken_a_shared_receive_is_not_untouched() {
     let srq = create(&mut harness, 3);
     let init = harness.init(QpType::Rc);
     let mut qp = harness.verbs.create_qp_with_srq(&init, srq.handle()).unwrap();
-    let verbs = harness.verbs.verbs_mut();
     let right = super::attributes(QpState::Reset);
-    let refused = verbs.modify_qp_to_rts(qp.handle(), &crate::QpAttr { rq_psn: crate::Psn::new(1 << 24), ..right });
-    assert!(matches!(refused, Err(crate::ModifyQpError::Value { .. })), "from INIT: {refused:?}");
-    verbs.reset_qp(&mut qp).unwrap();
-    let refused = verbs.modify_qp_to_rts(qp.handle(), &crate::QpAttr { timeout: 40, ..right });
-    assert!(matches!(refused, Err(crate::ModifyQpError::Value { .. })), "from RTR: {refused:?}");
-    verbs.reset_qp(&mut qp).unwrap();
+    // The device refuses the transition from RESET, from INIT and from RTR.
+    for (steps, left) in [(0, QpState::Reset), (1, QpState::Init), (2, QpState::Rtr)] {
+        harness.device().fail_after = Some(steps);
+        let refused = harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right);
+        assert!(matches!(refused, Err(crate::ModifyQpError::Device(_))), "{steps}: {refused:?}");
+        harness.device().fail_after = None;
+        assert_eq!(harness.verbs.qp_info(qp.handle()).unwrap().state, left);
+        harness.verbs.verbs_mut().reset_qp(&mut qp).unwrap();
+    }
+    let verbs = harness.verbs.verbs_mut();
     assert_eq!(verbs.modify_qp_to_rts(qp.handle(), &right), Err(crate::ModifyQpError::Draining));
     assert_eq!(harness.poll_ids(), []);
     harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right).unwrap();
 }
 
-/// An event of before a RESET that nobody has taken does not end the drain of the next life.
+/// An event from before a RESET that was not polled does not end a drain after it.
 #[test]
-fn an_event_of_before_a_reset_ends_no_drain() {
+fn an_event_from_before_a_reset_ends_no_drain() {
     let mut harness = harness();
     let cq = harness.cq;
     let srq = create(&mut harness, 3);
