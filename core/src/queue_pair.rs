@@ -227,17 +227,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ) -> Result<(QpHandle, &'s QpSlot<'s>), CreateQpError<P::Error>> {
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
         let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
-        if !self.shared.qps.iter().any(fits) {
+        let slots: &'s [QpSlot<'s>] = self.shared.qps;
+        let fitting = slots.iter().filter(|slot| fits(slot)).count();
+        if fitting == 0 {
             let QpCap { max_send_wr, max_recv_wr, .. } = *cap;
             let RingSizes { send_blocks: send, recv_entries: recv, .. } = *sizes;
-            let lengths = self.shared.qps.iter().map(|slot| [slot.rings.send.len() as u32, slot.rings.recv.len() as u32]);
+            let lengths = slots.iter().map(|slot| [slot.rings.send.len() as u32, slot.rings.recv.len() as u32]);
             let longest = lengths.fold([0; 2], |[sends, recvs], [send, recv]| [sends.max(send), recvs.max(recv)]);
             return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv, longest });
         }
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
-        let slots: &'s [QpSlot<'s>] = self.shared.qps;
         let mut chosen: Option<(QpHandle, &'s QpSlot<'s>)> = None;
-        let fitting = slots.iter().filter(|slot| fits(slot)).count();
         let mut none = CreateQpError::Full { capacity: slots.len(), fitting };
         for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| size(slot) < size(other))

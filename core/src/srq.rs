@@ -206,12 +206,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let table: &'s [SrqSlot<'s>] = self.shared.srqs;
         let fits = |slot: &SrqSlot<'_>| slot.capacity() >= slots as usize;
-        if !table.iter().any(fits) {
+        let fitting = table.iter().filter(|slot| fits(slot)).count();
+        if fitting == 0 {
             let most = table.iter().map(SrqSlot::capacity).max().unwrap_or(0) as u32;
             return Err(CreateSrqError::Entries { max_wr: wanted.max_wr, slots, most });
         }
         let mut chosen: Option<(SrqHandle, &'s SrqSlot<'s>)> = None;
-        let fitting = table.iter().filter(|slot| fits(slot)).count();
         let mut none = CreateSrqError::Full { capacity: table.len(), fitting };
         for (index, slot) in table.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| slot.capacity() < other.capacity())

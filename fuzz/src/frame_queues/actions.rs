@@ -18,7 +18,7 @@ pub struct Send {
     pub flags: u8,
     /// Bytes of a segment.
     pub mss: u16,
-    /// To whom: a neighbor, everybody, itself, whoever the headers name.
+    /// Destination: a neighbor, broadcast, its own address, a multicast group.
     pub to: u8,
     /// Headers behind the addresses, and how many bytes the WQE says that they have.
     pub headers: Vec<u8>,

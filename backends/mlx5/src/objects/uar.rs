@@ -30,9 +30,7 @@ impl<P: Platform> Driver<P> {
     }
 
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), PackedError> {
-        self.commands.destroy::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)?;
-        self.uar = Uar::default();
-        Ok(())
+        self.commands.destroy::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)
     }
 }
 

@@ -10,6 +10,7 @@ use super::interface::Interface;
 use super::model::Kind;
 use super::model::Model;
 use super::obstacle::{Cpu, Machine, Obstacle};
+use super::plan::VFIO_PCI;
 use super::process::Process;
 use super::sysfs::{Sysfs, link_name};
 use super::usage::{self, group_holders};
@@ -42,7 +43,7 @@ pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &N
     }
     found.extend(iommu(sysfs, function));
     found.extend(driver(sysfs, function));
-    if function.driver.as_deref() == Some("vfio-pci") {
+    if function.driver.as_deref() == Some(VFIO_PCI) {
         found.extend(files(sysfs, function, process));
     }
     if let Some(limit) = process.memlock
@@ -97,10 +98,10 @@ pub(crate) fn iommu(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
 fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
     let address = function.address;
     let mut found = Vec::new();
-    if !sysfs.driver("vfio-pci").exists() {
+    if !sysfs.driver(VFIO_PCI).exists() {
         found.push(Obstacle::ModuleNotLoaded);
     }
-    if function.driver.as_deref() != Some("vfio-pci") {
+    if function.driver.as_deref() != Some(VFIO_PCI) {
         found.push(Obstacle::NotBound { address, driver: function.driver.clone() });
         found.extend(usage::of(sysfs, function).into_iter().map(|usage| Obstacle::Used { address, usage: Box::new(usage) }));
     }
@@ -115,10 +116,10 @@ fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
 }
 
 /// Returns an obstacle if vfio-pci has the physical function of a virtual one.
-pub(crate) fn vf_token(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
+fn vf_token(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
     let physical = function.physical_function?;
     let driver = link_name(&sysfs.folder(physical).join("driver"));
-    (driver.as_deref() == Some("vfio-pci")).then_some(Obstacle::VfToken { address: function.address, physical })
+    (driver.as_deref() == Some(VFIO_PCI)).then_some(Obstacle::VfToken { address: function.address, physical })
 }
 
 fn files(sysfs: &Sysfs, function: &Function, process: &Process) -> Vec<Obstacle> {

@@ -36,12 +36,12 @@ pub enum Usage {
         /// The interface.
         interface: String,
     },
-    /// Network interfaces of it that are up are ports of another (a bridge, a bond, Open vSwitch), which has no addresses or routes
-    /// itself: the machine's may be on a third.
+    /// Network interfaces of it that are up are ports of a bridge, a bond or Open vSwitch without addresses or routes: those of the
+    /// machine may be on another port of it.
     Ports {
         /// The interfaces.
         interfaces: Vec<String>,
-        /// The other.
+        /// The bridge, bond or switch.
         of: String,
     },
     /// A SCSI host of the kernel reaches its disks through it (SRP, iSER).
@@ -203,10 +203,11 @@ fn of_the_kernel(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
         Usage::ScsiHost { module: module.unwrap_or_else(|| "scsi".into()), host }
     };
     let mut found: Vec<_> = names(&folder).into_iter().filter(is_host).map(scsi_host).collect();
-    let devices = function.rdma_devices.iter().filter(|_| sysfs.is_machine());
-    for device in devices {
-        let modules = rdma_users::modules(device).into_iter();
-        found.extend(modules.map(|(module, count)| Usage::KernelQueuePairs { device: device.clone(), module, count }));
+    if sysfs.is_machine() {
+        for device in &function.rdma_devices {
+            let modules = rdma_users::modules(device).into_iter();
+            found.extend(modules.map(|(module, count)| Usage::KernelQueuePairs { device: device.clone(), module, count }));
+        }
     }
     found
 }
