@@ -186,7 +186,7 @@ pub struct QpAttr {
     pub sq_psn: Psn,
     /// Reads and atomics outstanding as initiator.
     pub max_rd_atomic: u8,
-    /// Reads and atomics outstanding as target. With 0 none is admitted, whatever `access` says.
+    /// Reads and atomics outstanding as target. With 0 none is allowed, whatever `access` says.
     pub max_dest_rd_atomic: u8,
     /// Code of the time that a peer waits after our RNR NAK, 5 bits (IBTA table 45).
     pub min_rnr_timer: u8,

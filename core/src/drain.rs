@@ -181,13 +181,13 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Moves a queue pair that takes its receives from a shared receive queue to ERR and waits until each that it took is done or flushed, as
     /// Linux's `ib_drain_qp` does (IBTA 10.3.1: the event Last WQE Reached, then the completion queue until it is empty). Then the device
-    /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their places. What it did not
+    /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their slots. What it did not
     /// take stays in the shared receive queue.
     ///
     /// `cq` is the completion queue of its receives; `give` and `timeout` are those of [`Self::drain_sq`]. The call takes asynchronous events
     /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has
-    /// returned before counts, unless the queue pair was reset since. One of before a RESET that was not taken until now is
-    /// [`Event::Stray`], unless the queue pair came to ERR again without this call: take the events before.
+    /// returned before counts, unless the queue pair was reset since. An event from before a RESET that was not polled yet is
+    /// [`Event::Stray`], unless the queue pair was moved to ERR by another call: then poll the events first.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -219,7 +219,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let deadline = self.provider.now().after(timeout);
         let (handle, slot) = (qp.handle(), qp.send.slot);
         self.check_queues(handle, slot, (Side::Recv, cq))?;
-        // Those of a life before the last RESET: in ERR nobody could tell them from the one that is waited for.
+        // Events from before the last RESET: once in ERR they cannot be told apart from the one awaited.
         while !matches!(slot.state(), QpState::Reset | QpState::Err) && self.provider.now() < deadline {
             match self.poll_event() {
                 Ok(Some(found)) => event(found),

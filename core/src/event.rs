@@ -186,7 +186,7 @@ impl<P: Provider> Verbs<'_, P> {
         match self.provider.query_cq(cq.inner()) {
             Ok(true) => return None,
             Ok(false) => {}
-            // A device that does not answer is believed in this.
+            // If the query fails, the event is trusted.
             Err(error) => {
                 self.failed(error);
             }
@@ -229,7 +229,7 @@ impl<P: Provider> Verbs<'_, P> {
         match self.provider.query_qp(self.qps.get(handle)?.inner()) {
             Ok((QpState::Err, ..)) => {}
             Ok(_) => return None,
-            // A device that does not answer is believed in this.
+            // If the query fails, the event is trusted.
             Err(error) => {
                 self.failed(error);
             }
@@ -247,7 +247,7 @@ impl<P: Provider> Verbs<'_, P> {
         let before = slot.state();
         let state = match self.provider.query_qp(qp.inner()) {
             Ok((state, ..)) => state,
-            // A device that does not answer is believed in this.
+            // If the query fails, the event is trusted.
             Err(error) => {
                 self.failed(error);
                 QpState::Err

@@ -167,7 +167,8 @@ format_as!(
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 ///
 /// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, masked atomics, multicast
-/// and completion queues of another size. As they are they refuse ([`DeviceError::unsupported`]).
+/// and completion queues of another size. They refuse ([`DeviceError::unsupported`]); `query_masked_atomics` says that
+/// the device offers none.
 ///
 /// # Safety
 /// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It uses

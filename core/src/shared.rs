@@ -786,8 +786,8 @@ impl<'r> QpSlot<'r> {
         matches!(self.draining.load(Ordering::Acquire), RESET | GONE)
     }
 
-    /// Returns whether the device was told of no request since the last RESET, and all of before are drained. Counters that came round
-    /// to 0 say as much: each request before them is retired.
+    /// Returns whether no request was posted since the last RESET and all earlier ones are drained. Counters that wrapped to 0 mean the
+    /// same: each request before them is retired.
     pub(crate) fn is_untouched(&self) -> bool {
         let words = [&self.send.head, &self.send.tail, &self.recv.head, &self.recv.tail];
         !self.is_draining() && words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0)

@@ -229,7 +229,7 @@ impl FunctionChoice {
 /// Options of `bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
-    /// Binds functions even if they are in use (interface up, with addresses or routes, a port of another, RDMA device open, disks or
+    /// Binds functions even if they are in use (interface up, with addresses or routes, a port of a bridge, bond or Open vSwitch, RDMA device open, disks or
     /// queue pairs of the kernel, virtual functions), and the function of a BlueField's own processor, for other programs
     #[arg(long)]
     pub force: bool,

@@ -184,7 +184,7 @@ fn row(function: &Function, obstacles: &[Obstacle]) -> Row {
 
 /// Printed of a function that can be used, and whose folder has no file `reset`.
 const NO_RESET: &str =
-    "the kernel cannot reset it: what a killed process leaves on the card meets the next one; end jobs by Ctrl-C";
+    "the kernel cannot reset it: the card keeps the state of a killed process, and the next one finds it; end jobs by Ctrl-C";
 /// Printed where there is nothing to list.
 pub(crate) const NO_FUNCTION: &str = "no mlx5 function in this machine";
 

@@ -372,7 +372,8 @@
 // Event: some events may be lost. Query the states of queue pairs and ports.
 #define BV_EVENT_EVENTS_LOST 13
 
-// Event: one of an object that is not there any more, or of a type that this library does not know.
+// Event: one of an object that is not there any more, or of a type that this library does not know. Also a path migration of a
+// queue pair: code 1, it uses its alternate path; 7, it could not.
 #define BV_EVENT_OTHER 14
 
 // Event: fewer receives than its limit are left in a shared receive queue (bv_arm_srq).
@@ -763,7 +764,7 @@ size_t bv_storage_align(void);
 
 // Makes a device that is not up in `size` bytes of storage, and writes where it is. The physical device is not touched.
 //
-// Errors: there is no device yet that could have a text, so each cause has a number. BV_EINVAL, a pointer is NULL, or `device` is
+// Errors: there is no device yet that could have a text, the number is all. BV_EINVAL, a pointer is NULL, or `device` is
 // not aligned. BV_EFAULT, the storage is not aligned to bv_storage_align. BV_ENOMEM, it has fewer bytes than bv_storage_size.
 //
 // # Safety

@@ -11,6 +11,10 @@ use crate::{
     BV_EVENT_QP_LAST_WQE_REACHED, BV_EVENT_QP_REQ_ERR, BV_EVENT_SQ_DRAINED, BV_EVENT_SRQ_ERR, BV_EVENT_SRQ_LIMIT_REACHED,
 };
 
+// Event types of the device (`mlx5_ifc.h`).
+const PATH_MIGRATED: u32 = 1;
+const PATH_MIGRATION_FAILED: u32 = 7;
+
 /// An event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +42,8 @@ impl From<&Event> for bv_event {
             Event::CommEstablished(qp) => of_qp(BV_EVENT_COMM_EST, qp),
             Event::SqDrained(qp) => of_qp(BV_EVENT_SQ_DRAINED, qp),
             Event::LastWqeReached(qp) => of_qp(BV_EVENT_QP_LAST_WQE_REACHED, qp),
-            Event::PathMigrated(qp) => Self { code: 1, ..of_qp(BV_EVENT_OTHER, qp) },
-            Event::PathMigrationFailed(qp) => Self { code: 7, ..of_qp(BV_EVENT_OTHER, qp) },
+            Event::PathMigrated(qp) => Self { code: PATH_MIGRATED, ..of_qp(BV_EVENT_OTHER, qp) },
+            Event::PathMigrationFailed(qp) => Self { code: PATH_MIGRATION_FAILED, ..of_qp(BV_EVENT_OTHER, qp) },
             Event::QpFatal(qp) => of_qp(BV_EVENT_QP_FATAL, qp),
             Event::QpRequestError(qp) => of_qp(BV_EVENT_QP_REQ_ERR, qp),
             Event::QpAccessError(qp) => of_qp(BV_EVENT_QP_ACCESS_ERR, qp),

@@ -27,7 +27,7 @@ pub extern "C" fn bv_storage_align() -> usize {
 
 /// Makes a device that is not up in `size` bytes of storage, and writes where it is. The physical device is not touched.
 ///
-/// Errors: there is no device yet that could have a text, so each cause has a number. BV_EINVAL, a pointer is NULL, or `device` is
+/// Errors: there is no device yet that could have a text, the number is all. BV_EINVAL, a pointer is NULL, or `device` is
 /// not aligned. BV_EFAULT, the storage is not aligned to bv_storage_align. BV_ENOMEM, it has fewer bytes than bv_storage_size.
 ///
 /// # Safety

@@ -256,7 +256,8 @@ pub const BV_EVENT_PORT_CHANGE: u32 = 11;
 pub const BV_EVENT_DEVICE_FATAL: u32 = 12;
 /// Event: some events may be lost. Query the states of queue pairs and ports.
 pub const BV_EVENT_EVENTS_LOST: u32 = 13;
-/// Event: one of an object that is not there any more, or of a type that this library does not know.
+/// Event: one of an object that is not there any more, or of a type that this library does not know. Also a path migration of a
+/// queue pair: code 1, it uses its alternate path; 7, it could not.
 pub const BV_EVENT_OTHER: u32 = 14;
 /// Event: fewer receives than its limit are left in a shared receive queue (bv_arm_srq).
 pub const BV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;

@@ -45,7 +45,7 @@ impl core::error::Error for MachineFault {}
 /// Checks the parts of a machine before a driver has it: [`check_memory`], [`check_registers`], [`check_clock`] and [`check_pages`], with a
 /// place of `scratch` for each page that is tried; and that pages and memory are apart.
 ///
-/// The device's bus mastering may be on: it is told of none of it.
+/// The device's bus mastering may be on: the device is not informed of any of these accesses.
 ///
 /// # Errors
 /// The first thing that is wrong.

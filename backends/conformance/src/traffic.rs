@@ -18,7 +18,7 @@ pub struct Traffic<'a> {
     pub requests: u32,
     /// For each completion, event and interrupt.
     pub timeout: Duration,
-    /// Says how many interrupts of the device came so far, if each request is to raise one. Whoever handles them only counts them: the check
+    /// Says how many interrupts of the device came so far, if each request is to raise one. The interrupt handler only counts them: the check
     /// takes the events, and has the interrupt handler of the verbs for that. Without it no interrupts are expected.
     pub interrupts: Option<&'a mut dyn FnMut() -> u32>,
 }

@@ -39,7 +39,7 @@ enum Wrong {
     ExtentOff,
     /// The device sees the halves of a buffer the other way round.
     HalvesSwapped,
-    /// A buffer is read past what the device has written into it: a copy of before.
+    /// A buffer is read past what the device has written into it: a stale copy.
     BufferIsCopy,
 }
 
@@ -358,7 +358,7 @@ unsafe impl DmaBuffer for LazyBuffer {
 
 struct Lazy;
 
-// SAFETY: a simulated device reaches simulated memory alone, whatever it is told.
+// SAFETY: a simulated device reaches simulated memory alone, whatever it is asked.
 unsafe impl Platform for Lazy {
     type Registers = LazyRegisters;
     type Memory = LazyMemory;

@@ -88,7 +88,7 @@ class Packages(unittest.TestCase):
         with mock.patch.dict(os.environ, APT_CONFIG=str(machine)):
             said = self.configured()._apt(["apt-config", "dump"])
         lines = said.splitlines()
-        # It is read, and a way out is needed by whoever has one.
+        # It is read, and a machine behind a proxy needs it.
         self.assertIn('Acquire::http::Proxy "http://proxy.example:3128";', lines)
         self.assertIn('APT::Install-Recommends "false";', lines)
         self.assertIn(f'Dir::Cache::archives "{self.folder}/cache/tree/archives";', lines)

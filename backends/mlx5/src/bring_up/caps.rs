@@ -48,7 +48,7 @@ pub(crate) const INLINE_HEAD: u32 = 4;
 const INFINIBAND: u32 = PortType::InfiniBand.code();
 const ETHERNET: u32 = PortType::Ethernet.code();
 
-/// Bit of [`QueryHcaCapIn::OP_MOD`]: the current values, instead of the maxima that can be set.
+/// Bit 0 of [`QueryHcaCapIn::OP_MOD`]: which values of a capability page.
 const MAXIMUM: u32 = 0;
 const CURRENT: u32 = 1;
 
@@ -72,13 +72,13 @@ pub(crate) struct Capabilities {
     pub(crate) gids: u16,
     /// Most addresses in the multicast list of an Ethernet port.
     pub(crate) stations: usize,
-    /// 1 if the port can be told to leave out loopback: of unicast, of multicast.
+    /// 1 if local loopback can be disabled: of unicast, of multicast.
     pub(crate) loopback: [u32; 2],
     pub(crate) pkeys: u16,
     pub(crate) stat_rates: u32,
     /// Completions carry the user index.
     pub(crate) user_index: bool,
-    /// 8-byte atomics in the host's byte order.
+    /// 8-byte atomics in the host's byte order; until [`Self::query`], whether the device has atomics at all.
     pub(crate) atomics: bool,
     /// The time stamps that contexts of queue pairs, send queues and receive queues ask for.
     pub(crate) qp_time_stamps: u32,
@@ -410,7 +410,7 @@ mod tests {
     /// An Ethernet port has bit 8 of the dword at 52 (port_type) and bit 2 of that at 64 (roce), RoCEv2 bit 2 of that at 16 of the page of RoCE.
     #[cfg(feature = "roce")]
     #[test]
-    fn what_a_port_can_be_told_is_read() {
+    fn port_capabilities_are_read() {
         let caps = with(&[(52, 8), (64, 2), (16, 2), (68, 17), (124, 30), (124, 8), (124, 10)]);
         assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [1, 0], 32));
         let caps = with(&[(52, 8), (64, 2), (16, 2), (124, 29)]);

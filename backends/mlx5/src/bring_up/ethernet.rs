@@ -133,7 +133,7 @@ impl<P: Platform> Driver<P> {
             self.stations.clear();
             unless_refused(self.commands.set_address_list(nic_vport_list::MULTICAST, &[]))?;
         }
-        // Packets of the port to itself go back in: queue pairs of one port may be connected (Linux `mlx5_ib_enable_lb`).
+        // Local loopback stays enabled: queue pairs of one port may be connected (Linux `mlx5_ib_enable_lb`).
         let [unicast, multicast] = self.caps.loopback;
         self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
             input
