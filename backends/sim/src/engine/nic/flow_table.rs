@@ -206,3 +206,24 @@ impl FlowTables {
         steered
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_are_not_enabled_are_not_compared() {
+        let (outer, others) = (7, 64 + 63);
+        for (enable, differs, matches) in
+            [(0, outer, true), (1, outer, false), (1, others, true), (2, others, false), (3, others, false)]
+        {
+            let group = Group { first: 0, last: 0, criteria: MatchCriteria { enable, mask: [0xff; 128] } };
+            let mut frame = [0x5a; 128];
+            assert!(group.matches(&[0x5a; 128], &frame));
+            if let Some(byte) = frame.get_mut(differs) {
+                *byte ^= 1;
+            }
+            assert_eq!(group.matches(&[0x5a; 128], &frame), matches, "{enable}, byte {differs}");
+        }
+    }
+}
