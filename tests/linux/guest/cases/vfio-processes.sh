@@ -13,7 +13,7 @@ neighbour=$!
 start_job "$card0"
 wait_for 60 has_open $job "/dev/vfio/$group" || fail "the job does not open its card"
 refused "a card that another process has" 1 "in use by process $job \(bareverbs\)" bareverbs info --device "$card0"
-expect "and how to get it" "kill $job"
+expect "and how to get it" "end process $job"
 # From the first moments of the bring-up to the middle of the traffic.
 for seconds in 0.1 0.4 1 2 4; do
 	sleep $seconds
