@@ -121,18 +121,13 @@ impl Engine {
     pub(in crate::engine) fn send_frames(&mut self, ctx: &mut StepContext<'_>) {
         let mut sent = Vec::new();
         let mut next = 0;
-        loop {
-            while let Some((frame, domain)) = self.nic.unsent.pop_front() {
+        while !ctx.meter.is_spent() && self.shared.has_room() {
+            if let Some((frame, domain)) = self.nic.unsent.pop_front() {
                 ctx.meter.count(1);
                 self.send_frame(ctx, frame, domain);
-                if ctx.meter.is_spent() || !self.shared.has_room() {
-                    return;
-                }
+                continue;
             }
             let Some(sqn) = self.nic.busy.range(next..).next().or_else(|| self.nic.busy.first()).copied() else { return };
-            if ctx.meter.is_spent() || !self.shared.has_room() {
-                return;
-            }
             ctx.meter.count(1);
             next = sqn + 1;
             let mut step = QpStep { shared: &mut self.shared, ctx };
