@@ -234,10 +234,6 @@ pub struct DeviceAttr {
     pub sys_image_guid: Guid,
     /// Vendor (IEEE OUI).
     pub vendor_id: u32,
-    /// Part, as its PCI device id.
-    pub vendor_part_id: u32,
-    /// Hardware revision; 0 if the backend does not know it.
-    pub hw_ver: u32,
     /// Maximum length of a region in bytes.
     pub max_mr_size: u64,
     /// Page sizes of regions: bit n for pages of 2^n bytes.

@@ -197,7 +197,7 @@ fn query<H: Host>(name: &str, device: &mut Device<H>, has_line: bool, stop: &Ato
         mw: WINDOWS,
         pd: DOMAINS,
     };
-    let attributes = DeviceAttributes::new(device.verbs.query_device(), device.host.pci_device_id());
+    let attributes = DeviceAttributes::new(device.verbs.query_device(), device.host.pci_ids());
     let ports = (1..=attributes.phys_port_cnt).map(|port| port_info(&mut device.verbs, port)).collect::<Result<_>>()?;
     Ok(Info { hca_id: name.into(), transport: "InfiniBand", attributes, used, ports })
 }

@@ -700,8 +700,8 @@ impl Host for Vanishing {
         self.0.wait(timeout)
     }
 
-    fn pci_device_id(&self) -> u16 {
-        self.0.pci_device_id()
+    fn pci_ids(&self) -> (u16, u8) {
+        self.0.pci_ids()
     }
 }
 

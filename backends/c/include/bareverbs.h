@@ -453,8 +453,6 @@ typedef struct bv_device_attr {
   uint16_t phys_port_cnt;
   // Vendor (IEEE OUI).
   uint32_t vendor_id;
-  // Part, as its PCI device id.
-  uint32_t vendor_part_id;
   // SGEs of one request.
   uint32_t max_sge;
   // Completions of one queue.

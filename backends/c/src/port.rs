@@ -23,8 +23,6 @@ pub struct bv_device_attr {
     pub phys_port_cnt: u16,
     /// Vendor (IEEE OUI).
     pub vendor_id: u32,
-    /// Part, as its PCI device id.
-    pub vendor_part_id: u32,
     /// SGEs of one request.
     pub max_sge: u32,
     /// Completions of one queue.
@@ -127,7 +125,6 @@ pub unsafe extern "C" fn bv_query_device(device: *mut bv_device, attr: *mut bv_d
                 fw_ver: device.fw_ver,
                 phys_port_cnt: device.phys_port_cnt.into(),
                 vendor_id: device.vendor_id,
-                vendor_part_id: device.vendor_part_id,
                 max_sge: device.max_sge,
                 max_cqe: device.max_cqe,
                 max_inline_data: device.max_inline_data,

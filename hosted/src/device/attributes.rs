@@ -53,15 +53,15 @@ pub struct DeviceAttributes {
 }
 
 impl DeviceAttributes {
-    /// Converts attributes of the verbs. `pci_device_id` is in PCI configuration space, which the driver does not access.
-    pub fn new(attr: &DeviceAttr, pci_device_id: u16) -> Self {
+    /// Converts attributes of the verbs. Device ID and revision are in PCI configuration space, which the driver does not access.
+    pub fn new(attr: &DeviceAttr, (device_id, revision): (u16, u8)) -> Self {
         Self {
             fw_ver: version(attr.fw_ver),
             node_guid: guid(attr.node_guid),
             sys_image_guid: guid(attr.sys_image_guid),
             vendor_id: attr.vendor_id,
-            vendor_part_id: pci_device_id.into(),
-            hw_ver: attr.hw_ver,
+            vendor_part_id: device_id.into(),
+            hw_ver: revision.into(),
             phys_port_cnt: attr.phys_port_cnt,
             max_mr_size: attr.max_mr_size,
             page_size_cap: attr.page_size_cap,

@@ -60,8 +60,8 @@ pub trait Host {
         Ok(())
     }
 
-    /// Returns the device ID in PCI configuration space, which the driver cannot read.
-    fn pci_device_id(&self) -> u16;
+    /// Returns device ID and revision in PCI configuration space, which the driver cannot read.
+    fn pci_ids(&self) -> (u16, u8);
 
     /// Returns the simulated machine, if it is one: it also reports retries, findings and packets.
     fn simulated(&self) -> Option<&SimHost> {

@@ -127,8 +127,8 @@ mod tests {
             self.host.wait(timeout)
         }
 
-        fn pci_device_id(&self) -> u16 {
-            self.host.pci_device_id()
+        fn pci_ids(&self) -> (u16, u8) {
+            self.host.pci_ids()
         }
     }
 

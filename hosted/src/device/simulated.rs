@@ -82,8 +82,8 @@ impl Host for Simulated {
         }
     }
 
-    fn pci_device_id(&self) -> u16 {
-        self.host.with_device(|device| device.config().pci_device_id)
+    fn pci_ids(&self) -> (u16, u8) {
+        (self.host.with_device(|device| device.config().pci_device_id), 0)
     }
 
     fn simulated(&self) -> Option<&SimHost> {

@@ -118,8 +118,8 @@ impl Host for Card {
         Ok(())
     }
 
-    fn pci_device_id(&self) -> u16 {
-        self.device.pci_device_id()
+    fn pci_ids(&self) -> (u16, u8) {
+        (self.device.pci_device_id(), self.device.pci_revision())
     }
 }
 

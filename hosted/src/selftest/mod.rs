@@ -405,8 +405,8 @@ mod tests {
             self.0.wait(timeout)
         }
 
-        fn pci_device_id(&self) -> u16 {
-            self.0.pci_device_id()
+        fn pci_ids(&self) -> (u16, u8) {
+            self.0.pci_ids()
         }
     }
 

@@ -97,7 +97,7 @@ impl DeviceReport {
         let counted = verbs.provider().statistics();
         Ok(Self {
             name: host.name().into(),
-            attributes: DeviceAttributes::new(verbs.query_device(), host.pci_device_id()),
+            attributes: DeviceAttributes::new(verbs.query_device(), host.pci_ids()),
             port,
             commands: counted.commands.into(),
             firmware_pages: counted.pages_held.into(),

@@ -10,6 +10,8 @@ use crate::error::Error;
 const IDS: u64 = 0x00;
 /// Command register.
 const COMMAND: u64 = 0x04;
+/// Revision ID.
+const REVISION: u64 = 0x08;
 /// Command: the device decodes accesses to its BARs (Memory Space).
 const MEMORY: u16 = 1 << 1;
 /// Command: the device may issue DMA and MSI (Bus Master).
@@ -49,6 +51,12 @@ impl ConfigSpace {
         Ok((u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
     }
 
+    /// Returns the revision.
+    pub(crate) fn revision(&self) -> Result<u8, Error> {
+        let [revision] = self.read(REVISION)?;
+        Ok(revision)
+    }
+
     /// Enables memory decoding and bus mastering.
     pub(crate) fn enable(&self) -> Result<(), Error> {
         let command = u16::from_le_bytes(self.read(COMMAND)?) | MEMORY | BUS_MASTER;
@@ -82,8 +90,9 @@ mod tests {
 
     #[test]
     fn only_the_two_bits_of_the_command_change() {
-        let space = space(&[0xb3, 0x15, 0x1d, 0x10, 0x40, 0x01, 0x10, 0x00]);
+        let space = space(&[0xb3, 0x15, 0x1d, 0x10, 0x40, 0x01, 0x10, 0x00, 0x5a, 0x00, 0x00, 0x02]);
         assert_eq!(space.ids().unwrap(), (0x15b3, 0x101d));
+        assert_eq!(space.revision().unwrap(), 0x5a);
         space.enable().unwrap();
         assert_eq!(space.read::<8>(0).unwrap(), [0xb3, 0x15, 0x1d, 0x10, 0x46, 0x01, 0x10, 0x00]);
         space.disable().unwrap();

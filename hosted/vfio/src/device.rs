@@ -52,6 +52,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Device {
     function: Arc<OpenFunction>,
     pci_device_id: u16,
+    pci_revision: u8,
     is_virtual: bool,
     removal: Option<Interrupt>,
     failure: Option<Interrupt>,
@@ -166,6 +167,7 @@ impl Device {
 
     fn new(function: OpenFunction, is_virtual: bool, hook: impl FnMut(Duration) -> ControlFlow<()>) -> Result<Self, Error> {
         let (vendor, pci_device_id) = function.config.ids()?;
+        let pci_revision = function.config.revision()?;
         function.config.enable()?;
         if vendor == u16::MAX {
             return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address() }));
@@ -174,6 +176,7 @@ impl Device {
         let mut device = Self {
             function: Arc::new(function),
             pci_device_id,
+            pci_revision,
             is_virtual,
             removal: None,
             failure: None,
@@ -200,6 +203,11 @@ impl Device {
     /// Returns the PCI device ID.
     pub const fn pci_device_id(&self) -> u16 {
         self.pci_device_id
+    }
+
+    /// Returns the PCI revision.
+    pub const fn pci_revision(&self) -> u8 {
+        self.pci_revision
     }
 
     /// Returns whether it is a virtual function: the driver's `Config::virtual_function` must have this value.
