@@ -163,7 +163,7 @@ def boot_named(given, folders, trees, progress, folder, named):
         command.Job(number, given.guests, folder, lambda options, number=number: machine(number, options), given.boot_timeout)
         for number in range(given.guests)
     ]
-    return run(given, server, jobs)
+    return run(given, server, jobs, progress)
 
 
 def use(server, machine):
@@ -179,7 +179,7 @@ def use(server, machine):
         server.stop()
 
 
-def run(given, server, jobs):
+def run(given, server, jobs, progress):
     """Runs the command in every guest."""
     # Not as an exception, which might come while a process is being started.
     stop = Stop()
@@ -188,9 +188,9 @@ def run(given, server, jobs):
     try:
         server.start()
         if given.here:
-            status = command.run_here(jobs[0], given.here, here_environment(given), stop)
+            status = command.run_here(jobs[0], given.here, here_environment(given), stop, progress)
         else:
-            status = command.run(jobs, given.timeout, stop)
+            status = command.run(jobs, given.timeout, stop, progress)
     finally:
         for job in jobs:
             job.stop()

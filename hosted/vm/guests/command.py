@@ -17,6 +17,12 @@ from .kernel_log import OF_PROGRAMS, SUSPECT
 #: Exit statuses that no command gave: its own errors, the end of --timeout, Ctrl-C.
 ERROR, TIMED_OUT, INTERRUPTED = 125, 124, 130
 
+# That of a shell for a command which is not there.
+NOT_FOUND = 127
+
+# Seconds of a boot after which the user is told that it goes on.
+SLOW_BOOT = 10
+
 # Seconds that a guest has to end a command of which the time is up. It ends it itself; if it cannot, it is turned off.
 GRACE = 30
 
@@ -169,7 +175,7 @@ class Job:
         elif self.guest.printed("#> timed out"):
             said.append(f"{self.name}: the command was ended after {timeout} s (--timeout)")
         elif self.status:
-            said.append(f"{self.name}: exit status {self.status}{_signal(self.status - 128)}")
+            said.append(f"{self.name}: exit status {self.status}{_meaning(self.status)}")
         return said + self._complaints()
 
     def _complaints(self):
@@ -192,15 +198,33 @@ class Job:
             output.finish()
 
 
-def run(jobs, timeout, stop):
+class Booting:
+    """Says once that guests still boot."""
+
+    def __init__(self, progress, guests):
+        self._progress = progress
+        self._text = f"booting {'the guest' if guests == 1 else f'{guests} guests'}"
+        self._at = time.monotonic() + SLOW_BOOT
+
+    def look(self):
+        """Says it if it has lasted long."""
+        if self._at is not None and time.monotonic() > self._at:
+            self._at = None
+            self._progress.step(self._text)
+
+
+def run(jobs, timeout, stop, progress):
     """Runs the command in all guests until they are off; returns the exit status of the first that failed, or 0. Raises Interrupted
     if the user interrupts it."""
+    booting = Booting(progress, len(jobs))
     for job in jobs:
         job.start()
     begun = False
     failed = None
     while not all(job.ended for job in jobs):
         stop.check()
+        if not begun:
+            booting.look()
         for job in jobs:
             job.poll()
         if any(output.closed.is_set() for job in jobs for output in job.outputs):
@@ -220,12 +244,14 @@ def run(jobs, timeout, stop):
     return ERROR if failed.status is None else failed.status
 
 
-def run_here(job, line, environment, stop):
+def run_here(job, line, environment, stop, progress):
     """Runs a line of the shell on this machine while a guest is up; returns its exit status, or ERROR if the guest ends first. Raises
     Interrupted if the user interrupts it."""
+    booting = Booting(progress, 1)
     job.start()
     while not job.ready and not job.ended:
         stop.check()
+        booting.look()
         job.poll()
     if job.ended:
         return ERROR
@@ -248,9 +274,11 @@ def run_here(job, line, environment, stop):
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _signal(number):
-    """Returns what a status above 128 means to a shell."""
+def _meaning(status):
+    """Returns what a status means to a shell, if it means something."""
+    if status == NOT_FOUND:
+        return " (no such command in the guest: --share shows a folder, --program copies a file, --install adds a package)"
     try:
-        return f" (128 + {number}: {signal.Signals(number).name})"
+        return f" (128 + {status - 128}: {signal.Signals(status - 128).name})"
     except ValueError:
         return ""

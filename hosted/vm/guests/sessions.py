@@ -224,5 +224,11 @@ def remote(words, environment, here):
     line = words[0] if len(words) == 1 else shlex.join(words)
     names = [key for key in sorted(environment) if key.startswith(("CARGO_", "RUST_")) and not key.endswith("_RUNNER")]
     kept = [f"{key}={environment[key]}" for key in names]
-    # Not as the last command of the shell: the status of a killed program would be lost.
-    return f"cd {shlex.quote(here)} 2>/dev/null; {shlex.join(['env', *kept, 'sh', '-c', line])}; exit $?"
+    program = shlex.join(["env", *kept, "sh", "-c", line])
+    # In a session of its own, which ends with the connection: the shell's parent is the server's process for it.
+    watch = "while [ -d /proc/$PPID ]; do sleep 1; done; kill -HUP -$job"
+    return (
+        # The shell gives what it starts in the background an empty input, unless it is another descriptor.
+        f"cd {shlex.quote(here)} 2>/dev/null; exec 3<&0; setsid {program} <&3 3<&- & job=$!; exec 3<&-; "
+        f"( {watch} ) </dev/null >/dev/null 2>&1 & watch=$!; wait $job; status=$?; kill $watch; exit $status"
+    )

@@ -1,11 +1,13 @@
 """A command's exit status and what is said of its end, from what guests say; and the choice of KVM."""
 
+import io
 import pathlib
 import tempfile
 import unittest
 
 from guests import command, kvm
 from guests.errors import Interrupted, SetUpError
+from guests.progress import Progress
 from guests.stop import Stop
 
 
@@ -40,6 +42,11 @@ class Guest:
         self.sent.append(line)
 
 
+def silent():
+    """What a user sees, for nobody."""
+    return Progress("test", io.StringIO())
+
+
 class Command(unittest.TestCase):
     def jobs(self, *guests):
         held = tempfile.TemporaryDirectory()
@@ -51,7 +58,7 @@ class Command(unittest.TestCase):
 
     def run_jobs(self, *guests):
         jobs = self.jobs(*guests)
-        return command.run(jobs, 3, Stop()), [line for job in jobs for line in job.outcome(3)]
+        return command.run(jobs, 3, Stop(), silent()), [line for job in jobs for line in job.outcome(3)]
 
     def test_the_status_is_that_of_the_command(self):
         self.assertEqual(self.run_jobs(Guest(["#> host start", "#> status 0"])), (0, []))
@@ -75,7 +82,7 @@ class Command(unittest.TestCase):
         self.addCleanup(held.cleanup)
         job = command.Job(0, 1, pathlib.Path(held.name), lambda _: guest, 0)
         self.addCleanup(job.stop)
-        self.assertEqual(command.run([job], 3, Stop()), 125)
+        self.assertEqual(command.run([job], 3, Stop(), silent()), 125)
         self.assertIn("within 0 s, in which it had 13 s of a processor", job.outcome(3)[0])
         self.assertIn("--boot-timeout", job.outcome(3)[0])
 
@@ -91,11 +98,26 @@ class Command(unittest.TestCase):
         lines = ["#> host start", "#> status 0", "#! <6>[    1.5] x[7]: segfault at 0 ip 0", "#! <4>[    1.6] of no interest"]
         self.assertEqual(self.run_jobs(Guest(lines))[1], ["kernel of the guest: x[7]: segfault at 0 ip 0"])
 
+    def test_a_command_that_is_not_there_is_said_with_the_remedy(self):
+        status, said = self.run_jobs(Guest(["#> host start", "#> status 127"]))
+        self.assertEqual(status, 127)
+        self.assertIn("--share shows a folder", said[0])
+
+    def test_a_slow_boot_is_said_once(self):
+        out = io.StringIO()
+        booting = command.Booting(Progress("test", out), 2)
+        booting.look()
+        self.assertEqual(out.getvalue(), "")
+        booting._at = 0
+        booting.look()
+        booting.look()
+        self.assertEqual(out.getvalue(), "test: booting 2 guests\n")
+
     def test_an_interrupt_ends_it(self):
         stop = Stop()
         stop.event.set()
         with self.assertRaises(Interrupted):
-            command.run(self.jobs(Guest([])), 3, stop)
+            command.run(self.jobs(Guest([])), 3, stop, silent())
 
 
 class Accelerator(unittest.TestCase):

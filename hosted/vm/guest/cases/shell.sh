@@ -10,6 +10,9 @@ done
 printf '127.0.0.1 localhost\n10.0.0.1 guest0\n10.0.0.2 guest1\n' >/etc/hosts
 [ "$guests" = 2 ] || printf '127.0.0.1 localhost\n127.0.0.1 guest0\n' >/etc/hosts
 
+# Folders, outputs and networks are its devices.
+load virtio_pci || return
+
 # Folders of the host: one a line, mark and place.
 share() {
 	mkdir -p "$2" && mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=mmap "$1" "$2" || fail "the folder $2 cannot be mounted"
@@ -35,7 +38,7 @@ interface_up() {
 	interfaces=$((interfaces + 1))
 }
 if [ "$guests" = 2 ] || [ "$(parameter network 0)" = 1 ]; then
-	load virtio_pci && load virtio_net || return
+	load virtio_net || return
 	if [ "$guests" = 2 ]; then interface_up "10.0.0.$((me + 1))/24" || return; fi
 	if [ "$(parameter network 0)" = 1 ]; then
 		interface_up 10.0.2.15/24 || return
@@ -136,4 +139,5 @@ Linux $(uname -r) with $(parameter devices 1) simulated ConnectX. Try: ibv_devin
 "exit" turns the machine off.
 END
 PS1='guest# ' setsid -c sh -i </dev/ttyS1 >/dev/ttyS1 2>&1
-poweroff -f
+# Nothing more for the terminal: the guest is off at once, without its drivers.
+echo b >/proc/sysrq-trigger
