@@ -9,7 +9,7 @@ operation_error! {
     /// What is wrong with an SGE.
     pub enum SgeFault {
         /// No region has the key: never made, or deregistered.
-        UnknownKey => Einval, "no region has the key";
+        UnknownKey => Einval, "no region of these verbs has the key";
         /// The region belongs to another protection domain than the queue pair.
         Domain => Eperm, "the region belongs to another protection domain";
         /// The operation writes, and the region lacks LOCAL_WRITE.
@@ -186,7 +186,9 @@ impl fmt::Display for PostSendError {
             Self::RemoteQpn { qpn } => write!(f, "queue pair {qpn} of the destination: a number has 24 bits"),
             Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
-            Self::InlineSize { length, max } => write!(f, "{length} bytes inline, the queue pair takes {max}"),
+            Self::InlineSize { length, max } => {
+                write!(f, "{length} bytes inline, the queue pair takes {max}: give them as SGEs of a region")
+            }
             Self::MessageSize { max } => write!(f, "the maximum message has {max} bytes"),
             Self::AtomicLength { length } => write!(f, "an atomic moves 8 bytes, not {length}"),
             Self::AtomicAlignment { addr } => write!(f, "address {addr:#x} of an atomic is no multiple of 8"),

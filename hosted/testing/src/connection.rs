@@ -82,7 +82,8 @@ impl<R> End<R> {
     }
 }
 
-/// Creates a queue pair on each node and connects the two, as [`Connection::default`] says.
+/// Creates a queue pair on each node and connects the two, as [`Connection::default`] says. Two queue pairs of one node are connected by
+/// hand: each goes to RTS ([`Verbs::modify_qp_to_rts`]) with [`path_to`] the node itself.
 ///
 /// # Errors
 /// A table is full, or a device does not answer, or refuses.

@@ -28,9 +28,14 @@
 //! The feature `multicore`, which is on by default, lets queues move to threads of their own. Without it `bareverbs` has no locks, and a
 //! queue stays on its thread: `default-features = false` tests that.
 //!
+//! # Futures
+//!
+//! A task that awaits `cq.ready()` is woken by the interrupt handler, which [`Node::serve_interrupts`] runs. Without it, and without time that
+//! passes by itself, nobody wakes the task.
+//!
 //! # What it is not
 //!
-//! It has no panic hook and no global state. A wait that is over is an error with the facts ([`Overdue`]), never a hang.
+//! It has no panic hook and no global state. A wait of this crate that is over is an error with the facts ([`Overdue`]), never a hang.
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -39,6 +44,8 @@ mod bring_up;
 mod connection;
 mod error;
 mod faults;
+#[cfg(feature = "multicore")]
+mod interrupts;
 mod network;
 mod node;
 mod repeat;
@@ -55,6 +62,8 @@ pub use bring_up::{await_port, bring_up, driver_config};
 pub use connection::{Connection, End, connect, connect_with, connect_with_srq, join, path_to};
 pub use error::{Error, Failure, TestResult};
 pub use faults::Faults;
+#[cfg(feature = "multicore")]
+pub use interrupts::ServedInterrupts;
 pub use network::{Network, Running};
 pub use node::{Driver, Node, PAGES, nodes, pair};
 pub use repeat::comparable;

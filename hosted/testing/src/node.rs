@@ -97,8 +97,9 @@ impl Node {
         self.host.with_device(|device| device.faults_mut().arm(fault));
     }
 
-    /// Takes the device out of its slot: its registers read as all ones, and it does nothing. Calls of the control path, such as
-    /// [`Verbs::maintain`], find that; then queues return their requests as flushed.
+    /// Takes the device out of its slot: its registers read as all ones, and it does nothing. Each command of the verbs finds that, and
+    /// [`Verbs::maintain`] when its next check is due, up to two seconds later (`world().advance`); then queues return their requests as
+    /// flushed.
     ///
     /// ```
     /// use bareverbs::{SendWr, WcStatus};

@@ -70,6 +70,8 @@ pub struct Overdue {
     pub queue_pairs: Vec<(u32, QpcState)>,
     /// Frames on the wire since the start.
     pub wire: WireStats,
+    /// Seed of what happens on it.
+    pub seed: u64,
     /// State of the waiting host's device.
     pub device: HcaState,
     /// Whether that device is out of its slot.
@@ -133,13 +135,14 @@ impl Waiter {
     }
 
     fn facts<P: Provider>(&self, cq: &CompletionQueue<'_, P>, waited: Duration, rnr_naks: u64) -> Overdue {
-        let wire = self.network.world().wire_stats();
+        let (wire, seed) = (self.network.world().wire_stats(), self.network.world().seed());
         self.host.with_device(|device| Overdue {
             cq: cq.handle(),
             waited,
             rnr_naks,
             queue_pairs: device.queue_pairs_of(cq.cqn().get()),
             wire,
+            seed,
             device: device.state(),
             removed: device.is_removed(),
             link_is_up: device.link_is_up(),
@@ -152,14 +155,30 @@ impl Waiter {
 
 impl fmt::Display for Overdue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cq, waited, rnr_naks, queue_pairs, wire, device, removed, link_is_up, fault_is_armed, findings, rejections } =
-            self;
-        write!(f, "no completion in {cq:?} after {waited:?}")?;
+        let Self {
+            cq,
+            waited,
+            rnr_naks,
+            queue_pairs,
+            wire,
+            seed,
+            device,
+            removed,
+            link_is_up,
+            fault_is_armed,
+            findings,
+            rejections,
+        } = self;
+        write!(f, "no completion in CQ {} of the storage after {waited:?}", cq.index())?;
         if *rnr_naks != 0 {
             write!(f, " and {rnr_naks} RNR NAKs")?;
         }
         let WireStats { sent, delivered, lost, .. } = wire;
-        write!(f, ": the wire has had {sent} frames, delivered {delivered} and lost {lost}; the device is ")?;
+        write!(f, ": the wire has had {sent} frames, delivered {delivered} and lost {lost}")?;
+        if *sent == 0 {
+            f.write_str(" (was anything posted? Queue pairs of one device use no wire)")?;
+        }
+        write!(f, " with seed {seed}; the device is ")?;
         if *removed {
             f.write_str("out of its slot: Verbs::maintain finds that, and what was posted is flushed")?;
         } else {

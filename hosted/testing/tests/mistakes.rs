@@ -216,7 +216,14 @@ fn errors_print_their_text() {
     let waiter = a.waiter().timeout(std::time::Duration::from_millis(1));
     let error = waiter.wait(&mut qa.cq).unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
-    assert!(error.to_string().starts_with("no completion in #"), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("no completion in CQ 2 of the storage after 1"), "{text}");
+    assert!(
+        text.contains(
+            "0 frames, delivered 0 and lost 0 (was anything posted? Queue pairs of one device use no wire) with seed 0;"
+        ),
+        "{text}"
+    );
 }
 
 #[test]

@@ -101,6 +101,11 @@ impl World {
         Host { world: self.clone(), device, map }
     }
 
+    /// Returns the seed of the wire's faults.
+    pub fn seed(&self) -> u64 {
+        self.state.with(|subnet| subnet.config.seed)
+    }
+
     /// Returns the present moment; time stands still over this call.
     pub fn now(&self) -> Instant {
         self.state.now()
