@@ -102,10 +102,11 @@ class Size:
 
 
 def machine_of(path):
-    """Returns the machine of an ELF file, the first one of its processor; None if it is no such file."""
+    """Returns the machine of an ELF file, the first one of its processor; None if it is no such file, or a program of Linux: those have
+    an interpreter."""
     with open(path, "rb") as file:
         head = file.read(20)
-    if len(head) < 20 or head[:4] != b"\x7fELF":
+    if len(head) < 20 or head[:4] != b"\x7fELF" or ".interp" in sections(path):
         return None
     return ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0])
 

@@ -293,7 +293,7 @@ impl<P: Platform> Driver<P> {
             self.promiscuous = false;
         }
         if self.caps.is_ethernet() && self.state.roce {
-            record_failure(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(false));
+            record_result(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(false));
             // TEARDOWN_HCA ends it too.
             self.state.roce = false;
         }
@@ -305,21 +305,21 @@ impl<P: Platform> Driver<P> {
             self.end_eq(&mut failed, &eq);
         }
         if self.uar.page != 0 && self.cqs == 0 {
-            record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
+            record_result(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
         self.uar = Uar::default();
         if self.state.initialized {
             let result = self.commands.plain::<cmd::TeardownHca>();
             self.state.initialized = result.is_err();
-            record_failure(&mut failed, CmdOpcode::TeardownHca, result);
+            record_result(&mut failed, CmdOpcode::TeardownHca, result);
         }
         if self.commands.held.total() != 0 {
-            record_failure(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
+            record_result(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
         }
         if self.state.enabled {
             let result = self.commands.plain::<cmd::DisableHca>();
             self.state.enabled = result.is_err();
-            record_failure(&mut failed, CmdOpcode::DisableHca, result);
+            record_result(&mut failed, CmdOpcode::DisableHca, result);
         }
         let report = TeardownReport {
             pages_given: self.commands.stats.pages_given,
@@ -340,7 +340,7 @@ impl<P: Platform> Driver<P> {
     #[inline(never)]
     fn end_eq(&mut self, failed: &mut Failed, eq: &EqInfo) {
         if self.cqs == 0 {
-            record_failure(failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
+            record_result(failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
         }
     }
 
@@ -414,7 +414,7 @@ impl<P: Platform> CommandInterface<P> {
 type Failed = Option<(CmdOpcode, PackedError)>;
 
 #[inline(never)]
-fn record_failure(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
+fn record_result(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
     match result {
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {
