@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
@@ -28,6 +29,7 @@ fn boxed<T>(count: usize, value: impl Fn() -> T) -> Box<[T]> {
 pub struct BoxedQpRings {
     send: Box<[SendEntry]>,
     recv: Box<[Word64]>,
+    taken: Taken,
 }
 
 format_as!(
@@ -46,18 +48,20 @@ impl BoxedQpRings {
         Self {
             send: boxed(entries(sizes.send_blocks), SendEntry::new),
             recv: boxed(entries(sizes.recv_entries), || Word64::new(0)),
+            taken: Taken::new(),
         }
     }
 
-    /// Returns a view, of which a [`BoxedStorage`] is made: one view serves one of them.
+    /// Returns a view, of which a [`BoxedStorage`] is made, as [`QpRings::view`](crate::QpRings::view).
     pub fn view(&self) -> RingsView<'_> {
-        RingsView { send: &self.send, recv: &self.recv }
+        RingsView { send: &self.send, recv: &self.recv, taken: Some(&self.taken) }
     }
 }
 
 /// [`SrqEntries`](crate::SrqEntries) on the heap: the requests in flight of one shared receive queue.
 pub struct BoxedSrqEntries {
     entries: Box<[SrqEntry]>,
+    taken: Taken,
 }
 
 format_as!([] BoxedSrqEntries, "BoxedSrqEntries({} slots)", |this| this.entries.len());
@@ -67,12 +71,12 @@ impl BoxedSrqEntries {
     /// 32,768 at most.
     pub fn new(max_wr: u32) -> Self {
         let slots = max_wr.clamp(1, MAX_RING - 1).wrapping_add(1).next_power_of_two();
-        Self { entries: boxed(slots as usize, SrqEntry::new) }
+        Self { entries: boxed(slots as usize, SrqEntry::new), taken: Taken::new() }
     }
 
-    /// Returns a view, of which a [`BoxedStorage`] is made: one view serves one of them.
+    /// Returns a view, of which a [`BoxedStorage`] is made, as [`SrqEntries::view`](crate::SrqEntries::view).
     pub fn view(&self) -> SrqEntriesView<'_> {
-        SrqEntriesView { entries: &self.entries }
+        SrqEntriesView { entries: &self.entries, taken: Some(&self.taken) }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FastMr {
     /// Slot of its key in the table of windows.
-    mw: MwHandle,
+    pub(crate) mw: MwHandle,
     /// Slot in the table of regions. No region has this handle as long as the `FastMr` exists.
     region: MrHandle,
     max_sges: u16,
@@ -162,6 +162,9 @@ impl<P: Provider> Verbs<'_, P> {
             return Err(if is_no_key { AllocFastMrError::Answer { fault } } else { full });
         };
         let mw = self.adopt_mw(any, pd, inner, MwType::Type2, rkey);
+        if let Some(kept) = self.mws.get_mut(mw) {
+            kept.region = Some(region);
+        }
         // Nobody else takes the slot. It is that of a region without a byte.
         slot.set(Some(&facts(&self.pieces_of_none(rkey, pd, region))));
         log_event!(debug, "region {:?} of requests: key {:?}", region, rkey);
@@ -187,11 +190,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// The region was destroyed before or is of another `Verbs`, registrations or invalidations of it are in flight, or the device refuses; it is as before.
     #[doc(alias = "ib_dereg_mr")]
     pub fn dealloc_fast_mr(&mut self, mr: FastMr) -> Result<(), DeallocMwError<P::Error>> {
-        self.dealloc_mw(mr.mw)?;
-        if let Some(slot) = self.shared.regions.slots().get(usize::from(mr.region.index())) {
-            slot.set(None);
-        }
-        Ok(())
+        self.dealloc_mw(mr.mw)
     }
 }
 

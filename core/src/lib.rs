@@ -27,6 +27,7 @@ mod attr;
 #[cfg(feature = "alloc")]
 mod boxed_storage;
 mod buffer;
+mod claim;
 mod completion;
 mod create_qp;
 mod drain;

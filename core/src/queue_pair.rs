@@ -226,7 +226,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         sizes: &RingSizes,
     ) -> Result<(QpHandle, &'s QpSlot<'s>), CreateQpError<P::Error>> {
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
-        let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
+        let fits = |slot: &QpSlot<'_>| slot.claim.has() && slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
         let slots: &'s [QpSlot<'s>] = self.shared.qps;
         let fitting = slots.iter().filter(|slot| fits(slot)).count();
         if fitting == 0 {

@@ -3,6 +3,7 @@
 //!
 //! Each word names who writes it: one, but for the state of a queue pair, whose writers hold the lock. Others read it.
 
+use crate::claim::Claim;
 use crate::ring::locate;
 use crate::srq_slot::SrqSlot;
 use crate::storage::RingsView;
@@ -564,6 +565,8 @@ const SERVICE: u32 = LAST_WQE - 1;
 #[derive(Debug)]
 pub(crate) struct QpSlot<'r> {
     pub(crate) rings: RingsView<'r>,
+    /// Taken by the control path.
+    pub(crate) claim: Claim<'r>,
     /// Number, [`NO_NUMBER`] for none. Written by the control path.
     pub(crate) qpn: AtomicU32,
     /// Its handle. Written by the control path.
@@ -637,11 +640,12 @@ impl RingCounters {
 }
 
 /// The slot of no queue pair: for a queue whose index is not in the table, which never happens.
-pub(crate) static NO_QP: QpSlot<'static> = QpSlot::new(RingsView { send: &[], recv: &[] });
+pub(crate) static NO_QP: QpSlot<'static> = QpSlot::new(RingsView::NONE);
 
 impl<'r> QpSlot<'r> {
     pub(crate) const fn new(rings: RingsView<'r>) -> Self {
         Self {
+            claim: Claim::new(rings.taken),
             rings,
             qpn: AtomicU32::new(NO_NUMBER),
             handle: Word64::new(0),
@@ -657,6 +661,12 @@ impl<'r> QpSlot<'r> {
             send: RingCounters::new(),
             recv: RingCounters::new(),
         }
+    }
+
+    /// Gives it other rings, before there are verbs.
+    pub(crate) const fn give(&mut self, rings: RingsView<'r>) {
+        self.rings = rings;
+        self.claim.change(rings.taken);
     }
 
     #[inline(always)]

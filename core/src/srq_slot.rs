@@ -3,6 +3,7 @@
 //! Requests of one such queue complete in any order, on every core that polls a completion queue of its queue pairs. The poster takes
 //! free slots without a lock; pollers return them under the lock of the slot.
 
+use crate::claim::{Claim, Taken};
 use crate::log::format_as;
 use crate::ring::place;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
@@ -29,6 +30,7 @@ impl SrqEntry {
 /// They have room for `N - 1` requests: each request names the place of the one after it, so one place is always kept back.
 pub struct SrqEntries<const N: usize> {
     entries: [SrqEntry; N],
+    taken: Taken,
 }
 
 format_as!([const N: usize] SrqEntries<N>, "SrqEntries({} slots)", |_| N);
@@ -39,12 +41,13 @@ impl<const N: usize> SrqEntries<N> {
     /// Creates slots without a request.
     pub const fn new() -> Self {
         const { Self::CAPACITY };
-        Self { entries: [const { SrqEntry::new() }; N] }
+        Self { entries: [const { SrqEntry::new() }; N], taken: Taken::new() }
     }
 
-    /// Returns a view, of which a [`Storage`](crate::Storage) is made: one view serves one of them.
+    /// Returns a view, of which a [`Storage`](crate::Storage) is made. The slots serve one queue of one storage, until that is dropped: a
+    /// second place that is given them has no room for a queue.
     pub const fn view(&self) -> SrqEntriesView<'_> {
-        SrqEntriesView { entries: &self.entries }
+        SrqEntriesView { entries: &self.entries, taken: Some(&self.taken) }
     }
 
     /// Returns a view of each of several.
@@ -63,11 +66,12 @@ impl<const N: usize> Default for SrqEntries<N> {
 #[derive(Clone, Copy)]
 pub struct SrqEntriesView<'r> {
     pub(crate) entries: &'r [SrqEntry],
+    pub(crate) taken: Option<&'r Taken>,
 }
 
 impl SrqEntriesView<'_> {
     /// No place.
-    pub(crate) const NONE: Self = Self { entries: &[] };
+    pub(crate) const NONE: Self = Self { entries: &[], taken: None };
 }
 
 format_as!([] SrqEntriesView<'_>, "SrqEntriesView({} slots)", |this| this.entries.len());
@@ -105,6 +109,8 @@ struct Returns {
 #[derive(Debug)]
 pub(crate) struct SrqSlot<'r> {
     pub(crate) entries: &'r [SrqEntry],
+    /// Taken by the control path.
+    pub(crate) claim: Claim<'r>,
     returns: Lock<Returns>,
     /// Places that were returned since the queue was made, and those that were free then. Written under the lock.
     freed: AtomicU32,
@@ -126,6 +132,7 @@ impl<'r> SrqSlot<'r> {
     pub(crate) const fn new(view: SrqEntriesView<'r>) -> Self {
         Self {
             entries: view.entries,
+            claim: Claim::new(view.taken),
             returns: Lock::new(Returns { generation: 0, slots: 0, flushing: 0 }),
             freed: AtomicU32::new(0),
             posted: AtomicU32::new(0),
@@ -135,9 +142,15 @@ impl<'r> SrqSlot<'r> {
         }
     }
 
-    /// Returns how many slots the storage has here.
-    pub(crate) const fn capacity(&self) -> usize {
-        self.entries.len()
+    /// Gives it other slots, before there are verbs.
+    pub(crate) const fn give(&mut self, view: SrqEntriesView<'r>) {
+        self.entries = view.entries;
+        self.claim.change(view.taken);
+    }
+
+    /// Returns how many slots the storage has here for itself.
+    pub(crate) fn capacity(&self) -> usize {
+        if self.claim.has() { self.entries.len() } else { 0 }
     }
 
     // ---- the control path

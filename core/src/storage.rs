@@ -2,6 +2,7 @@
 //!
 //! Capacities stand here and nowhere else. All of it can stand in a `static`.
 
+use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
@@ -85,6 +86,7 @@ const fn opcode(code: u8) -> WcOpcode {
 pub struct QpRings<const SQ: usize, const RQ: usize> {
     send: [SendEntry; SQ],
     recv: [Word64; RQ],
+    taken: Taken,
 }
 
 format_as!(
@@ -102,13 +104,31 @@ impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
     /// Creates rings without a request.
     pub const fn new() -> Self {
         const { Self::CAPACITIES };
-        Self { send: [const { SendEntry::new() }; SQ], recv: [const { Word64::new(0) }; RQ] }
+        Self { send: [const { SendEntry::new() }; SQ], recv: [const { Word64::new(0) }; RQ], taken: Taken::new() }
     }
 
-    /// Returns a view, of which a [`Storage`] is made. One pair of rings serves one [`Storage`]: in two, one would report the
-    /// other's `wr_id`s.
+    /// Returns a view, of which a [`Storage`] is made. Rings serve one queue pair of one [`Storage`], until that is dropped: a second
+    /// place that is given them has no room for a queue pair.
+    ///
+    /// ```
+    /// use bareverbs::{CreateQpError, QpCap, QpInit, QpRings, QpType, Verbs, storage};
+    /// # use bareverbs_testing::{Driver, Faults, pair};
+    ///
+    /// # let [a, _b] = pair(Faults::none())?;
+    /// # let Ok(card) = a.verbs.into_provider() else { panic!("nobody has a queue") };
+    /// let rings = QpRings::<64, 16>::new();
+    /// let mut tables = <storage![Driver; pds: 1, cqs: 1, qps: 2]>::new([rings.view(), rings.view()]);
+    /// let mut verbs = Verbs::new(card, &mut tables);
+    /// # let pd = verbs.alloc_pd()?;
+    /// # let cq = verbs.create_cq(64)?;
+    /// # let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    /// # let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: true };
+    /// let _first = verbs.create_qp(&init)?;
+    /// assert_eq!(verbs.create_qp(&init).err(), Some(CreateQpError::Full { capacity: 2, fitting: 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn view(&self) -> RingsView<'_> {
-        RingsView { send: &self.send, recv: &self.recv }
+        RingsView { send: &self.send, recv: &self.recv, taken: Some(&self.taken) }
     }
 
     /// Returns a view of each of several rings.
@@ -129,6 +149,12 @@ pub struct RingsView<'r> {
     pub(crate) send: &'r [SendEntry],
     /// `wr_id` of each receive.
     pub(crate) recv: &'r [Word64],
+    pub(crate) taken: Option<&'r Taken>,
+}
+
+impl RingsView<'_> {
+    /// No rings.
+    pub(crate) const NONE: Self = Self { send: &[], recv: &[], taken: None };
 }
 
 format_as!(
@@ -258,7 +284,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
         while index < SRQ {
             #[expect(clippy::indexing_slicing, reason = "both arrays have SRQ elements, and `get` is not const")]
             {
-                self.srq_slots[index].entries = srqs[index].entries;
+                self.srq_slots[index].give(srqs[index]);
             }
             index += 1;
         }
@@ -270,7 +296,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
         while index < QP {
             #[expect(clippy::indexing_slicing, reason = "both arrays have QP elements, and `get` is not const")]
             {
-                self.qp_slots[index].rings = rings[index];
+                self.qp_slots[index].give(rings[index]);
             }
             index += 1;
         }
@@ -289,7 +315,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
             srqs: [const { Slot::EMPTY }; SRQ],
             region_slots: [const { RegionSlot::new() }; MR],
             cq_slots: [const { CqSlot::new() }; CQ],
-            qp_slots: [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP],
+            qp_slots: [const { QpSlot::new(RingsView::NONE) }; QP],
             srq_slots: [const { SrqSlot::new(SrqEntriesView::NONE) }; SRQ],
             windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
             events: Lock::new(None),

@@ -176,10 +176,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.cqn.store(NO_NUMBER, Ordering::Relaxed);
         }
         for slot in shared.qps {
+            slot.claim.take();
             slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
             slot.draining.store(0, Ordering::Relaxed);
         }
         for slot in shared.srqs {
+            slot.claim.take();
             slot.end();
             slot.set_xrc(None);
         }

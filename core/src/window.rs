@@ -49,6 +49,8 @@ pub struct MwInfo {
 pub(crate) struct Mw<P: Provider> {
     pub(crate) pd: PdHandle,
     pub(crate) inner: P::Mw,
+    /// Region that requests register by it ([`crate::FastMr`]).
+    pub(crate) region: Option<MrHandle>,
 }
 
 /// What a bind changes of a window.
@@ -600,7 +602,7 @@ impl<P: Provider> Verbs<'_, P> {
         let near = self.shared.windows.with(|windows| self.first_vacancy(windows, &mut windows.places_of(rkey)));
         let handle = near.unwrap_or(any);
         self.join_pd(pd);
-        self.mws.occupy(handle, Mw { pd, inner });
+        self.mws.occupy(handle, Mw { pd, inner, region: None });
         self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
         handle
     }
@@ -631,6 +633,9 @@ impl<P: Provider> Verbs<'_, P> {
         if let Err(error) = destroyed {
             self.mws.occupy(handle, mw);
             return Err(DeallocMwError::Device(self.failed(error)));
+        }
+        if let Some(slot) = mw.region.and_then(|region| self.shared.regions.slots().get(usize::from(region.index()))) {
+            slot.set(None);
         }
         self.leave_pd(mw.pd);
         Ok(())

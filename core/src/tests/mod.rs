@@ -3,6 +3,7 @@
 mod bind;
 #[cfg(feature = "alloc")]
 mod boxed_storage;
+mod claims;
 mod datagrams;
 mod draining;
 mod events;
