@@ -30,7 +30,7 @@
 // XRC domains that a device has room for.
 #define BV_MAX_XRCD 4
 
-// Shared receive queues of XRC that a device has room for.
+// Shared receive queues that a device has room for, those of XRC among them.
 #define BV_MAX_SRQ 4
 
 // Receives of a shared receive queue, at most.
@@ -559,7 +559,7 @@ typedef struct bv_qp {
   uint32_t qp_num;
 } bv_qp;
 
-// A shared receive queue of an XRC domain.
+// A shared receive queue, also one of an XRC domain.
 typedef struct bv_srq {
   // Names it; 0 names none.
   uint64_t number;

@@ -196,7 +196,10 @@ pub unsafe extern "C" fn bv_post_send(
                 for (index, c) in wrs.iter().enumerate() {
                     let wr = send_wr(c)?;
                     let to_srq = wr.to_srq(Srqn::new(c.remote_srqn));
-                    batch.post(if is_xrc { &to_srq } else { &wr }).map_err(|error| BadWr { index, error })?;
+                    // A number that was forgotten is refused, as if none were named.
+                    batch
+                        .post(if is_xrc && c.remote_srqn != 0 { &to_srq } else { &wr })
+                        .map_err(|error| BadWr { index, error })?;
                     *done = index.wrapping_add(1);
                 }
                 Ok(())

@@ -13,7 +13,7 @@ pub const BV_MAX_CQ: usize = 8;
 pub const BV_MAX_QP: usize = 8;
 /// XRC domains that a device has room for.
 pub const BV_MAX_XRCD: usize = 4;
-/// Shared receive queues of XRC that a device has room for.
+/// Shared receive queues that a device has room for, those of XRC among them.
 pub const BV_MAX_SRQ: usize = 4;
 /// Receives of a shared receive queue, at most.
 pub const BV_MAX_SRQ_RECV: usize = 127;
@@ -312,7 +312,7 @@ pub struct bv_xrcd {
     pub number: u64,
 }
 
-/// A shared receive queue of an XRC domain.
+/// A shared receive queue, also one of an XRC domain.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct bv_srq {

@@ -38,11 +38,14 @@ impl error::Error for Error {
     }
 }
 
-/// How a test ends that returns the first error that it meets, of whatever type. Its `Debug`, which the harness prints, is the place
-/// of the `?` and the text of the error, where a `Box<dyn Error>` prints the names of its fields.
+/// How a test ends that returns the first error that it meets, of whatever type, or a text (`.ok_or("no peer")?`). Its `Debug`, which the
+/// harness prints, is the place of the `?` and the text of the error, where a `Box<dyn Error>` prints the names of its fields.
+///
+/// A queue that could not be destroyed comes back with the error ([`Refused`](bareverbs::Refused)), and does not go into it:
+/// `a.verbs.destroy_qp(qp).map_err(Refused::into_error)?`.
 ///
 /// ```
-/// use bareverbs::SendWr;
+/// use bareverbs::{Refused, SendWr};
 /// use bareverbs_testing::{Faults, TestResult, connect, pair};
 ///
 /// fn send_more_than_fits() -> TestResult {
@@ -51,6 +54,10 @@ impl error::Error for Error {
 ///     for _ in 0..1000 {
 ///         qa.qp.send.post(&SendWr::send(b"x"))?;
 ///     }
+///     let (qp, cq) = qa.into_parts();
+///     a.verbs.destroy_qp(qp).map_err(Refused::into_error)?;
+///     a.verbs.destroy_cq(cq).map_err(Refused::into_error)?;
+///     None.ok_or("all of them fit")?;
 ///     Ok(())
 /// }
 /// let printed = format!("{:?}", send_more_than_fits().unwrap_err());
@@ -64,7 +71,7 @@ pub struct Failure {
 /// What a test returns: see [`Failure`].
 pub type TestResult<T = ()> = Result<T, Failure>;
 
-impl<E: error::Error + Send + Sync + 'static> From<E> for Failure {
+impl<E: Into<Box<dyn error::Error + Send + Sync>>> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {
         Self { error: error.into(), at: Location::caller() }

@@ -4,7 +4,7 @@ use core::fmt;
 use std::thread;
 use std::time::Duration;
 
-use bareverbs::{Clock, Completion, CompletionQueue, CqHandle, PollCqError, Provider};
+use bareverbs::{Clock, Completion, CompletionQueue, CqHandle, Cqn, PollCqError, Provider};
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::Host;
 use bareverbs_sim::rejection::Rejection;
@@ -62,6 +62,8 @@ pub enum WaitError {
 pub struct Overdue {
     /// The queue.
     pub cq: CqHandle,
+    /// Its number.
+    pub cqn: Cqn,
     /// How long it was waited for.
     pub waited: Duration,
     /// RNR NAKs that queue pairs of the network had meanwhile: each says that a peer has no receive posted.
@@ -138,6 +140,7 @@ impl Waiter {
         let (wire, seed) = (self.network.world().wire_stats(), self.network.world().seed());
         self.host.with_device(|device| Overdue {
             cq: cq.handle(),
+            cqn: cq.cqn(),
             waited,
             rnr_naks,
             queue_pairs: device.queue_pairs_of(cq.cqn().get()),
@@ -156,7 +159,8 @@ impl Waiter {
 impl fmt::Display for Overdue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            cq,
+            cq: _,
+            cqn,
             waited,
             rnr_naks,
             queue_pairs,
@@ -169,7 +173,7 @@ impl fmt::Display for Overdue {
             findings,
             rejections,
         } = self;
-        write!(f, "no completion in CQ {} of the storage after {waited:?}", cq.index())?;
+        write!(f, "no completion in CQ {:#x} after {waited:?}", cqn.get())?;
         if *rnr_naks != 0 {
             write!(f, " and {rnr_naks} RNR NAKs")?;
         }

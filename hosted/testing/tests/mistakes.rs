@@ -217,7 +217,7 @@ fn errors_print_their_text() {
     let error = waiter.wait(&mut qa.cq).unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     let text = error.to_string();
-    assert!(text.starts_with("no completion in CQ 2 of the storage after 1"), "{text}");
+    assert!(text.starts_with("no completion in CQ 0x3 after 1"), "{text}");
     assert!(
         text.contains(
             "0 frames, delivered 0 and lost 0 (was anything posted? Queue pairs of one device use no wire) with seed 0;"

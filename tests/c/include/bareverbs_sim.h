@@ -24,7 +24,8 @@ bv_sim_world *bv_sim_world_new(void);
 bv_sim_host *bv_sim_add(bv_sim_world *world, uint16_t lid, bv_platform *platform);
 /* The same with an Ethernet port, whose MAC address is made of the number. */
 bv_sim_host *bv_sim_add_ethernet(bv_sim_world *world, uint16_t number, bv_platform *platform);
-/* Allocates zeroed memory that program and device see, and writes its address for the device unless that pointer is NULL. */
+/* Allocates zeroed memory that program and device see, and writes its address for the device unless that pointer is NULL. It is
+   never freed; NULL if size is 0, or the process gets no memory. */
 void *bv_sim_alloc(bv_sim_host *host, size_t size, uint64_t *device_addr);
 /* Lets time pass for every host of the world. */
 void bv_sim_advance(bv_sim_world *world, uint64_t nanoseconds);

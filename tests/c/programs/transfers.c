@@ -131,7 +131,7 @@ int main(void)
     bv_mr old_mr;
     uint8_t gid[17];
     uint64_t next = 0;
-    size_t callback;
+    size_t callback, number;
 
     /* One device with as few callbacks as may be. */
     b->platform.write64 = NULL;
@@ -145,6 +145,11 @@ int main(void)
     memset(gid, 0xee, sizeof gid);
     OK(a, bv_query_gid(a->device, 1, 0, gid));
     CHECK(gid[0] == 0xfe && gid[1] == 0x80 && gid[16] == 0xee);
+
+    /* Memory of any size, as often as one likes, also beside the pages of the firmware. */
+    for (number = 4096; number <= 1 << 20; number *= 4)
+        CHECK(bv_sim_alloc(a->host, number, NULL) && bv_sim_alloc(a->host, number, &next) && next != 0);
+    next = 0;
 
     connect_pair(a, b);
     OK(a, bv_query_qp(a->device, a->qp, &info));

@@ -25,6 +25,9 @@ use bareverbs_sim::in_process::{Host, SimPages, World, WorldConfig};
 const PAGE: usize = 4096;
 /// Where the memory of a program begins for its device: far from where it is for the program, and from the firmware's pages.
 const FIRST_MEMORY: u64 = 0x4000_0000_0000;
+/// Places that are tried for a memory of the program, and how far they are apart: more than a firmware has.
+const PLACES: u64 = 64;
+const APART: u64 = 1 << 30;
 
 /// Devices and the wire between them.
 #[derive(Debug)]
@@ -255,7 +258,7 @@ unsafe fn add(world: *mut bv_sim_world, config: DeviceConfig, platform: *mut bv_
 }
 
 /// Allocates zeroed memory that the program and the host's device see, aligned to 4096, and writes its address for the device
-/// unless that pointer is NULL. It is never freed. NULL if `size` is 0 or there is none.
+/// unless that pointer is NULL. It is never freed. NULL if `size` is 0, or the process gets no memory.
 ///
 /// # Safety
 /// `host` is of `bv_sim_add`; `device_addr` is writable or NULL.
@@ -273,10 +276,9 @@ pub unsafe extern "C" fn bv_sim_alloc(host: *mut bv_sim_host, size: usize, devic
     // SAFETY: zeroed words, aligned, which are never freed. The program's own accesses are in the thread in which the device
     // works.
     let words: &'static [AtomicU64] = unsafe { std::slice::from_raw_parts(memory.cast::<AtomicU64>(), size / 8) };
-    let addr = host.next.get();
-    if host.host.lend_memory(addr, words).is_none() {
-        return null_mut();
-    }
+    // The firmware's pages lie behind what there was when it asked for them.
+    let mut places = (0..PLACES).map(|place| host.next.get() + place * APART);
+    let Some(addr) = places.find(|addr| host.host.lend_memory(*addr, words).is_some()) else { return null_mut() };
     // A page between two memories, which the device does not reach.
     host.next.set(addr + size as u64 + PAGE as u64);
     let mut memories = host.memories.lock().unwrap_or_else(PoisonError::into_inner);
