@@ -17,15 +17,16 @@ const DATAGRAM: usize = 2;
 /// A request that moves bytes.
 #[derive(Arbitrary, Debug)]
 pub struct Request {
-    queue: u8,
-    opcode: u8,
-    flags: u8,
-    remote: u8,
+    pub(super) queue: u8,
+    pub(super) opcode: u8,
+    pub(super) flags: u8,
+    /// Key of the peer's memory; the place there is of `value`.
+    pub(super) remote: u8,
     /// Key, place and length of each piece of the message.
-    pieces: Vec<(u8, u16, u16)>,
+    pub(super) pieces: Vec<(u8, u16, u16)>,
     /// Of a datagram: for whom it is.
-    peer: u8,
-    value: u32,
+    pub(super) peer: u8,
+    pub(super) value: u32,
 }
 
 /// A request that changes a key.
@@ -54,10 +55,18 @@ fn place(at: u16) -> u64 {
     DATA + u64::from(at) * 8 % DATA_LEN
 }
 
+/// Returns the index of a key and the address of a piece: in the memory for messages, or at an end of the address space, over which a
+/// range may run.
+fn key_and_address(which: u8, at: u16) -> (u8, u64) {
+    const AT_AN_END: u8 = 0x40;
+    let addr = if which & AT_AN_END == 0 { place(at) } else { i64::from(at.cast_signed()).cast_unsigned() };
+    (which & !AT_AN_END, addr)
+}
+
 impl Guest {
     fn pointer(&self, body: &mut Vec<u8>, (key, at, len): (u8, u16, u16)) {
-        let addr = if key & 0x40 == 0 { place(at) } else { u64::from(at) };
-        dwords(body, &[u32::from(len), self.key(key & 0xbf), (addr >> 32) as u32, addr as u32]);
+        let (key, addr) = key_and_address(key, at);
+        dwords(body, &[u32::from(len), self.key(key), (addr >> 32) as u32, addr as u32]);
     }
 
     /// Posts a request.
@@ -88,7 +97,8 @@ impl Guest {
             let srqn = pick(&self.srqs, request.peer).map_or(0, |srq| srq.0);
             dwords(&mut body, &[srqn, 0, 0, 0]);
         }
-        let remote = (self.key(request.remote), place(request.value as u16));
+        let (key, addr) = key_and_address(request.remote, request.value as u16);
+        let remote = (self.key(key), addr);
         if matches!(opcode, 0x08 | 0x09 | 0x10..=0x12) {
             dwords(&mut body, &[(remote.1 >> 32) as u32, remote.1 as u32, remote.0, 0]);
         }

@@ -7,6 +7,7 @@ use bareverbs_sim::wire::Random;
 
 use super::guest::input;
 use super::mad::{MAD, Mad, PORT_INFO};
+use super::request::Request;
 use super::subnet_manager::M_KEY;
 use super::{Act, Management, ManagementDatagram, Setup, Subnet, Way, play};
 
@@ -92,4 +93,19 @@ fn seeds_send_from_queue_pairs_0_and_1_on_a_subnet_with_a_key() {
     let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
     let found: Vec<bool> = files.filter_map(|bytes| input_of(&bytes)).flat_map(|input| from_managers(&input)).collect();
     assert!(found.contains(&false) && found.contains(&true), "{found:?}");
+}
+
+#[test]
+fn ranges_over_the_end_of_the_address_space_reach_every_key_on_either_side() {
+    const LAST_16_BYTES: u16 = 0xfff0;
+    for key in 0..4 {
+        let at_the_end = 0x40 | key;
+        for (remote, piece, value) in [(0, (at_the_end, LAST_16_BYTES, 64), 0), (at_the_end, (0, 0, 64), LAST_16_BYTES)] {
+            // An RDMA write and a read.
+            for opcode in [0, 5] {
+                let request = Request { queue: 0, opcode, flags: 0, remote, pieces: vec![piece], peer: 0, value: value.into() };
+                play(&Setup::plain(false), [Act::Request(request)]);
+            }
+        }
+    }
 }
