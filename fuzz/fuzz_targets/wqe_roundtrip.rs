@@ -151,7 +151,7 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
             let wqe = SendWqe::decode(&bytes, WqeService::Connected)
                 .unwrap_or_else(|error| panic!("{error}: {request:?} as {bytes:02x?}"));
             let checked = request.compare(&wqe, ground, &keys, qpn, at, fenced);
-            checked.unwrap_or_else(|wrong| panic!("{wrong}: {request:?}"));
+            checked.unwrap_or_else(|differences| panic!("{differences}: {request:x?}"));
             own = usize::from(wqe.blocks()) * WQEBB;
             // What is forgotten leaves its place to the next.
             assert!(stayed || way.forgotten && !way.direct && !request.changes_a_key(), "{request:?} is gone");

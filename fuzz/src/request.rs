@@ -1,5 +1,7 @@
 //! Arbitrary requests, and what the device's decoder must read after a driver wrote them.
 
+use std::fmt;
+
 use arbitrary::Arbitrary;
 use bareverbs::{
     Access, BindType1Error, Binding, Errno, KeyTag, MwHandle, MwType, Payload, PdHandle, PostSendError, QpCap, Region, Remote,
@@ -7,9 +9,7 @@ use bareverbs::{
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
-use bareverbs_sim::wqe_decode::{
-    AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations,
-};
+use bareverbs_sim::wqe_decode::{AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, UmrTranslations};
 use bareverbs_tests::{ALL_ACCESS, Driver, Node};
 
 /// Where the regions begin for the application: the first address, one within a page, and the last that can be.
@@ -307,94 +307,203 @@ impl Request {
         (solicitable || !self.solicited) && sges && inline
     }
 
-    /// Returns what is wrong with the WQE that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
-    /// before it changed a key.
-    pub fn compare(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32, at: u32, fenced: bool) -> Result<(), String> {
+    /// Checks the WQE that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request before it changed a key.
+    ///
+    /// # Errors
+    /// Each field that differs, with what was read and what was asked for.
+    pub fn compare(
+        &self,
+        wqe: &SendWqe,
+        ground: &Ground,
+        keys: &Keys,
+        qpn: u32,
+        at: u32,
+        fenced: bool,
+    ) -> Result<(), Differences> {
+        let mut differences = Differences::default();
         let fence = if self.fence { 4 } else { u8::from(fenced) };
-        let head = (wqe.opmod, wqe.index, wqe.qpn, usize::from(wqe.ds), wqe.fence, wqe.solicited, wqe.is_signaled());
-        let asked = (0, at as u16, qpn, self.units(ground), fence, self.solicited, self.signaled);
-        if head != asked {
-            return Err(format!("head {head:?} instead of {asked:?}"));
+        differences.compare("opmod", &wqe.opmod, &0);
+        differences.compare("wqe_idx", &wqe.index, &(at as u16));
+        differences.compare("qpn", &wqe.qpn, &qpn);
+        differences.compare("ds", &usize::from(wqe.ds), &self.units(ground));
+        differences.compare("fm", &wqe.fence, &fence);
+        differences.compare("se", &u8::from(wqe.solicited), &u8::from(self.solicited));
+        differences.compare("signaled", &u8::from(wqe.is_signaled()), &u8::from(self.signaled));
+        let (opcode, immediate) = self.head(keys);
+        differences.compare("opcode", &wqe.opcode, &opcode);
+        differences.compare("imm", &wqe.immediate, &immediate);
+        match self.body(ground) {
+            Some(asked) => differences.bodies(&wqe.body, &asked),
+            None => self.compare_umr(wqe, ground, keys, qpn, &mut differences),
         }
-        let (opcode, immediate, body) = match &self.operation {
-            Operation::Bind { .. } | Operation::LocalInv => return self.compare_umr(wqe, ground, keys, qpn),
-            Operation::Send(message) => (WqeOpcode::Send, 0, SendBody::Send { address: None, data: segments(ground, message) }),
-            Operation::SendWithImm(message, imm) => (
-                WqeOpcode::SendImm,
-                u32::from_be_bytes(*imm),
-                SendBody::Send { address: None, data: segments(ground, message) },
-            ),
-            Operation::SendWithInv(message, rkey) => {
-                (WqeOpcode::SendInval, *rkey, SendBody::Send { address: None, data: segments(ground, message) })
-            }
-            Operation::Write(message, far) => {
-                (WqeOpcode::RdmaWrite, 0, SendBody::Write { remote: remote_address(*far), data: segments(ground, message) })
-            }
-            Operation::WriteWithImm(message, far, imm) => {
-                let body = SendBody::Write { remote: remote_address(*far), data: segments(ground, message) };
-                (WqeOpcode::RdmaWriteImm, u32::from_be_bytes(*imm), body)
-            }
-            Operation::Read(pieces, far) => {
-                (WqeOpcode::RdmaRead, 0, SendBody::Read { remote: remote_address(*far), data: pointers(ground, pieces) })
-            }
-            Operation::CompareSwap(near, far, compare, swap) => {
-                let operation = AtomicOperation::CompareSwap { compare: *compare, swap: *swap };
-                (WqeOpcode::AtomicCs, 0, atomic(ground, *near, *far, operation))
-            }
-            Operation::FetchAdd(near, far, add) => {
-                (WqeOpcode::AtomicFa, 0, atomic(ground, *near, *far, AtomicOperation::FetchAdd { add: *add }))
-            }
-        };
-        let got = (wqe.opcode, wqe.immediate, &wqe.body);
-        if got == (opcode, immediate, &body) { Ok(()) } else { Err(format!("{got:?}")) }
+        differences.end()
     }
 
-    fn compare_umr(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32) -> Result<(), String> {
-        let SendBody::Umr(umr) = &wqe.body else { return Err(format!("no UMR: {:?}", wqe.body)) };
-        let context = View::<Mkc>::new(&umr.context).ok_or("no key context")?;
-        let Keys { old, new } = *keys;
-        let same_key = context.get(Mkc::MKEY_7_0) == new & 0xff;
+    /// Returns opcode and immediate.
+    fn head(&self, keys: &Keys) -> (WqeOpcode, u32) {
+        match &self.operation {
+            Operation::Bind { .. } | Operation::LocalInv => (WqeOpcode::Umr, keys.old),
+            Operation::Send(_) => (WqeOpcode::Send, 0),
+            Operation::SendWithImm(_, imm) => (WqeOpcode::SendImm, u32::from_be_bytes(*imm)),
+            Operation::SendWithInv(_, rkey) => (WqeOpcode::SendInval, *rkey),
+            Operation::Write(..) => (WqeOpcode::RdmaWrite, 0),
+            Operation::WriteWithImm(_, _, imm) => (WqeOpcode::RdmaWriteImm, u32::from_be_bytes(*imm)),
+            Operation::Read(..) => (WqeOpcode::RdmaRead, 0),
+            Operation::CompareSwap(..) => (WqeOpcode::AtomicCs, 0),
+            Operation::FetchAdd(..) => (WqeOpcode::AtomicFa, 0),
+        }
+    }
+
+    /// Returns what follows the head, `None` if it changes a key.
+    fn body(&self, ground: &Ground) -> Option<SendBody> {
+        Some(match &self.operation {
+            Operation::Bind { .. } | Operation::LocalInv => return None,
+            Operation::Send(message) | Operation::SendWithImm(message, _) | Operation::SendWithInv(message, _) => {
+                SendBody::Send { address: None, data: segments(ground, message) }
+            }
+            Operation::Write(message, far) | Operation::WriteWithImm(message, far, _) => {
+                SendBody::Write { remote: remote_address(*far), data: segments(ground, message) }
+            }
+            Operation::Read(pieces, far) => SendBody::Read { remote: remote_address(*far), data: pointers(ground, pieces) },
+            Operation::CompareSwap(near, far, compare, swap) => {
+                atomic(ground, *near, *far, AtomicOperation::CompareSwap { compare: *compare, swap: *swap })
+            }
+            Operation::FetchAdd(near, far, add) => atomic(ground, *near, *far, AtomicOperation::FetchAdd { add: *add }),
+        })
+    }
+
+    fn compare_umr(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32, differences: &mut Differences) {
+        let SendBody::Umr(umr) = &wqe.body else {
+            differences.differ("body", hex(&wqe.body), "a UMR".to_owned());
+            return;
+        };
+        let Some(context) = View::<Mkc>::new(&umr.context) else {
+            differences.differ("mkc", hex(&umr.context), "a key context".to_owned());
+            return;
+        };
         let second = matches!(self.operation, Operation::Bind { second: true, .. } | Operation::LocalInv);
         let mut mask = mkey_mask::FREE | mkey_mask::KEY;
-        let bound = match self.operation {
+        let key = if matches!(self.operation, Operation::LocalInv) { 0 } else { keys.new & 0xff };
+        differences.compare("mkc.mkey_7_0", &context.get(Mkc::MKEY_7_0), &key);
+        match self.operation {
             Operation::Bind { piece, .. } if self.bind_info(ground).length != 0 => {
                 let Binding { addr, length, access, .. } = self.bind_info(ground);
                 let owner = if second { qpn } else { MKEY_ANY_QPN };
-                let rights = [Mkc::LW, Mkc::RR, Mkc::RW, Mkc::A].map(|right| context.is_set(right));
-                let asked = [Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
                 let mut entry = Vec::new();
                 entry.extend((length as u32).to_be_bytes());
                 entry.extend(ground.region(piece.0).lkey().get().to_be_bytes());
                 entry.extend(addr.to_be_bytes());
                 entry.resize(64, 0);
                 mask |= mkey_mask::LEN | mkey_mask::START_ADDR | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
-                vec![
-                    umr.octowords == 4,
-                    umr.translations == UmrTranslations::Inline(entry),
-                    rights == asked.map(|right| access.contains(right)),
-                    !context.is_set(Mkc::FREE),
-                    context.get64(Mkc::START_ADDR) == addr,
-                    context.get64(Mkc::LEN) == length,
-                    context.get(Mkc::QPN) == owner,
-                    same_key,
-                    (umr.check_free, umr.check_qpn) == (second, false),
-                ]
+                differences.compare("klm_octowords", &umr.octowords, &4);
+                differences.compare("translations", &umr.translations, &UmrTranslations::Inline(entry));
+                for (name, field, right) in [
+                    ("mkc.lw", Mkc::LW, Access::LOCAL_WRITE),
+                    ("mkc.rr", Mkc::RR, Access::REMOTE_READ),
+                    ("mkc.rw", Mkc::RW, Access::REMOTE_WRITE),
+                    ("mkc.a", Mkc::A, Access::REMOTE_ATOMIC),
+                ] {
+                    differences.compare(name, &context.get(field), &u32::from(access.contains(right)));
+                }
+                differences.compare("mkc.free", &context.get(Mkc::FREE), &0);
+                differences.compare("mkc.start_addr", &context.get64(Mkc::START_ADDR), &addr);
+                differences.compare("mkc.len", &context.get64(Mkc::LEN), &length);
+                differences.compare("mkc.qpn", &context.get(Mkc::QPN), &owner);
+                differences.compare("check_free", &umr.check_free, &second);
+                differences.compare("check_qpn", &umr.check_qpn, &false);
             }
-            Operation::Bind { .. } => vec![unbinds(umr), same_key, umr.check_qpn == second],
-            _ => vec![unbinds(umr), context.get(Mkc::MKEY_7_0) == 0, umr.check_qpn],
-        };
+            _ => {
+                differences.compare("mkc.free", &context.get(Mkc::FREE), &1);
+                differences.compare("klm_octowords", &umr.octowords, &0);
+                differences.compare("translations", &umr.translations, &UmrTranslations::None);
+                differences.compare("check_free", &umr.check_free, &false);
+                differences.compare("check_qpn", &umr.check_qpn, &second);
+            }
+        }
         if second {
             mask |= mkey_mask::QPN;
         }
-        let held = bound.iter().all(|held| *held);
-        let head = wqe.opcode == WqeOpcode::Umr && wqe.immediate == old && umr.mask == mask;
-        if head && held { Ok(()) } else { Err(format!("{bound:?}, mask {mask:#x}: {wqe:?}")) }
+        differences.compare("mkey_mask", &umr.mask, &mask);
     }
 }
 
-fn unbinds(umr: &Umr) -> bool {
-    let free = View::<Mkc>::new(&umr.context).is_some_and(|context| context.is_set(Mkc::FREE));
-    free && umr.octowords == 0 && umr.translations == UmrTranslations::None && !umr.check_free
+/// Fields of a WQE that are not what was asked for: name, what was read, what was asked for.
+#[derive(Debug, Default)]
+pub struct Differences(Vec<(String, String, String)>);
+
+impl fmt::Display for Differences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, read, asked) in &self.0 {
+            write!(f, "{separator}{name}: read {read}, asked for {asked}")?;
+            separator = "; ";
+        }
+        Ok(())
+    }
+}
+
+impl Differences {
+    fn differ(&mut self, name: &str, read: String, asked: String) {
+        self.0.push((name.to_owned(), read, asked));
+    }
+
+    fn compare<T: PartialEq + fmt::Debug>(&mut self, name: &str, read: &T, asked: &T) {
+        if read != asked {
+            self.differ(name, hex(read), hex(asked));
+        }
+    }
+
+    fn remotes(&mut self, read: &RemoteAddress, asked: &RemoteAddress) {
+        self.compare("raddr", &read.addr, &asked.addr);
+        self.compare("rkey", &read.rkey, &asked.rkey);
+    }
+
+    fn data(&mut self, read: &[DataSegment], asked: &[DataSegment]) {
+        self.compare("data segments", &read.len(), &asked.len());
+        for (place, pair) in read.iter().zip(asked).enumerate() {
+            match pair {
+                (DataSegment::Pointer(read), DataSegment::Pointer(asked)) => {
+                    self.compare(&format!("data {place} byte_count"), &read.len, &asked.len);
+                    self.compare(&format!("data {place} lkey"), &read.lkey, &asked.lkey);
+                    self.compare(&format!("data {place} addr"), &read.addr, &asked.addr);
+                }
+                (read, asked) => self.compare(&format!("data {place}"), read, asked),
+            }
+        }
+    }
+
+    fn bodies(&mut self, read: &SendBody, asked: &SendBody) {
+        match (read, asked) {
+            (SendBody::Write { remote, data }, SendBody::Write { remote: asked, data: asked_data })
+            | (SendBody::Read { remote, data }, SendBody::Read { remote: asked, data: asked_data }) => {
+                self.remotes(remote, asked);
+                self.data(data, asked_data);
+            }
+            (SendBody::Send { address, data }, SendBody::Send { address: asked, data: asked_data }) => {
+                self.compare("address", address, asked);
+                self.data(data, asked_data);
+            }
+            (
+                SendBody::Atomic { remote, operation, data },
+                SendBody::Atomic { remote: asked, operation: asked_operation, data: asked_data },
+            ) => {
+                self.remotes(remote, asked);
+                self.compare("atomic segment", operation, asked_operation);
+                self.data(data, asked_data);
+            }
+            (read, asked) => self.compare("body", read, asked),
+        }
+    }
+
+    fn end(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+/// Returns a value with its numbers in hexadecimal, in one line: `{:#x?}` has a line for each field.
+fn hex(value: &impl fmt::Debug) -> String {
+    let lines = format!("{value:#x?}");
+    lines.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn atomic(ground: &Ground, near: (u8, u32), far: Far, operation: AtomicOperation) -> SendBody {
