@@ -24,7 +24,7 @@ use bareverbs_sim::wire::PortId;
 use bareverbs_sim::{DeviceConfig, MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME};
 use bareverbs_testing::{Connection, bring_up, driver_config, join};
 
-use crate::device::bounded;
+use crate::step_time::bounded;
 
 /// Frames of an input that are sent; the rest is ignored.
 const MAX_FRAMES: usize = 64;

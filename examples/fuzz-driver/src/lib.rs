@@ -132,6 +132,27 @@ mod tests {
         assert_eq!(outcome(&[4, 3, 12, 1]), Err(Error::Absurd(1 << 24 | 17)));
     }
 
+    /// The seeds have a fault of each kind, and a lie about each field of both answers.
+    #[test]
+    fn the_seeds_start_the_driver_in_each_way() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/start");
+        let files = std::fs::read_dir(folder).expect("seeds").map(|file| file.expect("a seed").path());
+        let outcomes: Vec<_> = files.map(|path| (outcome(&std::fs::read(&path).expect("a seed")), path)).collect();
+        let of = |name: &str| {
+            let found = outcomes.iter().find(|(_, path)| path.ends_with(name));
+            found.expect("a seed of this name").0
+        };
+        assert_eq!(of("boot"), Ok(17));
+        assert_eq!(of("query_pages_last_word_all_bits"), Err(Error::Absurd(!17)));
+        for command in ["enable_hca", "query_pages"] {
+            assert_eq!(of(&format!("{command}_late")), Ok(17));
+            assert_eq!(of(&format!("{command}_stuck")), Err(Error::NoAnswer));
+            assert_eq!(of(&format!("{command}_owner")), Err(Error::NoAnswer));
+            assert_eq!(of(&format!("{command}_status_all_bits")), Err(Error::Refused(0, 0xff)));
+            assert_eq!(of(&format!("{command}_delivery_status")), Err(Error::Refused(1, 0)));
+        }
+    }
+
     /// Inputs of a generator, the same ones each time: what the target does, without libFuzzer.
     #[test]
     fn a_thousand_inputs_of_each_length() {

@@ -20,17 +20,15 @@ mod well_behaved_guest;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 use bareverbs_sim::fabric::{Fabric, Port};
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, WireFaults};
 use bareverbs_sim::{DeviceConfig, Profile};
-use rustix::time::{ClockId, clock_gettime};
 
 use self::guest::Guest;
 use self::pair::Pair;
 use self::subnet_manager::{M_KEY, SubnetManager};
 use self::well_behaved_guest::WellBehavedGuest;
+use crate::step_time::bounded;
 
 pub use self::actions::Act;
 pub use self::attack::{Intrusion, ManagementDatagram, StrangeDatagram, Way};
@@ -40,9 +38,6 @@ pub use self::setup::{Management, Setup};
 
 /// Acts of an input that are played; the rest is ignored.
 pub const MAX_ACTS: usize = 256;
-/// Processor time of this thread that one step of a device may take: a register access, a turn, a frame. Sanitizers make
-/// it several times slower than it is served.
-const MAX_STEP_TIME: Duration = Duration::from_millis(200);
 /// Times that frames are carried from device to device after an act.
 const ROUNDS: usize = 4;
 /// Turns in which the messages of the well-behaved guests arrive, on a wire without faults and with them.
@@ -54,19 +49,6 @@ const LIDS: [u16; 3] = [1, 2, 3];
 const PARTITIONS: [u16; 3] = [2, 1, 1];
 /// Seed of a wire with faults.
 const WIRE_SEED: u64 = 1;
-
-/// Does `step` and checks how long it took.
-pub(crate) fn bounded<R>(what: &str, step: impl FnOnce() -> R) -> R {
-    let now = || {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
-    };
-    let start = now();
-    let result = step();
-    let took = now().saturating_sub(start);
-    assert!(took < MAX_STEP_TIME, "{what} took {took:?}");
-    result
-}
 
 struct Subnet {
     attacker: Guest,

@@ -18,7 +18,7 @@ use bareverbs_sim::{DeviceConfig, Profile};
 
 use self::end::FrameEnd;
 use self::station::Station;
-use crate::device::bounded;
+use crate::step_time::bounded;
 
 pub use self::actions::{Act, Kind, Send};
 
