@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints, from the start of its line.
-const LINES: [(&str, &str); 14] = [
+const LINES: [(&str, &str); 15] = [
     ("async_completions", "10 messages received, each awaited"),
     ("atomics", "counted to 6 from two hosts; host 1 has the lock"),
     ("datagrams", "who is there? host b"),
@@ -21,6 +21,7 @@ const LINES: [(&str, &str); 14] = [
     ("extended_connection", "6 messages through one target, for two queues in turn"),
     ("fast_registration", "\"scattered over three\" lies in three buffers"),
     ("hello", "hello, peer"),
+    ("lone_device", "ENABLE_HCA ended after "),
     ("memory_window", "written through the window with keys "),
     ("roce", "192.0.2.1 wrote to 192.0.2.2: hello over UDP"),
     ("send_and_receive", "2 messages received: [\"from a region\", \"inline\"]"),
