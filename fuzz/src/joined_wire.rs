@@ -82,7 +82,7 @@ struct Station<'s> {
 }
 
 impl<'s> Station<'s> {
-    fn new(host: Host, tables: &'s mut Tables<'s>) -> Self {
+    fn new(host: Host, tables: &'s mut Tables<'_>) -> Self {
         let mut verbs = bring_up(&host, &driver_config(&host), tables).expect("a device");
         let pd = verbs.alloc_pd().expect("room");
         let cq = verbs.create_cq(128).expect("room");

@@ -138,7 +138,7 @@ impl<'s> Memory<'s> {
 }
 
 impl<'s> Side<'s> {
-    pub(crate) fn new(host: Host, cqe_size: CqeSize, tables: &'s mut Tables<'s>) -> Self {
+    pub(crate) fn new(host: Host, cqe_size: CqeSize, tables: &'s mut Tables<'_>) -> Self {
         let mut verbs = bring_up(&host, &Config { cqe_size, ..driver_config(&host) }, tables).expect("a device");
         let pd = verbs.alloc_pd().expect("a domain");
         let mut cqs: Vec<_> = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();

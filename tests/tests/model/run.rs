@@ -228,7 +228,7 @@ fn pieces(base: Sge, len: usize, count: usize) -> Vec<Sge> {
 }
 
 impl<'s> Run<'s> {
-    fn new(program: &Program, tables: [&'s mut Tables<'s>; SIDES]) -> Result<Self, String> {
+    fn new(program: &Program, tables: [&'s mut Tables<'_>; SIDES]) -> Result<Self, String> {
         let per_mille = |n: u16| Probability::per_mille(n);
         let faults = Faults::none().loss(per_mille(program.loss)).duplication(per_mille(program.loss));
         let faults = faults.delay(per_mille(program.loss * 4), Duration::from_micros(40));

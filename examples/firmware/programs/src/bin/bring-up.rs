@@ -20,7 +20,10 @@ fn main() -> Result<(), Failure> {
     let mut verbs = connection::bring_up(slot.machine(arena, pages), &config)?;
     let [major, minor, sub] = verbs.provider().firmware_version();
     let statistics = verbs.provider().statistics();
-    println!("firmware {major}.{minor}.{sub}, it wanted {} pages, {} of the arena are left", statistics.pages_held, statistics.pages_free);
+    println!(
+        "firmware {major}.{minor}.{sub}, it wanted {} pages, {} of the arena are left",
+        statistics.pages_held, statistics.pages_free
+    );
 
     println!(
         "{} bytes of memory: tables and rings {STORAGE}, verbs and driver {}, arena {}",
