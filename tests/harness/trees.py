@@ -40,6 +40,7 @@ def trees():
         "trixie-tools": Tree(cache, "trixie-tools", ["trixie"], [*TOOLS, "libfabric-bin"]),
         "bookworm-tools": Tree(cache, "bookworm-tools", ["bookworm"], TOOLS),
         # What other people wrote for RDMA, which only some cases need.
+        "trixie-mpi": Tree(cache, "trixie-mpi", ["trixie"], ["openmpi-bin", "python3-mpi4py"]),
         "trixie-dpdk": Tree(cache, "trixie-dpdk", ["trixie"], ["dpdk-dev"]),
         "trixie-applications": Tree(cache, "trixie-applications", ["trixie"], APPLICATIONS),
         "bookworm-applications": Tree(cache, "bookworm-applications", ["bookworm"], APPLICATIONS),

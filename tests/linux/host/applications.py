@@ -29,11 +29,7 @@ def add(archive, tree):
         archive.file(f"bin/{program.name}", program.read_bytes(), 0o755)
         if program.read_bytes()[:4] == b"\x7fELF":
             needed |= libraries_of(tree, program)
-    for plugin in sorted((tree.libraries / "ucx").glob("*.so.0")):
-        if plugin.name.startswith(WITHOUT):
-            continue
-        archive.file(f"lib/ucx/{plugin.name}", plugin.resolve().read_bytes(), 0o755)
-        needed |= libraries_of(tree, plugin)
+    add_ucx(archive, tree)
     # ibdiagnet is a script in Tcl.
     for package in ("ibis", "ibdm", "ibdiagnet"):
         for folder in tree.libraries.glob(f"{package}1.*"):
@@ -44,6 +40,18 @@ def add(archive, tree):
         archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
     for folder in (tree.root / "usr/share/tcltk").glob("tcl8.*"):
         _folder(archive, folder, f"share/tcltk/{folder.name}")
+
+
+def add_ucx(archive, tree):
+    """Puts the transports of UCX, which it loads by name, beside its libraries."""
+    needed = set()
+    for plugin in sorted((tree.libraries / "ucx").glob("*.so.0")):
+        if plugin.name.startswith(WITHOUT):
+            continue
+        archive.file(f"lib/ucx/{plugin.name}", plugin.resolve().read_bytes(), 0o755)
+        needed |= libraries_of(tree, plugin)
+    for library in sorted(needed):
+        archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
 
 
 def _folder(archive, folder, place):

@@ -87,6 +87,8 @@ class Case(case.Case):
     applications: bool = False
     #: Tools for network interfaces, rdma_rxe and NFS are in the guest; they are in those with a wire too.
     tools: bool = False
+    #: Open MPI is in the guest, with Python and its bindings.
+    mpi: bool = False
     #: DPDK's testpmd is in the guest.
     dpdk: bool = False
 
@@ -443,6 +445,17 @@ CASES = [
         serve=("--ethernet",),
         cpus=1,
         parameters=(("roce", 1),),
+    ),
+    between(
+        "mpi",
+        "Open MPI on RoCEv2, over UCX: messages of all sizes, both ways at once, one-sided; each byte checked",
+        script="mpi",
+        serve=("--ethernet",),
+        mpi=True,
+        cpus=1,
+        memory=2048,
+        typical_seconds=90,
+        timeout=1800,
     ),
     between(
         "dpdk",

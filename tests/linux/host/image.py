@@ -7,7 +7,7 @@ from guests.errors import SetUpError
 from guests.image import Part
 from harness.build import PROJECT
 
-from . import applications, dpdk, python, sideway, tools
+from . import applications, dpdk, mpi, python, sideway, tools
 
 # Not among the packages: other working copies use those too, and have scripts and programs of their own.
 IMAGES = PROJECT / "target/linux/images"
@@ -62,6 +62,7 @@ def build(
     programs=(),
     applications_tree=None,
     tools_tree=None,
+    mpi_tree=None,
     dpdk_tree=None,
     sideway_programs=(),
 ):
@@ -79,6 +80,9 @@ def build(
     if tools_tree:
         add_tools = lambda archive: tools.add(archive, tools_tree)
         parts.append(Part("tools", [tools_tree.fingerprint()], [tools.__file__], add_tools, tools.MODULES))
+    if mpi_tree:
+        sources = [mpi.__file__, python.__file__, applications.__file__]
+        parts.append(Part("mpi", [mpi_tree.fingerprint()], sources, lambda archive: mpi.add(archive, mpi_tree)))
     if dpdk_tree:
         parts.append(Part("dpdk", [dpdk_tree.fingerprint()], [dpdk.__file__], lambda archive: dpdk.add(archive, dpdk_tree)))
     if sideway_programs:

@@ -1,4 +1,4 @@
-"""rdma-core's own tests and the Python that runs them, for the guest's initial file system."""
+"""Python, and rdma-core's own tests that it runs, for the guest's initial file system."""
 
 import gzip
 
@@ -14,13 +14,13 @@ PROGRAMS = ["usr/bin/rdma", "usr/bin/ip", "usr/sbin/devlink"]
 TESTS = "usr/share/doc/rdma-core/tests"
 
 
-def add(archive, tree):
-    """Puts interpreter, library and tests into the interpreter's search path."""
+def add_interpreter(archive, tree, programs):
+    """Puts the interpreter, the library and these programs of the tree into the archive."""
     version = sorted(path.name for path in (tree.root / "usr/lib").glob("python3.*"))
     if not version:
         raise SetUpError(f"{tree.home.name}: no Python was unpacked")
     needed = set()
-    for name, place in [(f"usr/bin/{version[-1]}", "bin/python3"), *((name, f"bin/{name.split('/')[-1]}") for name in PROGRAMS)]:
+    for name, place in [(f"usr/bin/{version[-1]}", "bin/python3"), *((name, f"bin/{name.split('/')[-1]}") for name in programs)]:
         archive.file(place, (tree.root / name).read_bytes(), 0o755)
         needed |= libraries_of(tree, tree.root / name)
     for folder, place in ((version[-1], f"lib/{version[-1]}"), ("python3/dist-packages", "lib/python3/dist-packages")):
@@ -34,6 +34,11 @@ def add(archive, tree):
             archive.file(f"{place}/{name}", path.read_bytes())
     for library in sorted(needed):
         archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
+
+
+def add(archive, tree):
+    """Puts interpreter, library and tests into the interpreter's search path."""
+    add_interpreter(archive, tree, PROGRAMS)
     for path in sorted((tree.root / TESTS).iterdir()):
         # Debian compresses the longer ones.
         packed = path.suffix == ".gz"
