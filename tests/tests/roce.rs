@@ -13,7 +13,7 @@ use bareverbs::{
 use bareverbs_mlx5::{Config, Error};
 use bareverbs_sim::fabric::{Direction, Tap};
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_sim::wire::{PortId, Probability, WireFaults};
+use bareverbs_sim::wire::{EgressLimits, EgressStats, PortId, Probability, WireFaults};
 use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth};
 use bareverbs_tests::{ALL_ACCESS, CAP, Node, Pair, Region, driver_config, end, instant, pattern, refused, to_state};
 
@@ -580,6 +580,97 @@ fn what_the_wire_loses_and_reorders_is_sent_again() {
     let stats = world.wire_stats();
     assert!(stats.lost > 10 && stats.reordered > 0 && stats.duplicated > 0, "{stats:?}");
     a.node.assert_no_findings();
+}
+
+/// What two hosts sent to a third one at the same time.
+struct Meeting {
+    egress: EgressStats,
+    /// Notifications of congestion: sent by the third, received by each of the two.
+    notifications: (u64, [u64; 2]),
+    /// Frames of each mark (ECN bits) that arrived anywhere.
+    marks: [usize; 4],
+    time: Duration,
+}
+
+/// Two hosts write into a third one, over connections of every kind of address at once, with these ECN bits. All arrives.
+fn meet(limits: EgressLimits, ecn: u8) -> Meeting {
+    let world = World::new(WorldConfig { egress: Some(limits), ..WorldConfig::default() });
+    let mut hosts: Vec<Host> = (1..=3).map(|number| Host::new(&world, number)).collect();
+    let cable = Cable::on(&world);
+    let [senders @ .., target] = hosts.as_mut_slice() else { unreachable!() };
+    let len = SIZE / 2 / ALL.len();
+    let mut queues = Vec::new();
+    for (number, sender) in senders.iter_mut().enumerate() {
+        for index in ALL {
+            let (qa, qb) = (sender.qp(QpType::Rc), target.qp(QpType::Rc));
+            let path = |host: &Host| {
+                let path = host.path(index);
+                AddressVector { grh: path.grh.map(|route| GlobalRoute { traffic_class: 0x40 | ecn, ..route }), ..path }
+            };
+            let (there, back) = (path(target), path(sender));
+            // What waits in a queue is not lost.
+            let attr = QpAttr { timeout: 9, ..attributes() };
+            sender.node.verbs.modify_qp_to_rts(qa, &QpAttr { av: there, dest_qpn: target.qpn(qb), ..attr }).unwrap();
+            target.node.verbs.modify_qp_to_rts(qb, &QpAttr { av: back, dest_qpn: sender.qpn(qa), ..attr }).unwrap();
+            queues.push((number, qa));
+        }
+        sender.from.buffer.write(0, &pattern(number as u64, SIZE / 2));
+    }
+    let begin = world.now();
+    for (at, (number, qa)) in queues.iter().enumerate() {
+        let sges = [senders[*number].from.sge(at % ALL.len() * len, len)];
+        let remote = target.into.remote(at * len);
+        post(&mut senders[*number], *qa, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    }
+    for sender in senders.iter_mut() {
+        let done = sender.node.completions(sender.cq, ALL.len());
+        assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
+    }
+    let time = Duration::from_nanos(world.now().as_nanos() - begin.as_nanos());
+    for number in 0..2 {
+        let (came, sent) =
+            (target.into.buffer.read(number * ALL.len() * len, ALL.len() * len), pattern(number as u64, SIZE / 2));
+        assert!(came == sent[..ALL.len() * len], "what host {number} sent");
+    }
+    // What is still on its way.
+    world.advance(Duration::from_millis(2));
+    let stats = world.device_stats();
+    hosts.iter_mut().for_each(|host| host.node.assert_no_findings());
+    let mut marks = [0; 4];
+    for frame in cable.take() {
+        let ip = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
+        let class = if frame[ip] >> 4 == 4 { frame[ip + 1] } else { frame[ip] << 4 | frame[ip + 1] >> 4 };
+        marks[usize::from(class & 3)] += 1;
+    }
+    let received = [0, 1].map(|sender| stats[sender].engine.notifications_received);
+    Meeting { egress: world.egress_stats(), notifications: (stats[2].engine.notifications_sent, received), marks, time }
+}
+
+#[test]
+fn where_two_meet_a_third_one_the_switch_marks_and_the_third_tells_them() {
+    let (gigabit, data) = (EgressLimits::new(1_000_000_000).unwrap(), 2 * (SIZE / 2));
+    let met = meet(gigabit.mark_above(8000), 2);
+    // All but the first packets, which found a short queue, and what goes back.
+    assert_eq!((met.marks[3] as u64, met.marks[2] > 3), (met.egress.marked, true), "{:?} {:?}", met.egress, met.marks);
+    assert!(met.egress.marked > 20 && met.egress.longest > 8000, "{:?}", met.egress);
+    assert_eq!((met.marks[0], met.marks[1], met.egress.dropped), (0, 0, 0));
+    let (sent, received) = met.notifications;
+    assert!(received.iter().all(|count| *count > 0) && sent == received.iter().sum(), "{sent} and {received:?}");
+    // A bit takes a nanosecond.
+    assert!(met.time > Duration::from_nanos(data as u64 * 8), "{:?}", met.time);
+    assert!(met.time < Duration::from_nanos(data as u64 * 8 * 3), "{:?}", met.time);
+
+    // Whoever does not know of marks gets none, and nobody is told.
+    let unaware = meet(gigabit.mark_above(8000), 0);
+    assert_eq!((unaware.egress.marked, unaware.notifications, unaware.marks[1..].iter().sum()), (0, (0, [0, 0]), 0_usize));
+    assert!(unaware.egress.longest > 8000);
+    let wide = meet(EgressLimits::new(1_000_000_000_000).unwrap().mark_above(1 << 20), 2);
+    assert_eq!((wide.egress.marked, wide.notifications), (0, (0, [0, 0])), "a queue that is short");
+    assert!(wide.time < met.time / 4);
+
+    // A queue without room loses packets, which come again.
+    let lossy = meet(gigabit.mark_above(8000).room(20_000), 2);
+    assert!(lossy.egress.dropped > 5 && lossy.egress.longest <= 20_000, "{:?}", lossy.egress);
 }
 
 #[test]

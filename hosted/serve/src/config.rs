@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bareverbs_sim::DeviceConfig;
-use bareverbs_sim::wire::WireFaults;
+use bareverbs_sim::wire::{EgressLimits, WireFaults};
 
 use crate::binding::PortBinding;
 use crate::capture::Capture;
@@ -55,6 +55,8 @@ pub struct ServerConfig {
     pub guest_memory: u64,
     /// Faults of the wire.
     pub wire_faults: WireFaults,
+    /// The rate of the switch's ports, and their queues. Without limits nothing waits there.
+    pub egress: Option<EgressLimits>,
     /// Seed of the random numbers for the faults of the wire.
     pub seed: u64,
     /// Commands that are executed before a client can connect.
@@ -83,6 +85,7 @@ impl ServerConfig {
             bindings: Vec::new(),
             guest_memory: DEFAULT_GUEST_MEMORY,
             wire_faults: WireFaults::NONE,
+            egress: None,
             seed: 1,
             initial_lines: Vec::new(),
             control: None,

@@ -48,6 +48,8 @@ fn stats(slot: &DeviceSlot, dropped: Dropped, json: bool) -> String {
         ("frames_received", stats.frames_received),
         ("frames_discarded", dropped.discarded),
         ("frames_filtered", dropped.filtered),
+        ("notifications_sent", stats.engine.notifications_sent),
+        ("notifications_received", stats.engine.notifications_received),
     ];
     if json {
         let numbers = numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));

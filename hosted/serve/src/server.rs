@@ -11,7 +11,7 @@ use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fabric::Uplink;
 use bareverbs_sim::identity::PortIdentity;
 use bareverbs_sim::trace::Tracer;
-use bareverbs_sim::wire::{FaultyWire, PerfectWire, PortId, Wire, WireFaults};
+use bareverbs_sim::wire::{EgressQueues, FaultyWire, PerfectWire, PortId, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting, PortKind};
 
 use crate::binding::{BindingError, PortBinding};
@@ -134,7 +134,10 @@ impl Server {
         let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names, &config.log)).transpose()?.unzip();
         let uplink = near.map(|link| Box::new(link) as Box<dyn Uplink + Send>);
         let near_ends = near_ends.into_iter().map(|near| Box::new(near) as Box<dyn Uplink + Send>).collect();
-        let wire = with_faults(config.wire_faults, config.seed, wire);
+        let wire = match config.egress {
+            Some(limits) => with_faults(config.wire_faults, config.seed, EgressQueues::new(wire, Some(limits))),
+            None => with_faults(config.wire_faults, config.seed, wire),
+        };
         let all = Devices::new(slots, wire, uplink, near_ends, &config.log);
         bind(&all, &ports, &config.bindings)?;
         if let Some(capture) = &config.capture {
@@ -444,7 +447,7 @@ fn execute(lines: &[ControlLine], slots: &mut [(DeviceSlot, Vectors)]) -> Result
     Ok(())
 }
 
-fn with_faults(faults: WireFaults, seed: u64, wire: PerfectWire) -> Box<dyn Wire + Send> {
+fn with_faults(faults: WireFaults, seed: u64, wire: impl Wire + Send + 'static) -> Box<dyn Wire + Send> {
     if faults == WireFaults::NONE { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, seed)) }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bareverbs::Mtu;
 use bareverbs_serve::{ControlLine, JoinedWire, PortBinding, parse_number};
-use bareverbs_sim::wire::Probability;
+use bareverbs_sim::wire::{EgressLimits, Probability};
 use clap::{Args, Subcommand};
 
 use super::option_values::{self, LimitTo, ProfileName, Speed, Width};
@@ -183,6 +183,20 @@ pub struct InjectionArgs {
     /// Packets reordered on the wire, in per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub reorder: Probability,
+    /// Packets delayed on the wire by up to 20 microseconds, in per cent
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
+    pub delay: Probability,
+    /// What each port of the switch sends, in bits a second, with k, M or G for thousands. Senders wait while their frames find no
+    /// room in the queue before it [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = option_values::rate)]
+    pub rate: Option<EgressLimits>,
+    /// With --rate: a frame with which the queue of a port would have more bytes is lost, instead of its sender waiting; in bytes, k,
+    /// M or G
+    #[arg(long, value_name = "SIZE", value_parser = parse_number::<usize>, requires = "rate")]
+    pub queue: Option<usize>,
+    /// With --rate: IP packets that come to a queue of more bytes are marked, if their senders know of marks (ECN); in bytes, k, M or G
+    #[arg(long, value_name = "SIZE", value_parser = parse_number::<usize>, requires = "rate")]
+    pub mark_above: Option<usize>,
     /// Seed of the faults of the wire
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -192,4 +206,15 @@ pub struct InjectionArgs {
     /// Reads commands, one a line, from standard input or, with a path, from clients of a Unix socket; 'help' lists them
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control: Option<Option<PathBuf>>,
+}
+
+impl InjectionArgs {
+    /// Returns what the ports of the switch send, and what their queues do.
+    pub fn egress(&self) -> Option<EgressLimits> {
+        let mut limits = self.rate?;
+        if let Some(bytes) = self.mark_above {
+            limits = limits.mark_above(bytes);
+        }
+        Some(self.queue.map_or(limits, |bytes| limits.room(bytes)))
+    }
 }

@@ -57,8 +57,10 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
             loss: injection.loss,
             duplication: injection.duplicate,
             reordering: injection.reorder,
+            delay: injection.delay,
             ..WireFaults::NONE
         },
+        egress: injection.egress(),
         seed: injection.seed,
         initial_lines: injection.faults.clone(),
         control: injection.control.as_ref().map(|path| path.clone().map_or(ControlInput::Stdin, ControlInput::Socket)),

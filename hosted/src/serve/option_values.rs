@@ -1,6 +1,7 @@
 //! Values of options: numbers, GUIDs, limits, widths, speeds, faults.
 
 use bareverbs_serve::{ControlLine, MAX_LID, ParseError, parse_number};
+use bareverbs_sim::wire::EgressLimits;
 use bareverbs_sim::{Limit, LinkSpeed, LinkWidth, Profile};
 use clap::builder::PossibleValue;
 
@@ -124,6 +125,19 @@ pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
     Ok(LimitTo { limit, number })
 }
 
+/// Parses a rate in bits a second, which may have the suffix k, M or G: powers of 1000, as rates of links have them.
+pub(super) fn rate(text: &str) -> Result<EgressLimits, String> {
+    let (digits, unit) =
+        [('k', 1000), ('K', 1000), ('m', 1_000_000), ('M', 1_000_000), ('g', 1_000_000_000), ('G', 1_000_000_000)]
+            .into_iter()
+            .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+            .unwrap_or((text, 1));
+    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let number: u64 = digits.parse().ok().filter(|_| is_number).ok_or_else(|| format!("'{text}' is no rate: 100M or 10G"))?;
+    let rate = number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))?;
+    EgressLimits::new(rate).ok_or_else(|| format!("less than {} bit/s", EgressLimits::MIN_RATE))
+}
+
 /// Parses a line of `--control` that can be executed before a client connects.
 pub(crate) fn fault(text: &str) -> Result<ControlLine, String> {
     let line: ControlLine = text.parse().map_err(|error: ParseError| error.to_string())?;
@@ -169,6 +183,15 @@ mod tests {
         assert!(limit("queues=1").unwrap_err().contains("there are qps, "));
         assert!(limit("qps").unwrap_err().contains("NAME=NUMBER"));
         assert!(limit("qps=many").is_err());
+    }
+
+    #[test]
+    fn rates_are_decimal() {
+        assert_eq!([rate("10G"), rate("1500k")], [10_000_000_000, 1_500_000].map(|rate| Ok(EgressLimits::new(rate).unwrap())));
+        assert_eq!(rate("999k"), Err("less than 1000000 bit/s".into()));
+        for wrong in ["", "G", "+1G", "-1", "1.5G", "0x10", "1GG", "18446744074G"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -329,6 +329,13 @@ CASES = [
         gives_back=ALL_DEVICES,
     ),
     between(
+        "congestion",
+        "RoCEv2 and TCP on a slow switch, whose long queues mark packets: notifications, and what Linux counts of marks",
+        script="congestion",
+        serve=("--ethernet", "--no-umr", "--rate", "200M", "--mark-above", "16k"),
+        cpus=1,
+    ),
+    between(
         "roce",
         "programs that meet by rdma_cm on RoCEv2: rping, ucmatose, udaddy, perftest -R, fi_pingpong",
         script="roce",

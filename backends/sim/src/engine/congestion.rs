@@ -1,6 +1,6 @@
 //! Congestion on the way of RoCEv2 packets: marks of switches, and notifications that answer them.
 //!
-//! A notification does not slow its sender's peer down here: the simulated wire has no rate. It is counted.
+//! A notification is counted. It slows nobody down: how much is up to a card's firmware, which no document describes.
 
 use std::time::Duration;
 

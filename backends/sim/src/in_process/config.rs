@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use crate::wire::WireFaults;
+use crate::wire::{EgressLimits, WireFaults};
 
 /// How a world behaves.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// What the wire does to frames.
     pub faults: WireFaults,
+    /// The rate of the switch's ports, and their queues. Without limits nothing waits there.
+    pub egress: Option<EgressLimits>,
     /// Seed of the wire's choices.
     pub seed: u64,
     /// How long a frame is on its way.
@@ -25,6 +27,7 @@ impl Default for WorldConfig {
     fn default() -> Self {
         Self {
             faults: WireFaults::default(),
+            egress: None,
             seed: 1,
             latency: Duration::from_nanos(500),
             step: Duration::from_micros(1),

@@ -14,7 +14,7 @@ use crate::capture::PcapNg;
 use crate::config::PortKind;
 use crate::device::Device;
 use crate::fabric::{Fabric, Port, Tap, Uplink};
-use crate::wire::{FaultyWire, PerfectWire, PortId};
+use crate::wire::{EgressQueues, FaultyWire, PerfectWire, PortId};
 
 /// The file of a capture, which the wire and its owner share.
 pub(super) type CaptureFile = Arc<Mutex<PcapNg<Box<dyn io::Write + Send>>>>;
@@ -93,7 +93,7 @@ pub(super) struct Subnet {
     /// How far the next relax moves.
     pub(super) step: Duration,
     pub(super) devices: Vec<(Port, Device)>,
-    pub(super) fabric: Fabric<FaultyWire<PerfectWire>>,
+    pub(super) fabric: Fabric<FaultyWire<EgressQueues<PerfectWire>>>,
     /// Name and kind of each port.
     pub(super) ports: Vec<(String, PortKind)>,
     /// The capture in progress, which describes each port that is added.

@@ -24,7 +24,7 @@ use crate::fabric::{Arrival, Fabric, StationAddress, Tap, Uplink};
 use crate::host_memory::HostMemory;
 use crate::identity::PortIdentity;
 use crate::stats::DeviceStats;
-use crate::wire::{FaultyWire, PerfectWire, PortId, WireFaults, WireStats};
+use crate::wire::{EgressQueues, EgressStats, FaultyWire, PerfectWire, PortId, WireFaults, WireStats};
 
 /// Device address of the first memory of the first host, unless the caller chooses one.
 const FIRST_MEMORY: u64 = 0x1_0000_0000;
@@ -49,7 +49,8 @@ pub struct World {
 impl World {
     /// Creates a world with a wire and no device.
     pub fn new(config: WorldConfig) -> Self {
-        let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
+        let switch = EgressQueues::new(PerfectWire::new(config.latency), config.egress);
+        let wire = FaultyWire::new(switch, config.faults, config.seed);
         let (step, read_step) = (config.step, config.read_step);
         let fabric = Fabric::new(wire, None);
         let subnet = ReentrantMutex::new(RefCell::new(Subnet {
@@ -95,7 +96,7 @@ impl World {
         device.enable_function();
         device.advance(self.now());
         let device = self.state.with(|subnet| {
-            subnet.fabric.wire_mut().inner_mut().attach(device.identity());
+            subnet.fabric.wire_mut().inner_mut().inner_mut().attach(device.identity());
             subnet.add(device)
         });
         Host { world: self.clone(), device, map }
@@ -115,7 +116,7 @@ impl World {
     /// end.
     pub fn add_cable(&self, cable: Box<dyn Uplink + Send>) -> PortId {
         self.state.with(|subnet| {
-            subnet.fabric.wire_mut().inner_mut().attach(PortIdentity::ethernet());
+            subnet.fabric.wire_mut().inner_mut().inner_mut().attach(PortIdentity::ethernet());
             subnet.add_cable(cable)
         })
     }
@@ -183,6 +184,11 @@ impl World {
     /// Returns what the wire did to frames so far.
     pub fn wire_stats(&self) -> WireStats {
         self.state.with(|subnet| subnet.fabric.wire_mut().stats())
+    }
+
+    /// Returns what happened in the queues of the switch's ports so far.
+    pub fn egress_stats(&self) -> EgressStats {
+        self.state.with(|subnet| subnet.fabric.wire_mut().inner_mut().stats())
     }
 
     /// Returns what happened at each device, in the order in which their hosts were added.

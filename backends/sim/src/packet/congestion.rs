@@ -1,6 +1,8 @@
 //! Notifications of congestion: what the receiver of a marked RoCEv2 packet sends to its sender (IBTA volume 1, annex A17).
 
-use bareverbs_mlx5_spec::{BaseTransportHeader, ViewMut};
+use bareverbs_mlx5_spec::{
+    BaseTransportHeader, EthernetAddresses, GlobalRouteHeader, Ipv4Header, Layout, ViewMut, VlanHeader, ether_type,
+};
 
 use super::error::PacketError;
 use super::header::{ICRC, Reader};
@@ -16,6 +18,8 @@ const OPCODE: u32 = 0x81;
 const BECN: u32 = 1 << 6;
 /// Bytes of zeros behind the base header.
 const RESERVED: usize = 16;
+/// Bytes of an Ethernet type.
+const TYPE: usize = 2;
 /// The partition of all Ethernet ports.
 const PKEY: u32 = 0xffff;
 /// The traffic class that a ConnectX-4 Lx gives its notifications: DSCP 48, and a transport that knows of marks.
@@ -82,6 +86,46 @@ impl CongestionNotification {
         }
         Ok(Self { link, dest_qpn: base.get(BaseTransportHeader::DESTINATION_QPN) })
     }
+}
+
+/// Marks an IP packet in an Ethernet frame, as a switch with a long queue does, if its sender says that it knows of marks. Everything
+/// else stays as it is. Returns whether it was marked here (RFC 3168, 5).
+pub(crate) fn mark(frame: &mut [u8]) -> bool {
+    let mut rest = frame.get_mut(EthernetAddresses::SIZE..).unwrap_or_default();
+    loop {
+        let Some((found, behind)) = rest.split_first_chunk_mut::<TYPE>() else { return false };
+        match u16::from_be_bytes(*found) {
+            // The rest of the tag.
+            ether_type::VLAN => rest = behind.get_mut(VlanHeader::SIZE - TYPE..).unwrap_or_default(),
+            ether_type::IPV4 => return ViewMut::new(behind).is_some_and(mark_ipv4),
+            ether_type::IPV6 => return ViewMut::new(behind).is_some_and(mark_ipv6),
+            _ => return false,
+        }
+    }
+}
+
+/// Returns the traffic class with the mark, if its transport knows of marks and it has none.
+const fn marked(class: u32) -> Option<u32> {
+    match class as u8 & CONGESTION_EXPERIENCED {
+        0 | CONGESTION_EXPERIENCED => None,
+        _ => Some(class | CONGESTION_EXPERIENCED as u32),
+    }
+}
+
+fn mark_ipv4(mut header: ViewMut<'_, Ipv4Header>) -> bool {
+    let class = header.get(Ipv4Header::TYPE_OF_SERVICE);
+    let Some(to) = marked(class).filter(|_| header.get(Ipv4Header::VERSION) == Ipv4Header::IPV4) else { return false };
+    // The sum of words has become larger by as much as the complement of that sum must become smaller (RFC 1624, equation 3).
+    let sum = (!header.get(Ipv4Header::CHECKSUM) & 0xffff) + (to - class);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    header.set(Ipv4Header::TYPE_OF_SERVICE, to).set(Ipv4Header::CHECKSUM, !sum & 0xffff);
+    true
+}
+
+fn mark_ipv6(mut header: ViewMut<'_, GlobalRouteHeader>) -> bool {
+    let Some(to) = marked(header.get(GlobalRouteHeader::TRAFFIC_CLASS)) else { return false };
+    header.set(GlobalRouteHeader::TRAFFIC_CLASS, to);
+    true
 }
 
 /// Returns whether a switch on the way has marked a packet, because its queue was long.

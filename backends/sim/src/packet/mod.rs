@@ -23,7 +23,7 @@ use link::infiniband::read;
 use link::{infiniband, roce_v2};
 
 pub use congestion::CongestionNotification;
-pub(crate) use congestion::is_marked;
+pub(crate) use congestion::{is_marked, mark as mark_congestion};
 pub use error::PacketError;
 pub use field::PacketFields;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Reth, Syndrome};

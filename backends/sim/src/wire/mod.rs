@@ -1,5 +1,6 @@
 //! Wires connect ports: a wire takes frames and delivers them later to the port that they are addressed to.
 
+mod egress;
 mod faulty;
 mod frame;
 mod mac_table;
@@ -16,6 +17,7 @@ use crate::identity::{LidTable, PortIdentity};
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid, is_subnet_management};
 use mac_table::MacTable;
 
+pub use egress::{EgressLimits, EgressQueues, EgressStats};
 pub use faulty::{FaultyWire, WireFaults, WireStats};
 pub use frame::Frame;
 pub use probability::{Probability, ProbabilityError};

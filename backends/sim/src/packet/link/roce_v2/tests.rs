@@ -2,7 +2,8 @@
 
 use crate::packet::{
     Addressing, Bth, CongestionNotification, Deth, Grh, IpRoute, Ipv4Route, Link, LinkAddress, LinkCompletion, Opcode,
-    Operation, Packet, PacketError, PacketFields, Place, RoceV2Address, RoceV2Link, Transport, VlanTag,
+    Operation, Packet, PacketError, PacketFields, Place, RoceV2Address, RoceV2Link, Transport, VlanTag, is_marked,
+    mark_congestion,
 };
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -49,6 +50,56 @@ fn v6() -> IpRoute {
 
 fn link(route: IpRoute) -> RoceV2Link {
     RoceV2Link { destination: MAC, source: MAC, vlan: None, route, source_port: 0xc000 }
+}
+
+/// The example over IPv4 has ECT(1), that over IPv6 ECT(0).
+#[test]
+fn a_switch_marks_packets_whose_senders_know_of_marks() {
+    let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0xa0, 100], &frame[12..]].concat();
+    for (frame, class, changes) in [(scapy_v4(), 3, &[(15, 0x03), (25, 0xd3)][..]), (scapy_v6(), 0xe3, &[(15, 0x31)][..])] {
+        for (mut frame, shift) in [(tagged(&frame), 4), (frame, 0)] {
+            let mut expected = frame.clone();
+            changes.iter().for_each(|(at, byte)| expected[at + shift] = *byte);
+            assert!(mark_congestion(&mut frame));
+            assert_eq!(frame, expected);
+            // The checksums and the ICRC hold, and a second switch has nothing to do.
+            let packet = Packet::decode_roce_v2(&frame).unwrap();
+            assert!(is_marked(&packet.link));
+            let Link::RoceV2(RoceV2Link { route, .. }) = packet.link else { unreachable!() };
+            assert_eq!(
+                class,
+                match route {
+                    IpRoute::V4(route) => route.tos,
+                    IpRoute::V6(route) => route.tclass,
+                }
+            );
+            assert!(!mark_congestion(&mut frame));
+            assert_eq!(frame, expected);
+        }
+    }
+    // For each checksum that the header may have: the carry of ones' complement too.
+    for identification in 0..=u16::MAX {
+        let route = Ipv4Route { tos: 2, identification, ..Ipv4Route::default() };
+        let packet = Packet { link: link(IpRoute::V4(route)).into(), ..scapy_packet(v4()) };
+        let mut frame = packet.encode();
+        assert!(mark_congestion(&mut frame));
+        let marked = Ipv4Route { tos: 3, ..route };
+        assert_eq!(frame, Packet { link: link(IpRoute::V4(marked)).into(), ..packet }.encode(), "{identification}");
+    }
+}
+
+#[test]
+fn what_is_no_packet_for_marks_stays_as_it_is() {
+    let (mut unaware, mut other_version, mut arp) = (scapy_v4(), scapy_v4(), scapy_v4());
+    unaware[15] = 0;
+    other_version[14] = 0x55;
+    arp[13] = 6;
+    let cut = (0..34).map(|len| scapy_v4()[..len].to_vec()).chain((0..54).map(|len| scapy_v6()[..len].to_vec()));
+    for mut frame in cut.chain([unaware, other_version, arp, [0x81, 0].repeat(10)]) {
+        let before = frame.clone();
+        assert!(!mark_congestion(&mut frame));
+        assert_eq!(frame, before);
+    }
 }
 
 /// Returns the packet that Scapy's examples are.
