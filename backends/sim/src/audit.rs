@@ -100,6 +100,8 @@ pub enum Finding {
         /// IP address.
         ip: [u8; 16],
     },
+    /// The addresses of a frame could not be read, and a port of the Ethernet switch is bound to some: it was dropped. Reported once.
+    UnreadableAddress,
     /// A doorbell has a length that no doorbell has, or lies where none is.
     MalformedDoorbell {
         /// UAR page.

@@ -466,7 +466,10 @@ fn nobody_takes_an_address_to_which_a_port_is_bound() {
     introduce(&mut peers);
     let [a, b, c] = &mut peers;
     // The third one takes what it can: the MAC address, the IP address, that of a port which has no IP address of its own.
-    for stolen in [frame(EVERYONE, 1, 1), frame(2, 1, 1), arp(3, 1), frame(EVERYONE, 2, 1)] {
+    // A claim behind tags without end, and one that cannot be read, are no way round.
+    let tagged = [&arp(3, 1)[..12], &[0x81, 0, 0, 0].repeat(20), &arp(3, 1)[12..]].concat();
+    let unreadable = [&frame(EVERYONE, 3, 1)[..12], &[0x81, 0, 0, 0].repeat(12)].concat();
+    for stolen in [frame(EVERYONE, 1, 1), frame(2, 1, 1), arp(3, 1), tagged, unreadable, frame(EVERYONE, 2, 1)] {
         c.send(&stolen);
     }
     // A bound one does not become another either.
@@ -485,6 +488,7 @@ fn nobody_takes_an_address_to_which_a_port_is_bound() {
     for line in [
         "join3: the peer sends from the MAC address 02:00:00:00:00:01 of join1: refused",
         "join3: the peer sends from the IP address 10.0.0.1 of join1: refused",
+        "join3: the peer sends frames whose addresses cannot be read: refused",
         "join3: the peer sends from the MAC address 02:00:00:00:00:02 of join2: refused",
         "join2: the peer sends from the MAC address 02:00:00:00:00:07, which is not its own: refused",
         "join1: the peer sends from the IP address 10.0.0.9, which is not its own: refused",
@@ -492,7 +496,7 @@ fn nobody_takes_an_address_to_which_a_port_is_bound() {
         lan.wait_said(line);
     }
     let stats = lan.server.stop().joined;
-    assert_eq!(stats.iter().map(|wire| wire.receives_refused).collect::<Vec<_>>(), [1, 1, 4]);
+    assert_eq!(stats.iter().map(|wire| wire.receives_refused).collect::<Vec<_>>(), [1, 1, 6]);
 }
 
 #[test]

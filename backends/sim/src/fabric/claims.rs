@@ -9,20 +9,26 @@ use bareverbs_mlx5_spec::{GlobalRouteHeader, Ipv4Header, Layout as _, View, ethe
 const ARP: u16 = 0x0806;
 const SERVICE_TAG: u16 = 0x88a8;
 const ROCE_V1: u16 = 0x8915;
-/// Tags of a frame that are looked behind.
-const MAX_TAGS: usize = 4;
-/// ARP between Ethernet and IPv4: kinds and lengths of the addresses.
-const ARP_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
-/// Where an ARP packet has the addresses of its sender.
+/// Lesser numbers in the place of a type are lengths. Behind one, this LLC header says that a type follows (RFC 1042).
+const FIRST_TYPE: u16 = 0x600;
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+/// Where an ARP packet says how long its addresses are, which lengths those of Ethernet and IPv4 have, and where the addresses of
+/// the sender and the target's address of IPv4 are. Kinds of hardware are not compared: hosts take that of IEEE 802 too.
+const ARP_LENGTHS: usize = 4;
+const ETHERNET_AND_IPV4: [u8; 2] = [6, 4];
 const ARP_SENDER: usize = 8;
+const ARP_TARGET: usize = 24;
 /// Extension headers of IPv6 before others: hop-by-hop options, routing, destination options (RFC 8200, 4). Neighbour discovery is
 /// never in fragments (RFC 6980).
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
-const MAX_EXTENSIONS: usize = 8;
 const ICMPV6: u8 = 58;
-/// Neighbour advertisement, and where it has the address that it tells of (RFC 4861, 4.4).
+/// Neighbour solicitation and advertisement, and redirect; where they have the address that they are about, and a redirect the one
+/// whose way it changes (RFC 4861, 4.3 to 4.5).
+const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-const ADVERTISED: usize = 8;
+const REDIRECT: u8 = 137;
+const TARGET: usize = 8;
+const REDIRECTED: usize = 24;
 /// Addresses that are nobody's: no address yet, 0.0.0.0 and ::.
 const NO_ADDRESSES: [[u8; 16]; 2] = [[0; 16], mapped([0; 4])];
 
@@ -43,63 +49,106 @@ pub(super) struct Claims {
     macs: [Option<[u8; 6]>; 2],
     /// Source of IP or the sender's in ARP, and what a neighbour advertisement tells of.
     ips: [Option<[u8; 16]>; 2],
+    /// What the sender does not claim, and only its owner may say: the address that a probe asks for, and those of a redirect.
+    touched: [Option<[u8; 16]>; 2],
+    /// Whether the frame was read to the last address that it has.
+    is_whole: bool,
 }
 
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Returns the address that a neighbour advertisement tells of, if an IPv6 packet is one.
-fn advertised(packet: &[u8]) -> Option<[u8; 16]> {
+/// Returns the type of a frame, and what is behind it. Tags are followed however many there are, as hosts do.
+fn packet(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let mut rest = frame.get(12..)?;
+    loop {
+        let (found, behind) = rest.split_first_chunk()?;
+        rest = match u16::from_be_bytes(*found) {
+            ether_type::VLAN | SERVICE_TAG => behind.get(2..)?,
+            ..FIRST_TYPE if behind.starts_with(&SNAP) => behind.get(SNAP.len()..)?,
+            found => return Some((found, behind)),
+        };
+    }
+}
+
+/// Returns the message of ICMPv6 that an IPv6 packet has, if it has one, behind all extension headers. `None` if that cannot be said.
+fn icmpv6(packet: &[u8]) -> Option<Option<&[u8]>> {
     let header = View::<GlobalRouteHeader>::new(packet)?;
     let mut next = header.get(GlobalRouteHeader::NEXT_HEADER) as u8;
     let mut rest = packet.get(GlobalRouteHeader::SIZE..)?;
-    for _ in 0..MAX_EXTENSIONS {
-        if !EXTENSIONS.contains(&next) {
-            break;
-        }
+    while EXTENSIONS.contains(&next) {
         let [following, len] = chunk(rest, 0)?;
         next = following;
         rest = rest.get((usize::from(len) + 1) * 8..)?;
     }
-    if next != ICMPV6 || rest.first() != Some(&ADVERTISEMENT) { None } else { chunk(rest, ADVERTISED) }
+    Some((next == ICMPV6).then_some(rest))
 }
 
 impl Claims {
     /// Reads those of a frame. Nothing else of it is verified.
     pub(super) fn of(frame: &[u8]) -> Self {
         let mut claims = Self { macs: [chunk(frame, 6), None], ..Self::default() };
-        let mut at = 12;
-        let mut found = chunk(frame, at).map(u16::from_be_bytes);
-        for _ in 0..MAX_TAGS {
-            if !matches!(found, Some(ether_type::VLAN | SERVICE_TAG)) {
-                break;
-            }
-            at += 4;
-            found = chunk(frame, at).map(u16::from_be_bytes);
-        }
-        let packet = frame.get(at + 2..).unwrap_or_default();
-        match found {
-            Some(ether_type::IPV4) => {
-                claims.ips[0] = View::<Ipv4Header>::new(packet).map(|ip| mapped(ip.get(Ipv4Header::SOURCE).to_be_bytes()));
-            }
-            Some(ether_type::IPV6 | ROCE_V1) => {
-                claims.ips = [
-                    View::<GlobalRouteHeader>::new(packet)
-                        .and_then(|ip| ip.bytes(GlobalRouteHeader::SOURCE_GID).first_chunk().copied()),
-                    advertised(packet).filter(|_| found == Some(ether_type::IPV6)),
-                ];
-            }
-            Some(ARP) if packet.starts_with(&ARP_IPV4) => {
-                claims.macs[1] = chunk(packet, ARP_SENDER);
-                claims.ips[0] = chunk(packet, ARP_SENDER + 6).map(mapped);
-            }
-            _ => {}
-        }
-        for ip in &mut claims.ips {
+        claims.is_whole = claims.read(frame).is_some();
+        for ip in claims.ips.iter_mut().chain(&mut claims.touched) {
             ip.take_if(|ip| NO_ADDRESSES.contains(ip) || Ipv6Addr::from(*ip).is_multicast());
         }
         claims
+    }
+
+    /// Notes the addresses behind the first ones. `None` if the frame ends before the last of them, or has none where they should be.
+    fn read(&mut self, frame: &[u8]) -> Option<()> {
+        let (found, packet) = packet(frame)?;
+        match found {
+            ether_type::IPV4 => {
+                self.ips[0] = Some(mapped(View::<Ipv4Header>::new(packet)?.get(Ipv4Header::SOURCE).to_be_bytes()));
+            }
+            ether_type::IPV6 | ROCE_V1 => {
+                let source = *View::<GlobalRouteHeader>::new(packet)?.bytes(GlobalRouteHeader::SOURCE_GID).first_chunk()?;
+                self.ips[0] = Some(source);
+                if found == ether_type::IPV6
+                    && let Some(message) = icmpv6(packet)?
+                {
+                    self.read_icmpv6(source, message)?;
+                }
+            }
+            ARP => {
+                if chunk(packet, ARP_LENGTHS)? != ETHERNET_AND_IPV4 {
+                    return None;
+                }
+                self.macs[1] = Some(chunk(packet, ARP_SENDER)?);
+                let sender = chunk(packet, ARP_SENDER + 6)?;
+                self.ips[0] = Some(mapped(sender));
+                let target = chunk(packet, ARP_TARGET)?;
+                self.touched[0] = (sender == [0; 4]).then_some(mapped(target));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn read_icmpv6(&mut self, source: [u8; 16], message: &[u8]) -> Option<()> {
+        match *message.first()? {
+            ADVERTISEMENT => self.ips[1] = Some(chunk(message, TARGET)?),
+            SOLICITATION => {
+                let target = chunk(message, TARGET)?;
+                self.touched[0] = (source == [0; 16]).then_some(target);
+            }
+            REDIRECT => self.touched = [Some(chunk(message, TARGET)?), Some(chunk(message, REDIRECTED)?)],
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Returns whether these are all. What is not read to its end may have others, where a host finds them.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Returns the IP addresses that are not the sender's, and whose owner would be harmed: who is about to take one gives it up when
+    /// another probes it (RFC 5227, 2.1.1; RFC 4862, 5.4.3), and a redirect leads what is for one elsewhere.
+    pub(super) fn touched(&self) -> impl Iterator<Item = [u8; 16]> {
+        self.touched.into_iter().flatten()
     }
 
     /// Returns the MAC addresses.
@@ -159,9 +208,57 @@ mod tests {
             ("", 0x88b5, ipv4, vec![SENDER], vec![]),
             ("", 0x0800, &ipv4.replace("0a000005", "00000000"), vec![SENDER], vec![]),
             ("", 0x86dd, &solicitation.replace(source, "0000000000000000 0000000000000000"), vec![SENDER], vec![]),
+            // Of hardware that is not Ethernet's, with tags without end, and behind a length and a type.
+            ("", 0x0806, &arp.replacen("0001", "0006", 1), vec![SENDER, [2, 0, 0, 0, 0, 6]], vec![mapped([10, 0, 0, 5])]),
+            (&"81000000".repeat(9), 0x0800, ipv4, vec![SENDER], vec![mapped([10, 0, 0, 5])]),
+            ("81000000 0024 aaaa03 000000", 0x0800, ipv4, vec![SENDER], vec![mapped([10, 0, 0, 5])]),
         ] {
-            assert_eq!(claims(&frame(tags, ether_type, packet)), (macs, ips), "{ether_type:#x} {tags}");
+            let frame = frame(tags, ether_type, packet);
+            assert_eq!(claims(&frame), (macs, ips), "{ether_type:#x} {tags}");
+            assert!(Claims::of(&frame).is_whole());
         }
+    }
+
+    #[test]
+    fn addresses_that_a_probe_or_a_redirect_touches() {
+        let ipv6 = |last| [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+        let nobody = "0".repeat(32);
+        let [source, target, other] = ["5", "7", "8"].map(|last| format!("fe80000000000000 000000000000000{last}"));
+        let packet = |source: &str, message: &str| format!("60000000 0020 3aff {source} {target} {message}");
+        let arp = |sender: &str| format!("0001 0800 06 04 0001 020000000005 {sender} 000000000000 0a000009");
+        for (ether_type, packet, touched) in [
+            (0x86dd, packet(&nobody, &format!("8700 0000 00000000 {target}")), vec![ipv6(7)]),
+            (0x86dd, packet(&source, &format!("8700 0000 00000000 {target}")), vec![]),
+            (0x86dd, packet(&source, &format!("8900 0000 00000000 {target} {other}")), vec![ipv6(7), ipv6(8)]),
+            (0x0806, arp("00000000"), vec![mapped([10, 0, 0, 9])]),
+            (0x0806, arp("0a000005"), vec![]),
+        ] {
+            let frame = frame("", ether_type, &packet);
+            assert_eq!(Claims::of(&frame).touched().collect::<Vec<_>>(), touched, "{packet}");
+            // Cut anywhere before its last address, it is not whole.
+            for len in 0..frame.len() {
+                let claims = Claims::of(&frame[..len]);
+                assert!(!claims.is_whole() || claims.touched().count() == touched.len() && len >= 38, "{packet}: {len}");
+            }
+        }
+        for (ether_type, packet) in [
+            // ARP with longer addresses, options that go on behind the end, tags up to the end.
+            (0x0806, arp("0a000005").replacen("06 04", "08 04", 1)),
+            (0x86dd, format!("60000000 0008 3cff {source} {target} 3a01010400000000")),
+            (0x8100, "0000 8100 0000 8100".to_owned()),
+        ] {
+            assert!(!Claims::of(&frame("", ether_type, &packet)).is_whole(), "{packet}");
+        }
+    }
+
+    #[test]
+    fn extension_headers_are_followed_to_the_end() {
+        let target = "fe80000000000000 0000000000000007";
+        let options = format!("{}3a00010400000000", "3c00010400000000".repeat(100));
+        let packet =
+            format!("60000000 0348 3cff {target} {target} {options} 8800 0000 20000000 fe80000000000000 0000000000000009");
+        let (_, ips) = claims(&frame("", 0x86dd, &packet));
+        assert_eq!(ips.last().map(|ip| ip[15]), Some(9));
     }
 
     #[test]

@@ -176,6 +176,7 @@ fn report(audit: &mut Audit, found: &ForeignAddress) {
     let finding = match found.address {
         StationAddress::Mac(mac) => Finding::ForeignMac { mac },
         StationAddress::Ip(ip) => Finding::ForeignIp { ip },
+        StationAddress::Unreadable => Finding::UnreadableAddress,
     };
     audit.report(finding);
 }
@@ -243,7 +244,8 @@ impl<W: Wire> Fabric<W> {
     /// Binds an Ethernet port to the permanent MAC address of its device, to `macs`, and to `ips` if there are any. From then on it may
     /// send frames from these addresses alone, and no other port from any of them: such frames are dropped. Looked at are the source
     /// addresses of Ethernet, IPv4, IPv6 and RoCE, the sender's in ARP, and what neighbour advertisements tell of. The link-local
-    /// addresses that follow from the MAC addresses belong to the port too.
+    /// addresses that follow from the MAC addresses belong to the port too. No other port probes these addresses, or sends a redirect of
+    /// IPv6 about them. A frame whose addresses cannot be read is dropped, from whatever port.
     ///
     /// # Errors
     /// One of the addresses, which another port is bound to. Nothing has changed then.

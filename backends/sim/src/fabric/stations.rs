@@ -22,6 +22,8 @@ pub enum StationAddress {
     Mac([u8; 6]),
     /// IP address, and so GID of RoCEv2, in wire order. That of IPv4 is an IPv4-mapped one.
     Ip([u8; 16]),
+    /// One that cannot be read: the frame ends before its last address, or has none where it should be.
+    Unreadable,
 }
 
 impl fmt::Display for StationAddress {
@@ -29,6 +31,7 @@ impl fmt::Display for StationAddress {
         match self {
             Self::Mac(mac) => write!(f, "MAC address {}", Mac(*mac)),
             Self::Ip(ip) => write!(f, "IP address {}", Ipv6Addr::from(*ip).to_canonical()),
+            Self::Unreadable => f.write_str("address that cannot be read"),
         }
     }
 }
@@ -134,7 +137,14 @@ impl Stations {
             .ips()
             .map(|ip| (ip, self.bound_ips.get(&ip)))
             .find(|(_, owner)| owner.map_or(bound.is_some_and(|bound| bound.has_ips), |owner| *owner != port));
-        ip.map(|(ip, owner)| (StationAddress::Ip(ip), owner.copied()))
+        let touched = || {
+            let mut owners = claims.touched().map(|ip| (ip, self.bound_ips.get(&ip)));
+            owners.find(|(_, owner)| owner.is_some_and(|owner| *owner != port))
+        };
+        let found = ip.or_else(touched).map(|(ip, owner)| (StationAddress::Ip(ip), owner.copied()));
+        // A host may find in it what was not found here.
+        let is_hidden = !claims.is_whole() && !self.bound.is_empty();
+        found.or(is_hidden.then_some((StationAddress::Unreadable, None)))
     }
 
     /// Remembers whose the addresses of a frame are. Returns one that is another port's, if that was not reported yet.
@@ -234,6 +244,70 @@ mod tests {
         stations.bind(THIEF, &[mac(3)], &[]).unwrap();
         assert_eq!(refused(stations.judge(THIEF, &packet(mac(2), ip(2)))), Some((StationAddress::Mac(mac(2)), None)));
         assert_eq!(stations.judge(THIEF, &packet(mac(3), ip(9))), None, "any address of IP that is nobody's");
+    }
+
+    /// Each of these changes what Linux 6.18 believes of the victim's address, or comes to it as a packet from there.
+    #[test]
+    fn no_disguise_takes_an_address_to_which_a_port_is_bound() {
+        let net = |number| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number];
+        let mut stations = Stations::default();
+        stations.bind(VICTIM, &[mac(1)], &[ip(1), IpAddr::from(net(1))]).unwrap();
+        stations.bind(OTHER, &[mac(3)], &[ip(3), IpAddr::from(net(3))]).unwrap();
+        let behind = |frame: &[u8], tags: usize| [&frame[..12], &[0x81, 0, 0, 0].repeat(tags), &frame[12..]].concat();
+        let of_ieee_802 = |mut frame: Vec<u8>| {
+            frame[15] = 6;
+            frame
+        };
+        let icmpv6 = |source: [u8; 6], from: [u8; 16], options: usize, message: &[u8]| {
+            let kinds = [vec![60; options], vec![58]].concat();
+            let mut frame = [&[0xff; 6][..], &source, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, kinds[0], 255]].concat();
+            frame.extend([&from[..], &net(9)].concat());
+            frame.extend(kinds[1..].iter().flat_map(|next| [*next, 0, 1, 4, 0, 0, 0, 0]));
+            [&frame, message].concat()
+        };
+        let about = |kind: u8, number| [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &net(number)].concat();
+        let probe = |source, number: u8| {
+            let mut frame = arp(source, source, IpAddr::from([0; 4]));
+            let at = frame.len() - 4;
+            frame[at..].copy_from_slice(&[10, 0, 0, number]);
+            frame
+        };
+        let redirect = |target, number| [about(137, target), net(number).to_vec()].concat();
+        // Those of the one who is meant, in the name of another.
+        let of = |source: [u8; 6], own: u8, number: u8| {
+            [
+                of_ieee_802(arp(source, source, ip(number))),
+                behind(&arp(source, source, ip(number)), 5),
+                behind(&packet(source, ip(number)), 5),
+                behind(&packet(source, ip(number)), 300),
+                icmpv6(source, net(own), 0, &about(136, number)),
+                icmpv6(source, net(own), 9, &about(136, number)),
+                icmpv6(source, [0; 16], 0, &about(135, number)),
+                icmpv6(source, net(own), 1, &redirect(own, number)),
+                icmpv6(source, net(own), 0, &redirect(number, own)),
+                probe(source, number),
+            ]
+        };
+        for (number, frame) in of(mac(1), 1, 1).into_iter().enumerate() {
+            assert_eq!(stations.judge(VICTIM, &frame), None, "{number}: by the owner");
+        }
+        for (port, source, own) in [(OTHER, mac(3), 3), (THIEF, mac(2), 2)] {
+            for (number, frame) in of(source, own, 1).into_iter().enumerate() {
+                let found = refused(stations.judge(port, &frame)).unwrap();
+                assert!(matches!(found, (StationAddress::Ip(_), Some(VICTIM))), "{number}: {found:?}");
+            }
+            // Whose addresses cannot be read, because they end first, or are not of Ethernet and IPv4.
+            let advertisement = icmpv6(source, net(own), 2, &about(136, 1));
+            let mut long = arp(source, source, ip(1));
+            long[18] = 8;
+            for frame in [&advertisement[..advertisement.len() - 1], &advertisement[..60], &behind(&long, 3), &long] {
+                assert_eq!(refused(stations.judge(port, frame)), Some((StationAddress::Unreadable, None)));
+            }
+        }
+        // What is nobody's may be probed.
+        assert_eq!(stations.judge(OTHER, &probe(mac(3), 9)), None);
+        let mut unbound = Stations::default();
+        assert_eq!(unbound.judge(THIEF, &packet(mac(2), ip(2))[..20]), None, "nobody is bound");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bareverbs_sim::fabric::{Arrival, ForeignAddress, Uplink};
+use bareverbs_sim::fabric::{Arrival, ForeignAddress, StationAddress, Uplink};
 use bareverbs_sim::wire::PortId;
 use bareverbs_sim::{MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME};
 use rustix::net::Shutdown;
@@ -197,6 +197,9 @@ impl Cable {
         let owner = foreign.owner.and_then(|port| self.ports.get(port.0));
         let what = if foreign.is_refused { "refused" } else { "let pass" };
         match owner {
+            _ if foreign.address == StationAddress::Unreadable => {
+                self.line(format_args!("the peer sends frames whose addresses cannot be read: {what}"));
+            }
             Some(owner) => self.line(format_args!("the peer sends from the {} of {owner}: {what}", foreign.address)),
             None => self.line(format_args!("the peer sends from the {}, which is not its own: {what}", foreign.address)),
         }
