@@ -59,7 +59,8 @@ struct Entry {
     memory: u64,
     /// Bytes of firmware memory.
     room: u64,
-    uses: Vec<Resource>,
+    /// What it refers to, and how often: a flow table does so for each destination of its rules.
+    uses: BTreeMap<Resource, u32>,
     /// It was given back while something refers to it, and ends with the last reference.
     ends: bool,
 }
@@ -253,10 +254,12 @@ impl Registry {
     fn insert(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
         let memory = self.memory_of(id.kind).saturating_add(memory);
         self.budget.take(memory)?;
-        for used in &uses {
-            self.refer(*used);
+        let mut entry = Entry { owner: Owner::KERNEL, memory, ..Entry::default() };
+        for used in uses {
+            self.refer(used);
+            *entry.uses.entry(used).or_default() += 1;
         }
-        self.objects.insert(id, Entry { owner: Owner::KERNEL, references: 0, memory, room: 0, uses, ends: false });
+        self.objects.insert(id, entry);
         Ok(())
     }
 
@@ -291,8 +294,8 @@ impl Registry {
     fn remove(&mut self, id: Resource) -> (Owner, u64) {
         let Entry { owner, memory, room, uses, .. } = self.objects.remove(&id).unwrap_or_default();
         self.budget.change(memory, 0);
-        for used in uses {
-            self.unrefer(used);
+        for (used, times) in uses {
+            self.unrefer(used, times);
         }
         if let Some(numbers) = self.numbers.get_mut(id.kind as usize) {
             numbers.free(id.number);
@@ -306,9 +309,10 @@ impl Registry {
         }
     }
 
-    fn unrefer(&mut self, id: Resource) {
+    /// Ends that many references.
+    fn unrefer(&mut self, id: Resource, times: u32) {
         let Some(entry) = self.objects.get_mut(&id) else { return };
-        entry.references = entry.references.saturating_sub(1);
+        entry.references = entry.references.saturating_sub(times);
         if entry.references == 0 && entry.ends {
             // Its context is destroyed already.
             self.remove(id);
@@ -317,7 +321,7 @@ impl Registry {
 
     /// Returns whether `user` refers to `used`.
     pub(crate) fn refers(&self, user: Resource, used: Resource) -> bool {
-        self.objects.get(&user).is_some_and(|entry| entry.uses.contains(&used))
+        self.objects.get(&user).is_some_and(|entry| entry.uses.contains_key(&used))
     }
 
     /// Returns whether there is such an object, or one that ends when nothing refers to it any more.
@@ -331,15 +335,21 @@ impl Registry {
             return Err(CmdStatus::BadRes);
         }
         let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
-        let at = old.and_then(|old| entry.uses.iter().position(|used| *used == old));
-        let left = at.map(|at| entry.uses.swap_remove(at));
-        entry.uses.extend(new);
-        // The new one first: it may be the old one.
+        let left = old.filter(|old| {
+            let Some(times) = entry.uses.get_mut(old) else { return false };
+            *times -= 1;
+            if *times == 0 {
+                entry.uses.remove(old);
+            }
+            true
+        });
         if let Some(new) = new {
+            *entry.uses.entry(new).or_default() += 1;
+            // The new one first: it may be the old one.
             self.refer(new);
         }
         if let Some(left) = left {
-            self.unrefer(left);
+            self.unrefer(left, 1);
         }
         Ok(())
     }
@@ -389,7 +399,7 @@ impl Registry {
 
     fn leave(&mut self, owner: Owner) {
         if !owner.is_kernel() {
-            self.unrefer(Resource::user_context(owner.uid()));
+            self.unrefer(Resource::user_context(owner.uid()), 1);
         }
     }
 

@@ -71,3 +71,32 @@ fn a_context_stays_while_it_owns_something() {
     registry.destroy(own).unwrap();
     registry.destroy(context).unwrap();
 }
+
+/// What leads to hundreds of thousands of places gives one of them up at once.
+#[test]
+fn a_use_that_ends_is_not_searched_for() {
+    let mut registry = Registry::new(&Limits::default(), FIXED + (64 << 20));
+    let [often, last] = [(); 2].map(|()| Resource::pd(registry.create(ObjectKind::Pd, 0, vec![]).unwrap()));
+    let table = registry.create(ObjectKind::FlowTable, 0, vec![]).unwrap();
+    let table = Resource::new(ObjectKind::FlowTable, table);
+    let begin = std::time::Instant::now();
+    for _ in 0..500_000 {
+        registry.change_use(table, None, Some(often)).unwrap();
+    }
+    for _ in 0..100_000 {
+        registry.change_use(table, None, Some(last)).unwrap();
+    }
+    let slow = begin.elapsed();
+    let begin = std::time::Instant::now();
+    for round in 0..100_000 {
+        assert_eq!(registry.destroy(last), Err(CmdStatus::BadResState), "{round}");
+        registry.change_use(table, Some(last), None).unwrap();
+    }
+    assert!(begin.elapsed() < slow * 5 + std::time::Duration::from_secs(1), "{:?}, {slow:?}", begin.elapsed());
+    assert_eq!(registry.destroy(last), Ok(0));
+    assert_eq!(registry.destroy(often), Err(CmdStatus::BadResState));
+    // What was never referred to changes nothing.
+    registry.change_use(table, Some(last), None).unwrap();
+    registry.destroy(table).unwrap();
+    assert_eq!(registry.destroy(often), Ok(0));
+}
