@@ -42,7 +42,7 @@ mod tests {
 
     impl Maker {
         fn new(memory_limit: u64) -> Self {
-            let mut config = DeviceConfig { memory_limit, ..plain() };
+            let mut config = DeviceConfig { memory_limit, ..plain() }.with_ethernet();
             for (limit, number) in [(Limit::ProtectionDomains, 1 << 23), (Limit::QueuePairs, 1 << 24)] {
                 config.limits.set(limit, number).unwrap();
             }
@@ -53,6 +53,14 @@ mod tests {
             let mut maker = Self { host, uar, eqn, pd, cqn: 0 };
             maker.cqn = number(&maker.host.ok(&cq(&maker), 16));
             maker
+        }
+
+        fn make(&mut self, command: &[u8]) -> u32 {
+            number(&self.host.ok(command, 16))
+        }
+
+        fn domain(&mut self) -> u32 {
+            self.make(&input(0x816, 16, &[]))
         }
     }
 
@@ -117,15 +125,53 @@ mod tests {
         bytes
     }
 
-    type Make = fn(&Maker) -> Vec<u8>;
+    /// CREATE_RQ or CREATE_SQ of 16 WQEs; its work queue is at byte 80 and its page list at 272.
+    fn frame_queue(maker: &Maker, opcode: u16) -> Vec<u8> {
+        let log_stride = if opcode == 0x904 { 6 } else { 4 };
+        let dwords = [(40, maker.cqn), (80, 1 << 28), (88, maker.pd), (92, maker.uar), (112, log_stride << 16 | 4)];
+        let mut bytes = input(opcode, 272, &dwords);
+        bytes.extend(BASE.to_be_bytes());
+        bytes
+    }
 
-    /// Makes objects until they are refused.
-    fn fill(name: &str, make: Make) {
+    /// CREATE_RQT of as many receive queues, all of them different.
+    fn queue_table(maker: &mut Maker, len: u32) -> Vec<u8> {
+        let rq = frame_queue(maker, 0x908);
+        let mut bytes = input(0x916, 272, &[(20, 1), (32 + 20, 2048), (32 + 24, len)]);
+        bytes.extend((0..len).flat_map(|_| maker.make(&rq).to_be_bytes()));
+        bytes
+    }
+
+    /// CREATE_TIR that leads to a receive queue.
+    fn tir(maker: &mut Maker) -> Vec<u8> {
+        let (domain, rqn) = (maker.domain(), maker.make(&frame_queue(maker, 0x908)));
+        input(0x900, 272, &[(32 + 28, rqn), (32 + 36, domain)])
+    }
+
+    /// SET_FLOW_TABLE_ENTRY of a rule that leads to as many TIRs, all of them different, in a table of 65,536.
+    fn rule(maker: &mut Maker, len: u32) -> Vec<u8> {
+        let table = maker.make(&input(0x930, 64, &[(24, 16)]));
+        let group = maker.make(&input(0x933, 1024, &[(20, table), (36, 0xffff), (60, 1), (72, u32::MAX)]));
+        let tir = tir(maker);
+        let mut bytes = input(0x936, 832, &[(20, table), (68, group), (76, 4), (80, len)]);
+        bytes.extend((0..len).flat_map(|_| [2 << 24 | maker.make(&tir), 0].map(u32::to_be_bytes)).flatten());
+        bytes
+    }
+
+    fn set_dword(bytes: &mut [u8], at: usize, value: u32) {
+        bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
+    type Make = fn(&mut Maker) -> Vec<u8>;
+
+    /// Makes objects until they are refused. `change` makes the command for the next one of the first.
+    fn fill(name: &str, make: Make, change: fn(&mut [u8], u32)) {
         let before = resident();
         let mut maker = Maker::new(LIMIT);
-        let bytes = make(&maker);
-        let mut made = 0_u64;
+        let mut bytes = make(&mut maker);
+        let mut made = 0;
         let status = loop {
+            change(&mut bytes, made);
             match maker.host.command(&bytes, 16).0 {
                 0 => made += 1,
                 status => break status,
@@ -144,15 +190,24 @@ mod tests {
 
     #[test]
     fn a_device_takes_no_more_than_it_may() {
+        // First, while nothing is left from others.
+        let rules: [(&str, Make); 3] = [
+            ("rules that lead to one place", |maker| rule(maker, 1)),
+            ("rules that lead to 16 places", |maker| rule(maker, 16)),
+            ("rules that lead to 256 places", |maker| rule(maker, 256)),
+        ];
+        for (name, make) in rules {
+            fill(name, make, |bytes, made| set_dword(bytes, 32, made));
+        }
         let kinds: [(&str, Make); 13] = [
             ("protection domains", |_| input(0x800, 16, &[])),
             ("doorbell pages", |_| input(0x802, 16, &[])),
             ("XRC domains", |_| input(0x80e, 16, &[])),
             ("sets of counters", |_| input(0x771, 16, &[])),
             ("user contexts", |_| input(0xa04, 64, &[])),
-            ("completion queues", cq),
-            ("queue pairs", qp),
-            ("receive memory pools", pool),
+            ("completion queues", |maker| cq(maker)),
+            ("queue pairs", |maker| qp(maker)),
+            ("receive memory pools", |maker| pool(maker)),
             ("short keys", |maker| key(maker, 1)),
             ("long keys", |maker| key(maker, 10_000)),
             ("indirect keys", |maker| indirect_key(maker, 4000)),
@@ -160,10 +215,46 @@ mod tests {
             ("long user memory objects", |_| umem(10_000)),
         ];
         for (name, make) in kinds {
-            fill(name, make);
+            fill(name, make, |_, _| {});
         }
+        let of_ethernet: [(&str, Make); 8] = [
+            ("receive queues", |maker| frame_queue(maker, 0x908)),
+            ("send queues", |maker| frame_queue(maker, 0x904)),
+            ("TISs", |maker| input(0x912, 192, &[(32 + 36, maker.domain())])),
+            ("TIRs", tir),
+            ("tables of one receive queue", |maker| queue_table(maker, 1)),
+            ("tables of 2,048 receive queues", |maker| queue_table(maker, 2048)),
+            ("flow tables", |_| input(0x930, 64, &[(24, 16)])),
+            ("counters of rules", |_| input(0x939, 16, &[])),
+        ];
+        for (name, make) in of_ethernet {
+            fill(name, make, |_, _| {});
+        }
+        // A group of each single rule.
+        let group: Make = |maker| {
+            let table = maker.make(&input(0x930, 64, &[(24, 16)]));
+            input(0x933, 1024, &[(20, table)])
+        };
+        fill("groups of rules", group, |bytes, made| [28, 36].iter().for_each(|at| set_dword(bytes, *at, made)));
+        longer_tables();
         pages();
         a_million_keys();
+    }
+
+    /// Tables of receive queues that were short when they were created.
+    fn longer_tables() {
+        let mut maker = Maker::new(LIMIT);
+        let short = queue_table(&mut maker, 1);
+        let tables: Vec<u32> = (0..4000).map(|_| maker.make(&short)).collect();
+        let mut modify = queue_table(&mut maker, 2048);
+        modify[..2].copy_from_slice(&0x917_u16.to_be_bytes());
+        let mut statuses = tables.into_iter().map(|table| {
+            set_dword(&mut modify, 8, table);
+            maker.host.command(&modify, 16).0
+        });
+        assert_eq!(statuses.find(|status| *status != 0), Some(NO_RESOURCES));
+        drop(statuses);
+        assert!(maker.host.device.memory_used() <= LIMIT);
     }
 
     /// Firmware pages beyond what was asked for. There are 4096 in the memory of the host.

@@ -68,6 +68,10 @@ impl Engine {
         if queues.iter().any(|rqn| !shared.registry.contains(queue(*rqn))) {
             return Err(CmdStatus::BadRes);
         }
+        // Both lists are there at the same time.
+        if queues.len() > place.len() && !shared.registry.has_memory(table_memory(&queues)) {
+            return Err(CmdStatus::NoResources);
+        }
         // The new ones first: one that stays is never without a reference.
         for rqn in &queues {
             shared.registry.change_use(table, None, Some(queue(*rqn)))?;
@@ -90,5 +94,5 @@ impl Engine {
 
 /// Bytes of this process that a table takes: numbers, and references in the registry.
 fn table_memory(queues: &[u32]) -> u64 {
-    16 * queues.len() as u64
+    48 * queues.len() as u64
 }

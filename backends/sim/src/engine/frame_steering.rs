@@ -1,19 +1,17 @@
 //! Flow tables, their groups and their rules as firmware commands create, change and destroy them.
 
-use std::collections::BTreeMap;
-
 use bareverbs_mlx5_spec::CmdStatus;
 
 use super::Engine;
-use super::nic::flow_table::{FlowTable, Group, RULE_MEMORY};
+use super::nic::flow_table::{FlowTable, Group, MAX_GROUPS, RULE_MEMORY};
 use super::nic::{Destination, FlowTableSpec, LOG_MAX_TABLE_SIZE, MAX_LEVEL, MatchCriteria, Rule};
 use crate::registry::{ObjectKind, Resource};
 use crate::stats::Traffic;
 
 impl Engine {
-    /// Returns the table with this number, if there is room for one rule or group more.
-    fn flow_table(&mut self, table: u32) -> Result<&mut FlowTable, CmdStatus> {
-        if !self.shared.registry.has_memory(RULE_MEMORY) {
+    /// Returns the table with this number, if there is room for a rule or a group of so many bytes.
+    fn flow_table(&mut self, table: u32, more: u64) -> Result<&mut FlowTable, CmdStatus> {
+        if !self.shared.registry.has_memory(more) {
             return Err(CmdStatus::NoResources);
         }
         self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)
@@ -31,8 +29,7 @@ impl Engine {
         }
         let uses = spec.miss.map(|miss| Destination::Table(miss).resource()).into_iter().collect();
         let number = self.shared.registry.create(ObjectKind::FlowTable, 0, uses)?;
-        let table = FlowTable { spec, groups: BTreeMap::new(), next_group: 1, rules: BTreeMap::new() };
-        self.nic.flow_tables.tables.insert(number, table);
+        self.nic.flow_tables.tables.insert(number, FlowTable::new(spec));
         Ok(number)
     }
 
@@ -72,21 +69,24 @@ impl Engine {
     }
 
     /// Creates a group for the rules from `first` to `last`; its number. Refused with [`CmdStatus::BadParam`] beyond the table
-    /// and if another group has one of them.
+    /// and if another group has one of them, with [`CmdStatus::LimErr`] if there are too many groups.
     pub(crate) fn create_flow_group(
         &mut self,
         table: u32,
         (first, last): (u32, u32),
         criteria: MatchCriteria,
     ) -> Result<u32, CmdStatus> {
-        let place = self.flow_table(table)?;
+        let place = self.flow_table(table, RULE_MEMORY)?;
+        if place.groups.len() >= MAX_GROUPS {
+            return Err(CmdStatus::LimErr);
+        }
         let is_free = place.groups.values().all(|other| last < other.first || other.last < first);
         if first > last || last >> place.spec.log_size != 0 || !is_free {
             return Err(CmdStatus::BadParam);
         }
         let number = place.next_group;
         place.next_group = number.checked_add(1).ok_or(CmdStatus::LimErr)?;
-        place.groups.insert(number, Group { first, last, criteria });
+        place.groups.insert(number, Group::new(first, last, &criteria));
         self.count_flow_table(table);
         Ok(number)
     }
@@ -95,7 +95,7 @@ impl Engine {
     pub(crate) fn destroy_flow_group(&mut self, table: u32, group: u32) -> Result<(), CmdStatus> {
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
         let Some(range) = place.groups.get(&group) else { return Err(CmdStatus::BadRes) };
-        if place.rules.range(range.first..=range.last).next().is_some() {
+        if place.has_rules(range.first..=range.last) {
             return Err(CmdStatus::BadResState);
         }
         place.groups.remove(&group);
@@ -105,12 +105,12 @@ impl Engine {
 
     /// Returns a rule.
     pub(crate) fn flow_rule(&self, table: u32, index: u32) -> Option<&Rule> {
-        self.nic.flow_tables.tables.get(&table)?.rules.get(&index)
+        self.nic.flow_tables.tables.get(&table)?.rule_at(index)
     }
 
     /// Sets a rule of a group, or replaces it, all at once. What it leads to must exist.
     pub(crate) fn set_flow_rule(&mut self, table: u32, index: u32, rule: Rule) -> Result<(), CmdStatus> {
-        let place = self.flow_table(table)?;
+        let place = self.flow_table(table, rule.memory())?;
         if !place.groups.get(&rule.group).is_some_and(|group| (group.first..=group.last).contains(&index)) {
             return Err(CmdStatus::BadParam);
         }
@@ -123,7 +123,7 @@ impl Engine {
             self.shared.registry.change_use(id, None, Some(named))?;
         }
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
-        if let Some(old) = place.rules.insert(index, rule) {
+        if let Some(old) = place.insert_rule(index, rule) {
             self.forget_rule(table, &old)?;
         }
         self.count_flow_table(table);
@@ -133,7 +133,7 @@ impl Engine {
     /// Deletes a rule.
     pub(crate) fn delete_flow_rule(&mut self, table: u32, index: u32) -> Result<(), CmdStatus> {
         let place = self.nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
-        let old = place.rules.remove(&index).ok_or(CmdStatus::BadParam)?;
+        let old = place.remove_rule(index).ok_or(CmdStatus::BadParam)?;
         self.forget_rule(table, &old)?;
         self.count_flow_table(table);
         Ok(())

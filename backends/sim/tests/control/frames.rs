@@ -654,3 +654,37 @@ fn a_rule_counts_the_frames_that_match_it() {
     station.nic.host.device.receive(&plain_frame(GROUP, [2; 6], 70));
     assert_eq!(station.nic.counted(first, 2, false), (0, vec![(1, 70), (2, 140)]));
 }
+
+/// A table with all the rules that it may have: a frame that matches the last one, or none, takes no longer than with a few.
+#[test]
+fn many_rules_make_frames_no_slower() {
+    const RULES: u32 = 1 << 16;
+    let mut station = Station::new(1);
+    let mut receiver = station.receiver(8, true);
+    let tirn = station.direct(&receiver);
+    let (_, table) = station.nic.table(9, 16, None);
+    let mask = [(20, table), (36, RULES - 1), (60, 1), (64 + 8, u32::MAX), (64 + 12, 0xffff_0000)];
+    let group = number(&station.nic.host.ok(&input(0x933, 1024, &mask), 16));
+    station.nic.host.ok(&input(0x93c, 64, &[(12, 1), (20, station.table), (24, 1 << 24), (28, table)]), 16);
+    let mut rule = input(0x936, 832, &[(20, table), (64 + 4, group), (64 + 12, 4), (64 + 16, 1)]);
+    rule.extend([2 << 24 | tirn, 0].map(u32::to_be_bytes).concat());
+    for index in 0..RULES {
+        rule[32..36].copy_from_slice(&index.to_be_bytes());
+        // Groups, so that the port takes the frame of the last one, which is for GROUP; the others differ from it.
+        let address = if index + 1 == RULES { GROUP } else { [3, 0, 0, 0, (index >> 8) as u8, index as u8] };
+        rule[128 + 8..128 + 14].copy_from_slice(&address);
+        station.nic.host.ok(&rule, 16);
+    }
+    let begin = std::time::Instant::now();
+    for _ in 0..8 {
+        station.nic.host.device.receive(&plain_frame(GROUP, [2; 6], 60));
+    }
+    for _ in 0..400 {
+        station.nic.host.run(1000);
+        station.nic.host.device.receive(&plain_frame(BROADCAST, [2; 6], 60));
+    }
+    let took = begin.elapsed();
+    assert_eq!(std::iter::from_fn(|| station.next(&mut receiver)).count(), 8);
+    // Compared one by one they took seconds.
+    assert!(took < std::time::Duration::from_millis(500), "{took:?}");
+}

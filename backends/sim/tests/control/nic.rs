@@ -11,6 +11,7 @@ const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
 /// Of what has users too: cards answer so to DEALLOC_PD (0x801) and DESTROY_FLOW_GROUP (0x934), in logs on Linux's lists.
 const BAD_RES_STATE: u8 = 9;
+const LIM_ERR: u8 = 8;
 const BAD_INPUT_LEN: u8 = 0x50;
 const BAD_OUTPUT_LEN: u8 = 0x51;
 
@@ -69,7 +70,7 @@ impl Nic {
         number(&self.host.ok(&bytes, 16))
     }
 
-    fn cq_input(&mut self, at: usize) -> Vec<u8> {
+    pub(crate) fn cq_input(&mut self, at: usize) -> Vec<u8> {
         for entry in 0..16 {
             self.host.memory.write(at + entry * 64 + 63, &[0xf1]).unwrap();
         }
@@ -592,4 +593,20 @@ fn a_program_sends_frames_only_with_the_right_to() {
         let rq = of_user(nic.queue_input(0x908, at, cqn, 4, 4));
         nic.host.ok(&rq, 16);
     }
+}
+
+#[test]
+fn a_table_has_as_many_groups_as_frames_have_time_for() {
+    let mut nic = Nic::new();
+    let (_, table) = nic.table(1, 16, None);
+    let groups: Vec<u32> = (0..256)
+        .map(|index| nic.group(table, index, index))
+        .map(|(status, group)| {
+            assert_eq!(status, 0);
+            group
+        })
+        .collect();
+    assert_eq!(nic.group(table, 1000, 1000).0, LIM_ERR);
+    assert_eq!(nic.end_of_table(0x934, table, groups[7]), 0);
+    assert_eq!(nic.group(table, 1000, 1000).0, 0);
 }

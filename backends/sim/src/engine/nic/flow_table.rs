@@ -1,6 +1,7 @@
 //! Flow tables: groups of rules with one mask, and what becomes of a frame that a rule matches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use bareverbs_mlx5_spec::flow_action;
 
@@ -17,8 +18,12 @@ pub(crate) const LOG_MAX_RULE_COUNTERS: u32 = 2;
 pub(crate) const LOG_MAX_COUNTER_QUERY: u32 = 8;
 /// Level of a table at most (`max_ft_level`). Levels only order the tables.
 pub(crate) const MAX_LEVEL: u32 = 96;
-/// Bytes of this process that a rule or a group takes.
-pub(in crate::engine) const RULE_MEMORY: u64 = 512;
+/// Groups of a table at most. Linux makes a dozen. Each costs every frame a search, so they are few.
+pub(in crate::engine) const MAX_GROUPS: usize = 256;
+/// Bytes of this process that a rule or a group takes, and those that a destination or a counter of a rule takes, here and in the
+/// registry.
+pub(in crate::engine) const RULE_MEMORY: u64 = 768;
+const LISTED_MEMORY: u64 = 48;
 
 /// What of `fte_match_param` can be matched: the outer headers, and the first block of others.
 pub(crate) type MatchParam = [u8; 128];
@@ -63,6 +68,15 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
+    /// Returns the bytes of this process that it takes.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        RULE_MEMORY + LISTED_MEMORY * self.listed() as u64
+    }
+
+    fn listed(&self) -> usize {
+        self.destinations.len() + self.counters.len()
+    }
+
     /// Returns what the rule names.
     pub(in crate::engine) fn resources(&self) -> impl Iterator<Item = Resource> {
         let counters = self.counters.iter().map(|counter| Resource::new(ObjectKind::FlowCounter, *counter));
@@ -84,7 +98,8 @@ pub(crate) struct FlowTableSpec {
 pub(in crate::engine) struct Group {
     pub(in crate::engine) first: u32,
     pub(in crate::engine) last: u32,
-    pub(in crate::engine) criteria: MatchCriteria,
+    /// The bits that its rules look at. Blocks that are not enabled have none.
+    mask: MatchParam,
 }
 
 /// A table.
@@ -94,13 +109,56 @@ pub(in crate::engine) struct FlowTable {
     pub(in crate::engine) groups: BTreeMap<u32, Group>,
     pub(in crate::engine) next_group: u32,
     /// By their index: the lowest one that matches counts.
-    pub(in crate::engine) rules: BTreeMap<u32, Rule>,
+    rules: BTreeMap<u32, Rule>,
+    /// Group, bits that its mask has, and index of each rule: so a frame is searched, not compared with each.
+    by_value: BTreeSet<(u32, MatchParam, u32)>,
+    /// Destinations and counters of all rules.
+    listed: usize,
 }
 
 impl FlowTable {
+    /// No groups.
+    pub(in crate::engine) fn new(spec: FlowTableSpec) -> Self {
+        Self { spec, groups: BTreeMap::new(), next_group: 1, rules: BTreeMap::new(), by_value: BTreeSet::new(), listed: 0 }
+    }
+
     /// Returns the bytes of this process that its rules and groups take.
     pub(in crate::engine) fn memory(&self) -> u64 {
-        RULE_MEMORY * (self.groups.len() + self.rules.len()) as u64
+        RULE_MEMORY * (self.groups.len() + self.rules.len()) as u64 + LISTED_MEMORY * self.listed as u64
+    }
+
+    /// Returns the rule with this index.
+    pub(in crate::engine) fn rule_at(&self, index: u32) -> Option<&Rule> {
+        self.rules.get(&index)
+    }
+
+    /// Returns whether there are rules with one of these indices.
+    pub(in crate::engine) fn has_rules(&self, indices: RangeInclusive<u32>) -> bool {
+        self.rules.range(indices).next().is_some()
+    }
+
+    /// Returns where a rule is searched. `None` if it has no group here.
+    fn place(&self, index: u32, rule: &Rule) -> Option<(u32, MatchParam, u32)> {
+        Some((rule.group, self.groups.get(&rule.group)?.bits(&rule.value), index))
+    }
+
+    /// Sets a rule of a group that is here; the one before.
+    pub(in crate::engine) fn insert_rule(&mut self, index: u32, rule: Rule) -> Option<Rule> {
+        let old = self.remove_rule(index);
+        self.by_value.extend(self.place(index, &rule));
+        self.listed += rule.listed();
+        self.rules.insert(index, rule);
+        old
+    }
+
+    /// Removes the rule with this index, and returns it.
+    pub(in crate::engine) fn remove_rule(&mut self, index: u32) -> Option<Rule> {
+        let old = self.rules.remove(&index)?;
+        if let Some(place) = self.place(index, &old) {
+            self.by_value.remove(&place);
+        }
+        self.listed -= old.listed();
+        Some(old)
     }
 }
 
@@ -127,38 +185,38 @@ pub(in crate::engine) struct Steered {
 
 /// Tables that a frame passes at most, and queues that get it, on all its ways together.
 const MAX_COPIES: usize = 256;
-/// Rules that are looked at for a frame at most: what comes behind them gets nothing.
-const MAX_RULES: usize = 1 << 17;
-/// Rules that are looked at in one step of work.
-const RULES_PER_STEP: usize = 64;
-
-/// Returns the blocks that a bit of `match_criteria_enable` enables each.
-fn blocks(parameter: &MatchParam) -> &[[u8; 64]] {
-    parameter.as_chunks().0
-}
-
-/// Returns the words of a block.
-fn words(block: &[u8; 64]) -> impl Iterator<Item = u64> {
-    block.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
-}
+/// Groups that are searched for a frame at most, a step of work each: what comes behind them gets nothing.
+const MAX_SEARCHES: usize = 1024;
 
 impl Group {
-    /// Returns whether the fields of a frame are those of a rule.
-    fn matches(&self, value: &MatchParam, frame: &MatchParam) -> bool {
-        let same = |mask: &[u8; 64], value: &[u8; 64], frame: &[u8; 64]| {
-            words(mask).zip(words(value)).zip(words(frame)).all(|((mask, value), frame)| (value ^ frame) & mask == 0)
-        };
-        let blocks = blocks(&self.criteria.mask).iter().zip(blocks(value)).zip(blocks(frame)).enumerate();
-        let mut enabled = blocks.filter(|(at, _)| self.criteria.enable >> at & 1 != 0);
-        enabled.all(|(_, ((mask, value), frame))| same(mask, value, frame))
+    pub(in crate::engine) fn new(first: u32, last: u32, criteria: &MatchCriteria) -> Self {
+        let mut mask = criteria.mask;
+        for (at, block) in mask.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+            // A bit of `match_criteria_enable` enables each.
+            if criteria.enable >> at & 1 == 0 {
+                block.fill(0);
+            }
+        }
+        Self { first, last, mask }
+    }
+
+    /// Returns what its rules look at.
+    fn bits(&self, fields: &MatchParam) -> MatchParam {
+        let mut bits = self.mask;
+        bits.iter_mut().zip(fields).for_each(|(bits, field)| *bits &= field);
+        bits
     }
 }
 
 impl FlowTable {
     /// Returns the rule that a frame matches: that with the lowest index.
     fn rule(&self, frame: &MatchParam) -> Option<&Rule> {
-        let is_match = |rule: &&Rule| self.groups.get(&rule.group).is_some_and(|group| group.matches(&rule.value, frame));
-        self.rules.values().find(is_match)
+        let of_group = |(number, group): (&u32, &Group)| {
+            let least = (*number, group.bits(frame), 0);
+            let found = self.by_value.range(least..).next()?;
+            ((found.0, &found.1) == (least.0, &least.1)).then_some(found.2)
+        };
+        self.rules.get(&self.groups.iter().filter_map(of_group).min()?)
     }
 }
 
@@ -167,11 +225,11 @@ impl FlowTables {
     fn look_up(&self, frame: &MatchParam) -> Steered {
         let mut tables: Vec<u32> = self.root.into_iter().collect();
         let (mut tirs, mut counters) = (Vec::new(), Vec::new());
-        let mut looked_at = 0;
+        let mut searches = 0;
         for _ in 0..MAX_COPIES {
             let Some(table) = tables.pop().and_then(|table| self.tables.get(&table)) else { break };
-            looked_at += table.rules.len();
-            if looked_at > MAX_RULES {
+            searches += table.groups.len();
+            if searches > MAX_SEARCHES {
                 break;
             }
             let Some(rule) = table.rule(frame) else {
@@ -192,7 +250,7 @@ impl FlowTables {
                 }
             }
         }
-        Steered { tirs, counters, steps: (looked_at / RULES_PER_STEP) as u64 }
+        Steered { tirs, counters, steps: searches as u64 }
     }
 
     /// Same as [`Self::look_up`], and counts a frame of `len` bytes.
@@ -211,19 +269,62 @@ impl FlowTables {
 mod tests {
     use super::*;
 
+    fn rule(group: u32, tag: u32, value: MatchParam) -> Rule {
+        Rule { group, tag, action: flow_action::ALLOW, value, destinations: Vec::new(), counters: Vec::new() }
+    }
+
+    fn table(groups: impl IntoIterator<Item = (u32, Group)>) -> FlowTable {
+        let mut table = FlowTable::new(FlowTableSpec { level: 0, log_size: 16, miss: None });
+        table.groups.extend(groups);
+        table
+    }
+
     #[test]
     fn blocks_that_are_not_enabled_are_not_compared() {
         let (outer, others) = (7, 64 + 63);
         for (enable, differs, matches) in
             [(0, outer, true), (1, outer, false), (1, others, true), (2, others, false), (3, others, false)]
         {
-            let group = Group { first: 0, last: 0, criteria: MatchCriteria { enable, mask: [0xff; 128] } };
+            let mut table = table([(1, Group::new(0, 0, &MatchCriteria { enable, mask: [0xff; 128] }))]);
+            table.insert_rule(0, rule(1, 9, [0x5a; 128]));
             let mut frame = [0x5a; 128];
-            assert!(group.matches(&[0x5a; 128], &frame));
+            assert!(table.rule(&frame).is_some());
             if let Some(byte) = frame.get_mut(differs) {
                 *byte ^= 1;
             }
-            assert_eq!(group.matches(&[0x5a; 128], &frame), matches, "{enable}, byte {differs}");
+            assert_eq!(table.rule(&frame).is_some(), matches, "{enable}, byte {differs}");
+        }
+    }
+
+    /// As if each rule were compared with the frame, in the order of their indices.
+    #[test]
+    fn the_rule_that_is_found_is_the_first_one_that_matches() {
+        let masks: [MatchParam; 4] = [[0; 128], [1; 128], [3; 128], std::array::from_fn(|at| if at == 127 { 7 } else { 0 })];
+        // The second group has the lowest indices.
+        let firsts = [16, 0, 32, 8];
+        let group = |(mask, first)| Group::new(first, first + 7, &MatchCriteria { enable: 3, mask });
+        let mut table = table((1..).zip(masks.into_iter().zip(firsts).map(group)));
+        let mut state = 1_u32;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % below
+        };
+        for round in 0..3000 {
+            let group = random(4) + 1;
+            let index = firsts[group as usize - 1] + random(8);
+            if random(3) == 0 {
+                table.remove_rule(index);
+            } else {
+                table.insert_rule(index, rule(group, round, [random(8) as u8; 128]));
+            }
+            let frame = [random(8) as u8; 128];
+            let masked = |value: &MatchParam, group: u32| {
+                let mask = masks[group as usize - 1];
+                std::array::from_fn::<u8, 128, _>(|at| value[at] & mask[at])
+            };
+            let first = table.rules.values().find(|rule| masked(&rule.value, rule.group) == masked(&frame, rule.group));
+            assert_eq!(table.rule(&frame), first, "round {round}");
+            assert_eq!(table.by_value.len(), table.rules.len());
         }
     }
 }
