@@ -22,11 +22,18 @@ impl Engine {
         self.shared.registry.set_memory(Resource::new(ObjectKind::FlowTable, table), memory);
     }
 
+    /// Refuses a next table that is not at a greater level: so no table leads back to itself, and each can be ended.
+    fn check_next_table(&self, level: u32, miss: Option<u32>) -> Result<(), CmdStatus> {
+        let next = miss.and_then(|miss| self.nic.flow_tables.tables.get(&miss));
+        if next.is_some_and(|next| next.spec.level <= level) { Err(CmdStatus::BadParam) } else { Ok(()) }
+    }
+
     /// Creates a table; its number.
     pub(crate) fn create_flow_table(&mut self, spec: FlowTableSpec) -> Result<u32, CmdStatus> {
         if spec.level > MAX_LEVEL || spec.log_size > LOG_MAX_TABLE_SIZE {
             return Err(CmdStatus::BadParam);
         }
+        self.check_next_table(spec.level, spec.miss)?;
         let uses = spec.miss.map(|miss| Destination::Table(miss).resource()).into_iter().collect();
         let number = self.shared.registry.create(ObjectKind::FlowTable, 0, uses)?;
         self.nic.flow_tables.tables.insert(number, FlowTable::new(spec));
@@ -35,6 +42,8 @@ impl Engine {
 
     /// Changes where frames go that no rule of a table matches.
     pub(crate) fn set_flow_table_miss(&mut self, table: u32, miss: Option<u32>) -> Result<(), CmdStatus> {
+        let level = self.nic.flow_tables.tables.get(&table).ok_or(CmdStatus::BadRes)?.spec.level;
+        self.check_next_table(level, miss)?;
         let Self { shared, nic, .. } = self;
         let place = nic.flow_tables.tables.get_mut(&table).ok_or(CmdStatus::BadRes)?;
         let resource = |table: Option<u32>| table.map(|table| Destination::Table(table).resource());

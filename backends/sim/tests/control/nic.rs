@@ -595,6 +595,40 @@ fn a_program_sends_frames_only_with_the_right_to() {
     }
 }
 
+/// Who leads to whom ends one day: Linux gives the tables of a program that has ended back one by one, and then its user context.
+#[test]
+fn what_no_rule_matches_goes_to_greater_levels_alone() {
+    let mut nic = Nic::new();
+    let uid = be16(&nic.host.ok(&input(0xa04, 64, &[]), 16), 10);
+    let of_user = |mut bytes: Vec<u8>| {
+        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        bytes
+    };
+    let create =
+        |level: u32, miss: u32| of_user(input(0x930, 64, &[(24, u32::from(miss != 0) << 24 | level << 16 | 2), (28, miss)]));
+    let [low, middle, high] = [2, 3, 4].map(|level| number(&nic.host.ok(&create(level, 0), 16)));
+    let miss = |from: u32, to: u32| of_user(input(0x93c, 64, &[(12, 1), (20, from), (24, 1 << 24), (28, to)]));
+    for (from, to, status) in [
+        (low, middle, 0),
+        (middle, high, 0),
+        (low, high, 0),
+        (middle, low, BAD_PARAM),
+        (high, low, BAD_PARAM),
+        (middle, middle, BAD_PARAM),
+        (middle, 0x999, BAD_RES),
+    ] {
+        assert_eq!(nic.host.command(&miss(from, to), 16).0, status, "{from} to {to}");
+    }
+    for level in [3, 4] {
+        assert_eq!(nic.host.command(&create(level, middle), 16).0, BAD_PARAM, "at level {level}");
+    }
+    let first = number(&nic.host.ok(&create(0, low), 16));
+    for table in [first, low, middle, high] {
+        nic.host.ok(&of_user(input(0x931, 64, &[(20, table)])), 16);
+    }
+    nic.host.ok(&input(0xa06, 16, &[(8, uid.into())]), 16);
+}
+
 #[test]
 fn a_table_has_as_many_groups_as_frames_have_time_for() {
     let mut nic = Nic::new();

@@ -16,7 +16,7 @@ pub(crate) const LOG_MAX_DESTINATIONS: u32 = 8;
 pub(crate) const LOG_MAX_RULE_COUNTERS: u32 = 2;
 /// Counters that one command shows at most, as a power of two (`log_max_flow_counter_bulk`).
 pub(crate) const LOG_MAX_COUNTER_QUERY: u32 = 8;
-/// Level of a table at most (`max_ft_level`). Levels only order the tables.
+/// Level of a table at most (`max_ft_level`). The table for what no rule matches has a greater one than the table itself.
 pub(crate) const MAX_LEVEL: u32 = 96;
 /// Groups of a table at most. Linux makes a dozen. Each costs every frame a search, so they are few.
 pub(in crate::engine) const MAX_GROUPS: usize = 256;
