@@ -117,9 +117,6 @@ pub(super) fn set_root(
     _: &mut ViewMut<'_, SetFlowTableRootOut>,
 ) -> Outcome {
     check(firmware, input.get(SetFlowTableRootIn::TABLE_TYPE), input.is_set(SetFlowTableRootIn::OTHER_VPORT))?;
-    if !owner_of(input.as_bytes()).is_kernel() {
-        return Err(Refusal::new(CmdStatus::BadOp, "the root is the kernel's"));
-    }
     if input.get(SetFlowTableRootIn::OP_MOD) == DISCONNECT || input.is_set(SetFlowTableRootIn::UNDERLAY_QPN) {
         return Err(Refusal::new(CmdStatus::BadParam, "tables of queue pairs are not offered"));
     }

@@ -179,6 +179,14 @@ pub(super) fn destroy_rqt(
     Ok(firmware.engine.destroy_queue_table(input.get(DestroyRqtIn::RQTN))?)
 }
 
+/// Refuses a set of counters that the command may not name; 0 is none.
+fn check_counter_set(firmware: &Firmware, input: &[u8], set: u32) -> Outcome {
+    if set != 0 && !firmware.engine.registry().may_name(owner_of(input), Resource::new(ObjectKind::CounterSet, set)) {
+        return Err(Refusal::new(CmdStatus::BadRes, "a set of counters of another user context"));
+    }
+    Ok(())
+}
+
 /// CREATE_RQ: a ring of receive WQEs. Pools and striding rings are not offered.
 pub(super) fn create_rq(
     firmware: &mut Firmware,
@@ -192,6 +200,7 @@ pub(super) fn create_rq(
     if context.is_set(Rqc::MEM_RQ_TYPE) || context.is_set(Rqc::HAIRPIN) || context.is_set(Rqc::SCATTER_FCS) {
         return Err(Refusal::new(CmdStatus::BadParam, "a pool, a hairpin or check sequences, which are not offered"));
     }
+    check_counter_set(firmware, input.as_bytes(), context.get(Rqc::COUNTER_SET_ID))?;
     let memory = queue_buffer::of_work_queue(firmware, context.sub(Rqc::WQ), input.as_bytes())?;
     let created = firmware.create(ObjectKind::Rq, cost::RQ, |firmware| firmware.engine.create_rq(context, memory));
     output.set(CreateRqOut::RQN, created.map_err(|status| Refusal::new(status, "context, what it names, or page list"))?);
@@ -210,10 +219,7 @@ pub(super) fn modify_rq(
         return Err(Refusal::new(CmdStatus::BadParam, "a field that cannot change"));
     }
     let set = new.get(Rqc::COUNTER_SET_ID);
-    let owner = owner_of(input.as_bytes());
-    if set != 0 && !firmware.engine.registry().may_name(owner, Resource::new(ObjectKind::CounterSet, set)) {
-        return Err(Refusal::new(CmdStatus::BadRes, "a set of counters of another user context"));
-    }
+    check_counter_set(firmware, input.as_bytes(), set)?;
     let (rqn, from) = (input.get(ModifyRqIn::RQN), input.get(ModifyRqIn::RQ_STATE));
     let modified = firmware.engine.modify_rq(rqn, from, new.get(Rqc::STATE), |context| {
         if select & modify_rq::VSD != 0 {

@@ -2,7 +2,8 @@
 
 use bareverbs_mlx5_spec::{
     CmdHcaCap, CmdOpcode, CmdStatus, CreateUctxIn, CreateUctxOut, CreateUmemIn, CreateUmemOut, DestroyUctxIn, DestroyUctxOut,
-    DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, Uctx, Umem, View, ViewMut, uctx_cap,
+    DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, QueryVportCounterIn, Uctx, Umem, View,
+    ViewMut, uctx_cap,
 };
 
 use super::refusal::{Outcome, Refusal};
@@ -15,11 +16,45 @@ pub(super) fn owner_of(input: &[u8]) -> Owner {
     Owner::new(GeneralObjInCmdHdr::UID.bits().read(input).unwrap_or(0) as u16)
 }
 
+/// Returns whether a command changes what all of the function share, or is about its port, pages, event queues and contexts: Linux
+/// passes none of these on for a program (`devx_is_general_cmd`, `devx_is_obj_create_cmd`).
+fn changes_function(op: CmdOpcode, input: &[u8]) -> bool {
+    match op {
+        CmdOpcode::InitHca
+        | CmdOpcode::TeardownHca
+        | CmdOpcode::EnableHca
+        | CmdOpcode::DisableHca
+        | CmdOpcode::QueryPages
+        | CmdOpcode::ManagePages
+        | CmdOpcode::SetHcaCap
+        | CmdOpcode::SetIssi
+        | CmdOpcode::SetDriverVersion
+        | CmdOpcode::CreateEq
+        | CmdOpcode::DestroyEq
+        | CmdOpcode::QueryEq
+        | CmdOpcode::GenEqe
+        | CmdOpcode::MadIfc
+        | CmdOpcode::ModifyNicVportContext
+        | CmdOpcode::SetRoceAddress
+        | CmdOpcode::ModifyHcaVportContext
+        | CmdOpcode::AccessReg
+        | CmdOpcode::SetFlowTableRoot
+        | CmdOpcode::CreateUctx
+        | CmdOpcode::DestroyUctx => true,
+        // What it has counted is for all; to begin again is not.
+        CmdOpcode::QueryVportCounter => QueryVportCounterIn::CLEAR.bits().read(input) != Some(0),
+        _ => false,
+    }
+}
+
 /// Refuses a command of a context that does not exist, or about objects of others.
 pub(super) fn check(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome {
     let owner = owner_of(input);
     if !registry.is_present(owner) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such user context"));
+    }
+    if !owner.is_kernel() && changes_function(op, input) {
+        return Err(Refusal::new(CmdStatus::BadOp, "a command of the kernel"));
     }
     // An input too short for the number of an object is refused for its length before anything is done.
     let mut named = op.objects().iter().filter(|object| object.access != ObjectAccess::Creates);

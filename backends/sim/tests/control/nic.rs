@@ -644,3 +644,31 @@ fn a_table_has_as_many_groups_as_frames_have_time_for() {
     assert_eq!(nic.end_of_table(0x934, table, groups[7]), 0);
     assert_eq!(nic.group(table, 1000, 1000).0, 0);
 }
+
+/// As MODIFY_RQ does.
+#[test]
+fn a_queue_of_a_program_counts_in_no_set_of_the_kernel() {
+    let mut nic = Nic::new();
+    let kernels = number(&nic.host.ok(&input(0x771, 16, &[]), 16)) & 0xff;
+    let uid = be16(&nic.host.ok(&input(0xa04, 64, &[]), 16), 10);
+    let of_user = |mut bytes: Vec<u8>| {
+        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        bytes
+    };
+    // An event queue that all may name.
+    let mut eq = input(0x301, 272, &[(16 + 12, 6 << 24 | nic.uar), (16 + 20, 0)]);
+    eq[2..4].fill(0xff);
+    eq.extend((BASE + 0x11_0000).to_be_bytes());
+    nic.eq = u32::from(nic.host.ok(&eq, 16)[11]);
+    nic.uar = number(&nic.host.ok(&of_user(input(0x802, 16, &[])), 16));
+    nic.pd = number(&nic.host.ok(&of_user(input(0x800, 16, &[])), 16));
+    let own = number(&nic.host.ok(&of_user(input(0x771, 16, &[])), 16)) & 0xff;
+    let at = nic.place();
+    let cq = of_user(nic.cq_input(at));
+    let cqn = number(&nic.host.ok(&cq, 16));
+    for (set, status) in [(kernels, BAD_RES), (own, 0), (0, 0)] {
+        let mut rq = of_user(nic.queue_input(0x908, at, cqn, 4, 4));
+        rq[32 + 12] = set as u8;
+        assert_eq!(nic.host.command(&rq, 16).0, status, "{set}");
+    }
+}

@@ -260,7 +260,7 @@ fn contexts_and_device_memory_of_others_are_not_for_programs() {
     let mut host = Host::running(plain());
     let (one, two) = (context(&mut host), context(&mut host));
     let end = |uid: u16, of_whom: u16| of(uid, input(0xa06, 16, &[(8, of_whom.into())]));
-    assert_eq!(host.command(&end(one, two), 16).0, BAD_RES);
+    assert_eq!(host.command(&end(one, two), 16).0, BAD_OP);
     // ALLOC_MEMIC of 64 bytes where QUERY_HCA_CAP says that device memory begins.
     let page = host.ok(&input(0x100, 16, &[(4, 0xf << 1 | 1)]), 4112);
     let (high, low) = (be32(&page, 16 + 8), be32(&page, 16 + 12));
@@ -462,4 +462,39 @@ fn a_program_creates_no_shared_receive_queue_at_device_addresses() {
     assert_eq!(host.command(&create(uid, pd), 16).0, BAD_OP);
     let kernel_pd = number(&host.ok(&input(0x800, 16, &[]), 16));
     host.ok(&create(0, kernel_pd), 16);
+}
+
+/// Linux passes none of these on for a program.
+#[test]
+fn what_all_of_a_function_share_only_the_kernel_changes() {
+    let mut host = Host::running(plain().with_ethernet());
+    let uid = context(&mut host);
+    let mut address =
+        input(0x761, 48, &[(8, 3 << 16), (16 + 8, 0xffff), (16 + 12, 0x0a00_0009), (16 + 20, 0x0200), (16 + 24, 9)]);
+    address[16 + 16..16 + 20].fill(0);
+    let register = |id: u32, len: usize, dwords: &[(usize, u32)]| {
+        let mut bytes = input(0x805, 32, &[&[(8, id)], dwords].concat());
+        bytes.resize(len, 0);
+        bytes
+    };
+    for (name, bytes, room) in [
+        ("SET_ROCE_ADDRESS", address, 16),
+        ("MODIFY_NIC_VPORT_CONTEXT: all frames", input(0x755, 512, &[(12, 1 << 4), (256 + 240, 7 << 29)]), 16),
+        ("MTU", register(0x5003, 80, &[(16, 1 << 16), (24, 1000 << 16)]), 80),
+        ("link down", register(0x5006, 32, &[(16, 1 << 16 | 2 << 8), (20, 1 << 31)]), 32),
+        ("QUERY_VPORT_COUNTER that clears", input(0x770, 32, &[(24, 1 << 31)]), 528),
+        ("MANAGE_PAGES", input(0x108, 16, &[(4, 0)]), 16),
+        ("CREATE_UCTX", input(0xa04, 64, &[]), 16),
+        ("CREATE_EQ", [input(0x301, 272, &[]), BASE.to_be_bytes().to_vec()].concat(), 16),
+        ("TEARDOWN_HCA", input(0x103, 16, &[]), 16),
+        ("DISABLE_HCA", input(0x105, 16, &[]), 16),
+        ("SET_ISSI", input(0x10b, 16, &[]), 16),
+    ] {
+        assert_eq!(host.command(&of(uid, bytes), room).0, BAD_OP, "{name}");
+    }
+    // Nothing of it was done, and what Linux passes on works: QUERY_VPORT_COUNTER, QUERY_NIC_VPORT_CONTEXT, QUERY_HCA_CAP.
+    for (bytes, room) in [(input(0x770, 32, &[]), 528), (input(0x754, 16, &[]), 272), (input(0x100, 16, &[]), 4112)] {
+        host.ok(&of(uid, bytes), room);
+    }
+    host.ok(&of(uid, input(0x800, 16, &[])), 16);
 }
