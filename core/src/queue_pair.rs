@@ -348,8 +348,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Moves a queue pair to RESET. Nothing that was posted is left, and none of its completions is given after this. Those that
     /// wait are dropped when their completion queues are polled, wherever that is: the queue pair leaves RESET when both were
-    /// found empty. One to which nothing was posted since the last RESET leaves it at once, for instance after
-    /// [`Self::modify_qp_to_rts`] was refused; one with a shared receive queue does so from RESET and INIT.
+    /// found empty. A second RESET does not make them wait anew. One to which nothing was posted since the last RESET leaves it at
+    /// once, for instance after [`Self::modify_qp_to_rts`] was refused; one with a shared receive queue does so from RESET and INIT.
     ///
     /// ```
     /// # use bareverbs::QpState;
@@ -369,6 +369,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         let untouched = qp.send.head.get() == 0 && qp.send.slot.is_untouched();
+        // It has not left RESET since it was asked to drain: nothing was posted, and that the queues were found empty counts.
+        let drains = qp.send.slot.is_draining();
         let [from, to] = self.modify(qp.handle(), &attr, QpAttrMask::STATE, true)?;
         // Before anything that may unwind: a ring that kept its requests would show them to the device again.
         qp.send.reset();
@@ -378,7 +380,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Nothing was posted and nothing received since the last RESET: no completion of it waits anywhere.
         let may_have_taken = !matches!(from, QpState::Reset | QpState::Init) && qp.send.slot.srq() != SrqHandle::NONE;
-        if !untouched || may_have_taken {
+        if !drains && (!untouched || may_have_taken) {
             self.drop_requests(qp.handle(), RESET);
         }
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", qp.handle(), from, to);

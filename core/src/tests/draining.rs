@@ -40,21 +40,6 @@ fn after_reset_the_queue_is_polled_empty_before_the_queue_pair_goes_on() {
     assert_eq!(ids(&mut queue), [10]);
 }
 
-/// A second RESET asks for one more look at the queue.
-#[test]
-fn after_a_second_reset_the_queue_is_polled_empty_again() {
-    let mut harness = Harness::new();
-    let qpn = harness.qpn();
-    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
-    assert!(harness.device().execute(qpn));
-    harness.step(harness.qp, QpState::Reset);
-    assert_eq!(harness.poll_ids(), []);
-    harness.step(harness.qp, QpState::Reset);
-    assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
-    assert_eq!(harness.poll_ids(), []);
-    harness.connect(harness.qp);
-}
-
 /// Completions of other queue pairs, and a queue that is only partly polled, say nothing about the old ones.
 #[test]
 fn a_queue_that_was_not_found_empty_is_not_drained() {

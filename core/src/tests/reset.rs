@@ -54,6 +54,26 @@ fn a_queue_pair_with_a_request_is_not_untouched() {
     }
 }
 
+/// Who resets again because the queue pair did not leave RESET, and polls in between, comes out of it. A completion that still waits
+/// is dropped by the poll, and not before.
+#[test]
+fn a_second_reset_keeps_that_the_queues_were_found_empty() {
+    let mut harness = Harness::new();
+    for again in 0..3 {
+        harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+        assert!(harness.device().execute(harness.qpn()));
+        harness.step(harness.qp, QpState::Reset);
+        for _ in 0..again {
+            assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
+            harness.step(harness.qp, QpState::Reset);
+        }
+        assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining), "a completion waits");
+        assert_eq!(harness.poll_ids(), []);
+        harness.step(harness.qp, QpState::Reset);
+        harness.connect(harness.qp);
+    }
+}
+
 #[test]
 fn after_a_reset_all_blocks_and_no_more_are_free() {
     let mut harness = Harness::new();
