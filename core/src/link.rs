@@ -2,10 +2,13 @@
 
 use core::fmt;
 
-use crate::{AddressVector, Errno, Lid, LinkLayer, Mac};
+use crate::{AddressVector, Errno, Gid, GlobalRoute, Lid, LinkLayer, Mac};
 
 /// Highest priority of a frame (IEEE 802.1Q, PCP).
 const MAX_PRIORITY: u8 = 7;
+
+/// First LID of multicast groups (IBTA 4.1.3).
+const FIRST_GROUP_LID: u16 = 0xc000;
 
 /// What of a path does not fit the link layer of its port ([`LinkLayer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +38,15 @@ pub enum LinkFault {
     },
     /// An InfiniBand port, and a MAC address.
     Mac,
-    /// An InfiniBand port, and a LID that no port has: that of a port without one, 0xffff, or 0 without a route.
+    /// An InfiniBand port, and a LID that no port has: 0, or that of a port without one, 0xffff. With a route the LID is that of the
+    /// router, or of the peer itself in the same subnet.
     NoLid {
+        /// The LID.
+        lid: Lid,
+    },
+    /// An InfiniBand port, and of LID and GID one is that of a multicast group: then both are. The LIDs of groups are 0xc000 to 0xfffe
+    /// (IBTA 4.1.3).
+    GroupLid {
         /// The LID.
         lid: Lid,
     },
@@ -79,6 +89,10 @@ impl fmt::Display for LinkFault {
                 "LID {lid} is that of no port (AddressVector::dlid): a port has none before its subnet manager gives it one, which \
                  wait_active waits for"
             ),
+            Self::GroupLid { lid } => write!(
+                f,
+                "of LID {lid} and the GID one is that of a group: a group has a LID from 0xc000 on, its MLID (AddressVector::dlid)"
+            ),
             Self::AlternatePath => f.write_str("an Ethernet port has no alternate paths"),
         }
     }
@@ -90,13 +104,19 @@ impl core::error::Error for LinkFault {}
 pub(crate) fn check_path(link_layer: LinkLayer, path: &AddressVector) -> Result<(), LinkFault> {
     match link_layer {
         LinkLayer::InfiniBand if path.dmac.is_some() => Err(LinkFault::Mac),
-        // A router may have no LID.
-        LinkLayer::InfiniBand if path.dlid == Lid::NONE || path.dlid == Lid::new(0) && path.grh.is_none() => {
-            Err(LinkFault::NoLid { lid: path.dlid })
-        }
-        LinkLayer::InfiniBand => Ok(()),
+        LinkLayer::InfiniBand => check_infiniband(path),
         LinkLayer::Ethernet => check_ethernet(path),
     }
+}
+
+fn check_infiniband(path: &AddressVector) -> Result<(), LinkFault> {
+    let lid = path.dlid;
+    // A route does not replace the local part of a packet: without a LID no switch forwards it.
+    if lid == Lid::NONE || lid == Lid::new(0) {
+        return Err(LinkFault::NoLid { lid });
+    }
+    let is_group = matches!(path.grh, Some(GlobalRoute { dgid: Gid([0xff, ..]), .. }));
+    if is_group == (lid.get() >= FIRST_GROUP_LID) { Ok(()) } else { Err(LinkFault::GroupLid { lid }) }
 }
 
 fn check_ethernet(path: &AddressVector) -> Result<(), LinkFault> {

@@ -195,8 +195,22 @@ fn an_address_is_checked_when_its_handle_is_made() {
         assert_eq!((refused, refused.errno()), (CreateAhError::Path { fault: LinkFault::NoLid { lid } }, Errno::Einval));
         assert!(refused.to_string().contains("wait_active"), "{refused}");
     }
-    // With a global route, a router may have no LID.
-    harness.verbs.create_ah(pd, &AddressVector { dlid: Lid::new(0), grh: Some(route), ..AV }).unwrap();
+    // A route does not replace it: nothing would arrive.
+    let routed = |dlid, dgid| AddressVector { dlid: Lid::new(dlid), grh: Some(GlobalRoute { dgid, ..route }), ..AV };
+    let group = Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    for (av, fault) in [
+        (routed(0, route.dgid), LinkFault::NoLid { lid: Lid::new(0) }),
+        (routed(0, group), LinkFault::NoLid { lid: Lid::new(0) }),
+        (routed(2, group), LinkFault::GroupLid { lid: Lid::new(2) }),
+        (routed(0xbfff, group), LinkFault::GroupLid { lid: Lid::new(0xbfff) }),
+        (routed(0xc000, route.dgid), LinkFault::GroupLid { lid: Lid::new(0xc000) }),
+        (AddressVector { dlid: Lid::new(0xc000), ..AV }, LinkFault::GroupLid { lid: Lid::new(0xc000) }),
+    ] {
+        assert_eq!(harness.verbs.create_ah(pd, &av), Err(CreateAhError::Path { fault }), "{av:?}");
+    }
+    for av in [routed(0xbfff, route.dgid), routed(0xc000, group), routed(0xfffe, group)] {
+        harness.verbs.create_ah(pd, &av).unwrap();
+    }
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.create_ah(pd, &AV), Err(CreateAhError::Device(MockError::Refused)));
     assert_eq!(harness.verbs.create_ah(PdHandle::NONE, &AV), Err(CreateAhError::StalePd));
