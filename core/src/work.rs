@@ -214,6 +214,36 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
     }
 }
 
+impl<'a> From<&'a Sge> for Payload<'a> {
+    #[inline(always)]
+    fn from(sge: &'a Sge) -> Self {
+        Self::Sges(core::slice::from_ref(sge))
+    }
+}
+
+impl<'a> From<&'a str> for Payload<'a> {
+    #[inline(always)]
+    fn from(text: &'a str) -> Self {
+        Self::Inline(text.as_bytes())
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<'a> From<&'a alloc::vec::Vec<Sge>> for Payload<'a> {
+    #[inline(always)]
+    fn from(sges: &'a alloc::vec::Vec<Sge>) -> Self {
+        Self::Sges(sges)
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<'a> From<&'a alloc::vec::Vec<u8>> for Payload<'a> {
+    #[inline(always)]
+    fn from(bytes: &'a alloc::vec::Vec<u8>) -> Self {
+        Self::Inline(bytes)
+    }
+}
+
 impl<'a> SendWr<'a> {
     /// Creates a request of this operation, with `wr_id` 0 and without flags. Without [`SendFlags::SIGNALED`] it has a completion only if it
     /// fails, or if its queue pair completes each ([`QpInit::sq_sig_all`](crate::QpInit::sq_sig_all)): see [`Self::signaled`].

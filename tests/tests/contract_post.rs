@@ -52,6 +52,10 @@ impl Op {
         matches!(self, Op::Read | Op::CompareSwap | Op::FetchAdd)
     }
 
+    fn is_reliable_only(self) -> bool {
+        self.is_read_or_atomic() || self == Op::SendWithInv
+    }
+
     fn takes_receive(self) -> bool {
         self.is_send() || self == Op::WriteWithImm
     }
@@ -213,6 +217,10 @@ fn opcodes_that_an_unreliable_connection_lacks() {
             let error = refused!(posted, Einval, PostSendError::Opcode { .. });
             assert_eq!(error, PostSendError::Opcode { opcode: op.completes_as(), qp_type: QpType::Uc });
             assert_eq!(fixture.free(), before);
+        } else if let SendOp::SendWithInv { .. } = op_of {
+            let error = refused!(posted, Einval, PostSendError::NoSendWithInv { qp_type: QpType::Uc });
+            assert!(error.to_string().contains("Uc has no SendWithInv"), "{error}");
+            assert_eq!(fixture.free(), before);
         } else {
             posted.unwrap_or_else(|error| panic!("{op:?}: {error}"));
         }
@@ -223,7 +231,7 @@ fn opcodes_that_an_unreliable_connection_lacks() {
 #[test]
 fn flags_by_opcode_and_transport() {
     for qp_type in [QpType::Rc, QpType::Uc] {
-        for op in OPS.into_iter().filter(|op| qp_type == QpType::Rc || !op.is_read_or_atomic()) {
+        for op in OPS.into_iter().filter(|op| qp_type == QpType::Rc || !op.is_reliable_only()) {
             let mut fixture = Fixture::new(qp_type);
             let sges = [fixture.here.sge(0, 8)];
             let parts = fixture.parts(&sges);
@@ -848,10 +856,11 @@ fn a_datagram_queue_pair_has_sends_only_and_they_need_a_destination() {
         SendOp::FetchAdd { sge: sges[0], remote, add: 1 },
         SendOp::CompareSwap { sge: sges[0], remote, compare: 0, swap: 1 },
         SendOp::LocalInv { rkey: remote.rkey },
-        SendOp::SendWithInv { payload, rkey: remote.rkey },
     ] {
         refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Einval, PostSendError::Opcode { qp_type: QpType::Ud, .. });
     }
+    let op = SendOp::SendWithInv { payload, rkey: remote.rkey };
+    refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Einval, PostSendError::NoSendWithInv { qp_type: QpType::Ud });
     // Receives are a ring like any other's; a move to ERR gives them back.
     node.verbs.post_recv(ud.qp, &RecvWr { wr_id: 9, sges: &sges }).unwrap();
     let err = QpAttr { state: QpState::Err, ..QpAttr::default() };

@@ -45,7 +45,13 @@ pub enum PostSendError {
         /// The transport.
         qp_type: QpType,
     },
-    /// Atomics on a device that does none.
+    /// A SEND_WITH_INV on a transport that lacks it: reliable connections alone have it (IBTA 9.4.1.1).
+    NoSendWithInv {
+        /// The transport.
+        qp_type: QpType,
+    },
+    /// Atomics on a device that does none, or not these: [`Verbs::query_masked_atomics`](crate::Verbs::query_masked_atomics) says which
+    /// masked ones it does.
     NoAtomics,
     /// A send of a datagram names no destination: see [`SendWr::send_to`](crate::SendWr::send_to).
     NoAddressHandle,
@@ -150,6 +156,7 @@ impl PostSendError {
             | Self::SrqNumber { .. }
             | Self::NotToSrq
             | Self::Opcode { .. }
+            | Self::NoSendWithInv { .. }
             | Self::Flags { .. }
             | Self::SgeCount { .. }
             | Self::InlineSize { .. }
@@ -172,7 +179,8 @@ impl fmt::Display for PostSendError {
             }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
-            Self::NoAtomics => f.write_str("the device does no atomics"),
+            Self::NoSendWithInv { qp_type } => write!(f, "a queue pair of type {qp_type:?} has no SendWithInv"),
+            Self::NoAtomics => f.write_str("the device lacks this atomic (masked ones: query_masked_atomics)"),
             Self::NoAddressHandle => f.write_str("a datagram needs a destination: send it with SendWr::send_to"),
             Self::Destination { qp_type } => {
                 write!(f, "a request of a queue pair of type {qp_type:?} has no such destination")
@@ -184,7 +192,11 @@ impl fmt::Display for PostSendError {
             Self::NotToSrq => f.write_str("only sends, writes, reads and atomics of a connection go to a shared receive queue"),
             Self::AddressDomain => f.write_str("the address handle belongs to another protection domain"),
             Self::RemoteQpn { qpn } => write!(f, "queue pair {qpn} of the destination: a number has 24 bits"),
-            Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),
+            Self::Flags { flags } => {
+                write!(f, "the request cannot have {flags:?}")?;
+                let inline = flags.contains(SendFlags::INLINE);
+                if inline { f.write_str(": give the bytes as payload, SendWr::send(&bytes[..])") } else { Ok(()) }
+            }
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::InlineSize { length, max } => {
                 write!(f, "{length} bytes inline, the queue pair takes {max}: give them as SGEs of a region")

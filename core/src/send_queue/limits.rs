@@ -8,9 +8,10 @@ bitflags::bitflags! {
     pub(crate) struct OpSet: u8 {
         const SEND = 1;
         const WRITE = 1 << 1;
-        const READ = 1 << 2;
+        /// What only a reliable connection has: RDMA READ, and with SEND the send that invalidates.
+        const RELIABLE = 1 << 2;
         const ATOMIC = 1 << 3;
-        /// Binds and invalidations; with SEND, the send that invalidates.
+        /// Binds and invalidations of this host.
         const WINDOW = 1 << 4;
         /// Sends to a destination.
         const DATAGRAM = 1 << 5;
@@ -25,7 +26,7 @@ impl OpSet {
     /// Returns the requests that can be posted on a transport.
     fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
         let all = match qp_type {
-            QpType::Rc => Self::SEND | Self::WRITE | Self::READ | Self::ATOMIC | Self::WINDOW,
+            QpType::Rc => Self::SEND | Self::WRITE | Self::RELIABLE | Self::ATOMIC | Self::WINDOW,
             QpType::XrcSend => Self::XRC | Self::XRC_ATOMIC | Self::WINDOW,
             QpType::XrcRecv => Self::empty(),
             QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
@@ -132,6 +133,9 @@ pub(crate) fn refusal(
         }
         if op == OpSet::SEND && qp_type != QpType::XrcRecv {
             return Some(PostSendError::NoAddressHandle);
+        }
+        if op == OpSet::SEND | OpSet::RELIABLE {
+            return Some(PostSendError::NoSendWithInv { qp_type });
         }
         if op == OpSet::ATOMIC && qp_type == QpType::Rc {
             return Some(PostSendError::NoAtomics);

@@ -133,10 +133,10 @@ impl OpProperties {
     pub(super) const fn of(opcode: DataOpcode) -> Self {
         let (set, opcode, solicitable, need) = match opcode {
             DataOpcode::Send | DataOpcode::SendWithImm => (OpSet::SEND, WcOpcode::Send, true, Access::empty()),
-            DataOpcode::SendWithInv => (OpSet::SEND.union(OpSet::WINDOW), WcOpcode::Send, true, Access::empty()),
+            DataOpcode::SendWithInv => (OpSet::SEND.union(OpSet::RELIABLE), WcOpcode::Send, true, Access::empty()),
             DataOpcode::Write => (OpSet::WRITE, WcOpcode::RdmaWrite, false, Access::empty()),
             DataOpcode::WriteWithImm => (OpSet::WRITE, WcOpcode::RdmaWrite, true, Access::empty()),
-            DataOpcode::Read => (OpSet::READ, WcOpcode::RdmaRead, false, Access::LOCAL_WRITE),
+            DataOpcode::Read => (OpSet::RELIABLE, WcOpcode::RdmaRead, false, Access::LOCAL_WRITE),
         };
         Self { set, opcode, solicitable, need }
     }
