@@ -393,6 +393,19 @@ fn a_peer_that_is_dead_is_given_up() {
     assert_eq!(two.a.faults, [""; 0]);
 }
 
+/// What QP1 had posted completes as flushed, with the reason: that is no failed request, which a restart would mend.
+#[test]
+fn a_lost_device_is_no_stopped_queue_pair() {
+    let mut two = Two::new(Faults::none());
+    two.a.node.remove();
+    two.a.node.verbs.query_port(1).unwrap_err();
+    let mut mad = [0; 256];
+    for _ in 0..3 {
+        let lost = two.a.carrier.receive(&mut mad);
+        assert!(matches!(lost, Err(CarrierError::Poll(PollCqError::DeviceLost { .. }))), "{lost:?}");
+    }
+}
+
 #[test]
 fn a_service_of_datagrams_is_found() {
     let mut two = Two::new(Faults::none().loss(Probability::per_mille(300)).seed(3));

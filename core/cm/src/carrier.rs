@@ -274,6 +274,9 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
         for _ in 0..RECEIVES + SENDS {
             let Some(next) = self.cq.completions().with_source().next() else { return Ok(None) };
             let (done, source) = next.map_err(CarrierError::Poll)?;
+            if let Some(loss) = done.loss() {
+                return Err(CarrierError::Poll(PollCqError::DeviceLost { loss }));
+            }
             if done.status != WcStatus::Success {
                 return Err(CarrierError::Stopped { status: done.status });
             }

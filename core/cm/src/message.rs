@@ -250,7 +250,7 @@ message! {
         transport_service_type: u8 = narrow TRANSPORT_SERVICE_TYPE;
         /// Whether the sender does end-to-end flow control.
         end_to_end_flow_control: bool = narrow END_TO_END_FLOW_CONTROL;
-        /// First PSN that the sender sends.
+        /// First PSN that the sender expects: the receiver of the message begins with it (IBTA 12.7.31).
         starting_psn: Psn = narrow STARTING_PSN;
         /// How long the receiver is to wait for an answer of the sender's CM, encoded, 5 bits.
         local_cm_response_timeout: u8 = narrow LOCAL_CM_RESPONSE_TIMEOUT;
@@ -333,7 +333,7 @@ message! {
         local_ee_context_number: u32 = narrow LOCAL_EE_CONTEXT_NUMBER;
         /// Vendor of the sender's adapter, bits 15 to 8.
         vendor_id_middle: u8 = narrow VENDOR_ID_M;
-        /// First PSN that the sender sends.
+        /// First PSN that the sender expects: the receiver of the message begins with it (IBTA 12.7.31).
         starting_psn: Psn = narrow STARTING_PSN;
         /// Vendor of the sender's adapter, bits 7 to 0.
         vendor_id_low: u8 = narrow VENDOR_ID_L;

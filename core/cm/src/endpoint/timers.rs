@@ -10,7 +10,7 @@ use crate::event::{Cause, ConnectionId, Event, QueryId, Unanswered};
 
 impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endpoint<CONNECTIONS, SERVICES, QUERIES> {
     /// Does what is due at `now`: repeats messages, gives up, ends TimeWait. Returns what has happened; call it until that is
-    /// nothing.
+    /// nothing. A repetition is no event: also after `None` there may be something to [`transmit`](Self::transmit).
     pub fn advance(&mut self, now: Instant) -> Option<Event<'static>> {
         // Each entry in turn is due once at most, or leaves the table: its next deadline is later than `now`.
         for index in (0u16..).take(CONNECTIONS) {
