@@ -184,7 +184,7 @@ pub struct QpAttr {
     pub rq_psn: Psn,
     /// First PSN sent.
     pub sq_psn: Psn,
-    /// Reads and atomics outstanding as initiator.
+    /// Reads and atomics outstanding as initiator. 0 counts as 1 on an mlx5 device, which has no code for it.
     pub max_rd_atomic: u8,
     /// Reads and atomics outstanding as target. With 0 none is allowed, whatever `access` says.
     pub max_dest_rd_atomic: u8,

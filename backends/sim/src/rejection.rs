@@ -78,6 +78,43 @@ pub enum Rejection {
         /// The operation.
         usage: KeyUse,
     },
+    /// A request of this host has an operation that the transport of its queue pair lacks. It ended with a local QP operation error.
+    Operation {
+        /// The queue pair of this device.
+        qpn: u32,
+        /// Name of the operation.
+        operation: &'static str,
+        /// Name of the transport.
+        transport: &'static str,
+    },
+    /// A request to a target of XRC names a shared receive queue that is none of its domain.
+    SharedQueue {
+        /// The target.
+        qpn: u32,
+        /// The number in the request.
+        srqn: u32,
+        /// What it is.
+        why: &'static str,
+    },
+    /// The first request that came to a queue pair has another PSN than the queue pair expects: its peer counts otherwise, or what was
+    /// before it is lost. Others are named no more, until the next RESET.
+    Psn {
+        /// The queue pair of this device.
+        qpn: u32,
+        /// That of the request.
+        psn: u32,
+        /// That of the queue pair (`ibv_qp_attr::rq_psn`).
+        expected: u32,
+    },
+    /// A packet of a request is longer than the path MTU of the queue pair, or shorter though more of its message follow.
+    PacketLength {
+        /// The queue pair of this device.
+        qpn: u32,
+        /// Bytes of its payload.
+        len: u64,
+        /// Path MTU of the queue pair (`ibv_qp_attr::path_mtu`).
+        mtu: u64,
+    },
     /// The address of an atomic is no multiple of 8.
     AtomicAlignment {
         /// The queue pair of this device.
@@ -220,8 +257,26 @@ impl fmt::Display for Rejection {
                 write!(f, "QP {qpn:#x}: {usage} of {len} bytes at {addr:#x} with key {key:#x} refused: {fault}")
             }
             Self::QpRight { qpn, usage } => {
-                write!(f, "QP {qpn:#x}: {usage} refused: the queue pair lacks the right (QpAttr::access)")
+                write!(f, "QP {qpn:#x}: {usage} refused: the queue pair lacks the right (QpAttr::access")?;
+                // The driver gives no right to what may have no response.
+                let responds = matches!(usage, KeyUse::RemoteRead | KeyUse::RemoteAtomic);
+                f.write_str(if responds { ", or its max_dest_rd_atomic is 0)" } else { ")" })
             }
+            Self::Operation { qpn, operation, transport } => {
+                write!(f, "QP {qpn:#x}: {operation} refused: {transport} has no such operation")
+            }
+            Self::SharedQueue { qpn, srqn, why } => {
+                write!(f, "QP {qpn:#x}: request to shared receive queue {srqn:#x} refused: {why}")
+            }
+            Self::Psn { qpn, psn, expected } => write!(
+                f,
+                "QP {qpn:#x}: the first request to come has PSN {psn:#x}, expected is {expected:#x}: sq_psn of its peer is another \
+                 (QpAttr::rq_psn), or what preceded it is lost"
+            ),
+            Self::PacketLength { qpn, len, mtu } => write!(
+                f,
+                "QP {qpn:#x}: packet of {len} bytes refused: the path MTU here is {mtu}, that of the peer another (QpAttr::path_mtu)"
+            ),
             Self::AtomicAlignment { qpn, addr } => {
                 write!(f, "QP {qpn:#x}: atomic refused: address {addr:#x} is no multiple of 8")
             }

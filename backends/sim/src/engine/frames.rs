@@ -53,26 +53,27 @@ impl Engine {
         }
     }
 
-    /// Takes a frame from the wire.
-    pub(in crate::engine) fn receive_frame(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) {
+    /// Takes a frame from the wire. Returns whether it is for this port and was dropped.
+    pub(in crate::engine) fn receive_frame(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) -> bool {
         let stats = &mut self.shared.stats;
         let Some(headers) = Headers::of(frame) else {
             ctx.note(|| "frame dropped: too short for its header".to_owned());
             stats.dropped += 1;
             stats.malformed += 1;
-            return;
+            return true;
         };
         if !self.nic.filter.matches(headers.destination, &self.shared.config) {
             stats.frames_for_others.count(frame.len());
-            return;
+            return false;
         }
         stats.frames_received.counts_of(headers.destination).count(frame.len());
-        self.steer(ctx, frame, None);
+        !self.steer(ctx, frame, None)
     }
 
-    /// Gives a frame to each queue that a rule leads to. `sender`: the transport domain from which it came, if that was here.
-    fn steer(&mut self, ctx: &mut StepContext<'_>, frame: &[u8], sender: Option<u32>) {
-        let Some(headers) = Headers::of(frame) else { return };
+    /// Gives a frame to each queue that a rule leads to. `sender`: the transport domain from which it came, if that was here. Returns
+    /// whether one has taken it.
+    fn steer(&mut self, ctx: &mut StepContext<'_>, frame: &[u8], sender: Option<u32>) -> bool {
+        let Some(headers) = Headers::of(frame) else { return false };
         let allowed = if is_group_address(headers.destination) { OWN_MULTICAST } else { OWN_UNICAST };
         let mut is_taken = false;
         let steered = self.nic.flow_tables.steer(&headers.match_param(), frame.len());
@@ -106,5 +107,6 @@ impl Engine {
             ctx.note(|| "frame dropped: no receive queue takes it".to_owned());
             self.shared.stats.dropped += 1;
         }
+        is_taken
     }
 }

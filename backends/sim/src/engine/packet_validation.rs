@@ -22,7 +22,11 @@ impl Engine {
         // The ICRC and the headers of a frame that nothing here takes are not worth their time.
         let addressing = self.shared.port.addressing(frame);
         if self.shared.port.is_ethernet() && !addressing.as_ref().is_some_and(|addressing| self.is_roce(addressing)) {
-            return self.receive_frame(ctx, frame);
+            let is_dropped = self.receive_frame(ctx, frame);
+            if is_dropped && addressing.is_some_and(|addressing| addressing.transport.is_some()) {
+                ctx.reject(Rejection::Packet { why: "a packet of RoCE for a GID that the table of this port does not have" });
+            }
+            return;
         }
         if let Some(addressing) = &addressing
             && self.shared.port.is_ethernet()

@@ -1,6 +1,6 @@
 //! Builds request packets from send WQEs.
 
-use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
+use bareverbs_mlx5_spec::{Ads, CqeSyndrome, Qpc, WqeOpcode};
 
 use crate::engine::masked;
 use crate::engine::memory::key::Right;
@@ -54,7 +54,15 @@ impl Requester {
                     return Some(Err(CqeSyndrome::LocalQpOp));
                 }
             },
-            _ => qp.link_to_peer(step.shared),
+            _ => {
+                // Without it they go nowhere, as if the wire had lost them.
+                let path = qp.primary_path();
+                if !step.shared.port.has_source(path) {
+                    let (index, entries) = (path.get(Ads::SRC_ADDR_INDEX), step.shared.port.gid_entries());
+                    step.ctx.reject(Rejection::NoGid { qpn: qp.qpn, index, entries });
+                }
+                qp.link_to_peer(step.shared)
+            }
         };
         let mut transport = qp.transport_part(step.shared, operation, psn::add(op.first_psn, packet_index));
         transport.immediate = immediate;

@@ -10,6 +10,7 @@ use crate::engine::requester::MAX_UNDER_WAY;
 use crate::engine::requester::state::{Kind, Requester, SendOp};
 use crate::engine::resources::QpStep;
 use crate::packet::SUBNET_QPN;
+use crate::rejection::Rejection;
 use crate::trace::Record;
 use crate::wqe_decode::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
@@ -108,11 +109,15 @@ impl Requester {
         qp: &QpContext,
         wqe: &SendWqe,
         len: u64,
-        step: &QpStep<'_, '_>,
+        step: &mut QpStep<'_, '_>,
     ) -> Option<CqeSyndrome> {
-        let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
+        // IBTA table 38: others have no opcode for them.
+        let reliable_only =
+            matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. }) || wqe.opcode == WqeOpcode::SendInval;
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
         if (reliable_only && !qp.service.is_reliable()) || (sends && qp.service == Service::RegUmr) {
+            let (operation, transport) = (wqe.opcode.name(), qp.service.transport().name());
+            step.ctx.reject(Rejection::Operation { qpn: qp.qpn, operation, transport });
             return Some(CqeSyndrome::LocalQpOp);
         }
         if matches!(wqe.opcode, WqeOpcode::AtomicMaskedCs | WqeOpcode::AtomicMaskedFa) && !step.shared.config.extended_atomics {

@@ -18,6 +18,7 @@ use crate::engine::qp::context::QpContext;
 use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Inbound, Refusal, Reply, Responder, Stop};
 use crate::packet::{Operation, Packet, Place, Syndrome, TransportPart};
+use crate::rejection::Rejection;
 
 impl Responder {
     /// Handles a request packet of a connected peer.
@@ -25,7 +26,8 @@ impl Responder {
         if !qp.can_receive() || self.fatal_queued {
             return;
         }
-        if !self.established {
+        let is_first = !self.established;
+        if is_first {
             self.established = true;
             if qp.state == QpcState::Rtr {
                 let event = EngineEvent::Qp { event: EventType::CommEstablished, qpn: qp.qpn };
@@ -34,6 +36,10 @@ impl Responder {
         }
         let psn = packet.transport.bth.psn;
         let ahead = psn::ahead(psn, self.expected_psn);
+        // Of the first alone: each packet has another, and later ones are lost or come twice on any wire.
+        if is_first && ahead != 0 {
+            step.ctx.reject(Rejection::Psn { qpn: qp.qpn, psn, expected: self.expected_psn });
+        }
         if ahead > 0 {
             qp.counts(step).out_of_sequence += 1;
             if !self.nak_sent {
@@ -116,7 +122,7 @@ impl Responder {
     ) -> Result<(), Stop> {
         let operation = packet.transport.bth.opcode.operation;
         let place = operation.place();
-        self.check_shape(qp, &packet.transport, operation, place)?;
+        self.check_shape(qp, step, &packet.transport, operation, place)?;
         match operation {
             Operation::ReadRequest => qp.counts(step).reads += 1,
             operation if operation.is_atomic() => qp.counts(step).atomics += 1,
@@ -169,6 +175,7 @@ impl Responder {
     fn check_shape(
         &self,
         qp: &QpContext,
+        step: &mut QpStep<'_, '_>,
         packet: &TransportPart<'_>,
         operation: Operation,
         place: Place,
@@ -188,6 +195,11 @@ impl Responder {
             (_, Place::Last) => (1..=qp.mtu()).contains(&len),
             (_, Place::Only) => len <= qp.mtu(),
         };
+        let (len, mtu) = (len as u64, qp.mtu() as u64);
+        // Another path MTU is the common mistake of a program; what else is wrong here is one of a device.
+        if fits && (len > mtu || len < mtu && matches!(place, Place::First | Place::Middle)) {
+            step.ctx.reject(Rejection::PacketLength { qpn: qp.qpn, len, mtu });
+        }
         if fits && length_fits { Ok(()) } else { Err(Refusal::INVALID) }
     }
 }

@@ -10,23 +10,34 @@ use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Refusal, Responder};
 use crate::engine::srq::{SrqKind, SrqName};
 use crate::packet::TransportPart;
+use crate::rejection::Rejection;
 
 impl Responder {
     /// Looks up the shared receive queue that an XRC request names; nothing to do on other services.
     pub(in crate::engine) fn resolve_xrc_srq(
         &mut self,
         qp: &QpContext,
-        step: &QpStep<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &TransportPart<'_>,
     ) -> Result<(), Refusal> {
         if qp.service != Service::Xrc {
             return Ok(());
         }
         let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
-        let srq = step.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.xrcd == qp.get(Qpc::XRCD));
-        // A violation of the domain is an access error, as Linux's software device has it (`RESPST_ERR_INVALID_XRCETH`), and as
+        let why = match step.shared.srqs.get(srqn) {
+            None => "no shared receive queue here has the number",
+            Some(srq) if srq.spec.kind != SrqKind::Xrc => "it is none of XRC",
+            Some(srq) if srq.spec.xrcd != qp.get(Qpc::XRCD) => "it belongs to another XRC domain",
+            Some(srq) => return self.name_xrc_srq(srq.name),
+        };
+        step.ctx.reject(Rejection::SharedQueue { qpn: qp.qpn, srqn, why });
+        // A violation of the domain is an access error, as Linux's software device has it (`RESPST_ERR_INVALID_XRCETH`, a patch that was not merged), and as
         // drivers of other devices report it (`HNS_ROCE_EVENT_TYPE_XRCD_VIOLATION`: `IB_EVENT_QP_ACCESS_ERR`).
-        let named = srq.ok_or(Refusal::ACCESS)?.name;
+        Err(Refusal::ACCESS)
+    }
+
+    /// Takes the shared receive queue of a request as that of its message.
+    fn name_xrc_srq(&mut self, named: SrqName) -> Result<(), Refusal> {
         // A message ends in the queue where it began, which is gone when another one has its number.
         if self.is_amid_message() && self.xrc_srq != Some(named) {
             return Err(Refusal::INVALID);

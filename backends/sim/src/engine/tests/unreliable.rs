@@ -2,6 +2,7 @@
 
 use super::super::EngineConfig;
 use super::harness::*;
+use crate::rejection::Rejection;
 use crate::wire::{FaultyWire, Probability, WireFaults};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Qpc, QpcSt};
 
@@ -32,6 +33,22 @@ fn uc_has_no_reads() {
     pair.run();
     let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
     assert_eq!((cqe.opcode(), cqe.syndrome()), (0xd, 0x02));
+}
+
+/// It has an invalidation in no packet (IBTA table 38): the request fails here, and nothing leaves.
+#[test]
+fn uc_has_no_sends_that_invalidate() {
+    let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 4096, key_b)]);
+    pair.a.post_send(&mut pair.qa, 0x01, SIGNALED, key_b, &data(at_a, 8, key_a));
+    pair.run();
+    let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
+    assert_eq!((cqe.opcode(), cqe.syndrome()), (0xd, 0x02));
+    assert_eq!((pair.a.engine.stats().sent.packets, pair.b.poll(&mut pair.qb.receive).is_none()), (0, true));
+    let refused = Rejection::Operation { qpn: pair.qa.qpn, operation: "SEND_INVAL", transport: "UC" };
+    assert_eq!(pair.a.rejections.iter().collect::<Vec<_>>(), [(refused, 1)]);
+    assert!(refused.to_string().contains("SEND_INVAL refused: UC has no such operation"), "{refused}");
 }
 
 #[test]
