@@ -113,27 +113,39 @@ pub enum Finding {
     },
 }
 
-/// Maximum findings that are kept, so that a driver cannot fill the memory of this process.
+impl Finding {
+    /// Returns whether the switch found it, not the device.
+    fn is_of_switch(&self) -> bool {
+        matches!(self, Self::ForeignMac { .. } | Self::ForeignIp { .. } | Self::UnreadableAddress)
+    }
+}
+
+/// Maximum findings of the device that are kept, and of the switch, so that a driver cannot fill the memory of this process.
 const KEPT: usize = 4096;
 
 /// The findings so far.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     findings: Vec<Finding>,
+    /// How many of them the switch found. Those of the device leave it room, so that they hide no theft of an address.
+    of_switch: usize,
     dropped: u64,
 }
 
 impl Audit {
     /// Adds a finding.
     pub fn report(&mut self, finding: Finding) {
-        if self.findings.len() < KEPT {
+        let is_of_switch = finding.is_of_switch();
+        let kept = if is_of_switch { self.of_switch } else { self.findings.len() - self.of_switch };
+        if kept < KEPT {
+            self.of_switch += usize::from(is_of_switch);
             self.findings.push(finding);
         } else {
             self.dropped += 1;
         }
     }
 
-    /// Returns the first 4096 mistakes, in order.
+    /// Returns the first 4096 mistakes that the device found, and as many addresses that the switch did, in order.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -157,5 +169,12 @@ mod tests {
         assert_eq!(audit.findings().len(), KEPT);
         assert_eq!(audit.findings().last(), Some(&Finding::KeyAfterDestroy { key: 4095 }));
         assert_eq!(audit.dropped(), 904);
+        // They hide nothing that the switch finds, of which as many are kept.
+        for number in 0..5000_u32 {
+            let [a, b, c, d] = number.to_be_bytes();
+            audit.report(Finding::ForeignMac { mac: [2, 0, a, b, c, d] });
+        }
+        assert_eq!((audit.findings().len(), audit.dropped()), (2 * KEPT, 2 * 904));
+        assert_eq!(audit.findings().last(), Some(&Finding::ForeignMac { mac: [2, 0, 0, 0, 0xf, 0xff] }));
     }
 }

@@ -12,8 +12,11 @@ use super::claims::{Claims, link_local, mapped};
 use crate::config::{Mac, is_group_address};
 use crate::wire::PortId;
 
-/// Addresses of each port that are remembered, and reports of each: further ones are not noticed.
+/// Addresses of each port that are remembered: further ones are not noticed.
 const MAX_SEEN: usize = 1024;
+/// Reports of each port about addresses of each other port, and about those of nobody. They are counted apart, so that no others hide the
+/// theft of an address.
+const MAX_REPORTED: usize = 16;
 
 /// An address that a frame has as its sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +68,10 @@ pub(super) struct Stations {
     bound_ips: BTreeMap<[u8; 16], PortId>,
     seen: BTreeMap<StationAddress, PortId>,
     reported: BTreeSet<(PortId, StationAddress)>,
-    /// How many entries of both each port has caused.
-    counts: BTreeMap<PortId, usize>,
+    /// How many addresses of each port were seen.
+    seen_of: BTreeMap<PortId, usize>,
+    /// How many were reported of each port, by whose they are.
+    reports: BTreeMap<(PortId, Option<PortId>), usize>,
     /// The claims of the last frame of each port, if they were right: most frames have the same.
     last: BTreeMap<PortId, Claims>,
 }
@@ -106,7 +111,7 @@ impl Stations {
             return None;
         }
         if let Some((address, owner)) = self.refused(port, &claims) {
-            let is_new = self.note(port, address);
+            let is_new = self.note(port, address, owner);
             return Some(ForeignAddress { address, owner, is_refused: true, is_new });
         }
         let found = self.unusual(port, &claims);
@@ -117,9 +122,9 @@ impl Stations {
     }
 
     /// Notes that a port sends from an address that is not its own. Returns whether that is new.
-    fn note(&mut self, port: PortId, address: StationAddress) -> bool {
-        let count = self.counts.entry(port).or_default();
-        let is_new = *count < MAX_SEEN && self.reported.insert((port, address));
+    fn note(&mut self, port: PortId, address: StationAddress, owner: Option<PortId>) -> bool {
+        let count = self.reports.entry((port, owner)).or_default();
+        let is_new = *count < MAX_REPORTED && self.reported.insert((port, address));
         *count += usize::from(is_new);
         is_new
     }
@@ -154,12 +159,12 @@ impl Stations {
         for address in macs.chain(claims.ips().map(StationAddress::Ip)) {
             match self.seen.get(&address).copied() {
                 Some(owner) if owner == port => {}
-                Some(owner) if self.note(port, address) => {
+                Some(owner) if self.note(port, address, Some(owner)) => {
                     found = found.or(Some(ForeignAddress { address, owner: Some(owner), is_refused: false, is_new: true }));
                 }
                 Some(_) => {}
                 None => {
-                    let count = self.counts.entry(port).or_default();
+                    let count = self.seen_of.entry(port).or_default();
                     if *count < MAX_SEEN {
                         *count += 1;
                         self.seen.insert(address, port);
@@ -174,7 +179,8 @@ impl Stations {
     pub(super) fn forget(&mut self, port: PortId, permanent: Option<[u8; 6]>) {
         self.seen.retain(|address, owner| *owner != port || permanent.map(StationAddress::Mac) == Some(*address));
         self.reported.retain(|(by, _)| *by != port);
-        self.counts.remove(&port);
+        self.seen_of.remove(&port);
+        self.reports.retain(|(by, _), _| *by != port);
         self.last.clear();
     }
 }
@@ -366,5 +372,29 @@ mod tests {
         assert_eq!((stations.seen.len(), stations.reported.len()), (MAX_SEEN, 0));
         assert_eq!(stations.judge(VICTIM, &packet(mac(1), ip(1))), None);
         assert!(stations.judge(OTHER, &packet(mac(1), ip(3))).is_some_and(|found| found.owner == Some(VICTIM)));
+    }
+    #[test]
+    fn whatever_a_thief_did_before_it_is_reported() {
+        for is_bound in [false, true] {
+            let mut stations = Stations::default();
+            stations.add_permanent(VICTIM, mac(1));
+            if is_bound {
+                stations.bind(VICTIM, &[mac(1)], &[ip(1)]).unwrap();
+                stations.bind(THIEF, &[mac(2)], &[ip(2)]).unwrap();
+            }
+            assert_eq!(stations.judge(VICTIM, &packet(mac(1), ip(1))), None);
+            // Addresses of nobody, and of an accomplice.
+            for number in 0..2 * MAX_SEEN as u32 {
+                let [_, a, b, c] = number.to_be_bytes();
+                let frame = packet([6, 0, 0, a, b, c], IpAddr::from([11, a, b, c]));
+                stations.judge(if number < 100 { OTHER } else { THIEF }, &frame);
+                stations.judge(THIEF, &frame);
+            }
+            let gid = StationAddress::Ip(mapped([10, 0, 0, 1]));
+            let own = packet(mac(if is_bound { 2 } else { 7 }), ip(1));
+            let found = stations.judge(THIEF, &own).unwrap();
+            assert_eq!((found.address, found.owner, found.is_new), (gid, Some(VICTIM), true), "bound: {is_bound}");
+            assert!(stations.reported.len() <= 3 * MAX_REPORTED + 1);
+        }
     }
 }
