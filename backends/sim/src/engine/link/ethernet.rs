@@ -27,6 +27,12 @@ pub(crate) struct RoceAddress {
 }
 
 impl RoceAddress {
+    /// Returns whether a packet is for this address: IP and MAC address, and VLAN.
+    fn is_destination(&self, address: &RoceV2Address) -> bool {
+        let RoceV2Address { destination, vlan, gids: [_, dgid], .. } = *address;
+        self.gid == dgid && self.mac == destination && self.vlan.filter(|id| *id != 0) == vlan
+    }
+
     /// Returns the IP header from here to a GID.
     fn route_to(&self, dgid: [u8; 16], tclass: u8, flow_label: u32, hop_limit: u8) -> IpRoute {
         let ipv4 = |[.., a, b, c, d]: [u8; 16]| [a, b, c, d];
@@ -91,10 +97,7 @@ impl EthernetPort {
     }
 
     pub(super) fn is_destination(&self, address: &RoceV2Address) -> bool {
-        let RoceV2Address { destination, vlan, gids: [_, dgid], is_multicast } = *address;
-        self.enabled
-            && !is_multicast
-            && self.addresses().any(|own| own.gid == dgid && own.mac == destination && own.vlan.filter(|id| *id != 0) == vlan)
+        self.enabled && !address.is_multicast && self.addresses().any(|own| own.is_destination(address))
     }
 
     pub(super) fn has_mac(&self, mac: [u8; 6]) -> bool {
@@ -102,9 +105,9 @@ impl EthernetPort {
     }
 
     pub(super) fn is_from_peer(&self, address: &RoceV2Address, path: View<'_, Ads>) -> bool {
-        let [sgid, dgid] = address.gids;
         let own = self.address(path.get(Ads::SRC_ADDR_INDEX));
-        own.is_some_and(|own| own.gid == dgid) && path.bytes(Ads::RGID_RIP) == sgid
+        // In another VLAN the same IP address is another host's.
+        own.is_some_and(|own| own.is_destination(address)) && path.bytes(Ads::RGID_RIP) == address.gids[0]
     }
 
     pub(super) fn check(&self, link: &RoceV2Link) -> Result<(), &'static str> {

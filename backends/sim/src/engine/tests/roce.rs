@@ -458,6 +458,18 @@ fn only_what_is_from_the_peer_for_an_address_of_the_port_is_taken() {
     }
 }
 
+/// As in a host with network namespaces: one IP address without a VLAN and in one. Who is in the VLAN is not the peer outside of it.
+#[test]
+fn the_same_address_in_another_vlan_is_another_hosts() {
+    let in_vlan = Some(crate::packet::VlanTag { id: VLAN, ..Default::default() });
+    for (vlan, result) in [(None, (true, 0)), (in_vlan, (false, 1))] {
+        let mut lan = Lan::of(2);
+        lan.hosts[1].engine.set_roce_address(9, Some(RoceAddress { vlan: Some(VLAN), ..address(2, IPV4) })).unwrap();
+        let mut qps = lan.connect(QpcSt::Rc, [0, 1], IPV4);
+        assert_eq!(arrives(&mut lan, &mut qps, |frame| rewrite(frame, |link| link.vlan = vlan)), result, "{vlan:?}");
+    }
+}
+
 #[test]
 fn without_roce_nothing_is_sent_or_taken() {
     let mut lan = Lan::of(2);
