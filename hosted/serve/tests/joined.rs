@@ -499,6 +499,22 @@ fn nobody_takes_an_address_to_which_a_port_is_bound() {
     assert_eq!(stats.iter().map(|wire| wire.receives_refused).collect::<Vec<_>>(), [1, 1, 6]);
 }
 
+/// Who is bound to an address is where frames for it go, also before it has said anything.
+#[test]
+fn others_do_not_hear_what_is_for_a_bound_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a", "b", "c"];
+    let wires = names.map(|name| format!("stream:unix:{},server=on", folder.path().join(name).display()));
+    let bindings = vec!["join1=02:00:00:00:00:01".parse().unwrap()];
+    let lan = Lan::of(ServerConfig { bindings, ..config(folder.path(), 0x823, &wires) });
+    let mut peers = names.map(|name| Peer::connect(&folder.path().join(name)));
+    lan.wait_connected();
+    let [a, b, c] = &mut peers;
+    b.send(&frame(1, 2, 7));
+    assert_eq!(a.receive(), frame(1, 2, 7));
+    c.hears_nothing();
+}
+
 #[test]
 fn without_a_binding_a_thief_of_addresses_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,8 @@
 //! A fabric loses no frame of a device that keeps working. A port whose device does not keep up holds back its senders. Frames
 //! that find no room for [`LIFETIME`] are discarded, as in a switch (head-of-queue lifetime limit, InfiniBand Architecture
 //! 18.2.5.4). Further ones are discarded at once, until the device takes frames again. So a device that stands still costs the
-//! others what they send to it, and no more.
+//! others what they send to it, and no more. One that takes a few frames now and then costs its senders time each time: they wait for
+//! [`LIFETIME`] with all that they send, to others too. As on a card, a sender has one queue to the wire.
 //!
 //! Like a switch that enforces partitions, it takes no frame from a port and gives none to a port that is in another partition.
 //!
@@ -244,7 +245,7 @@ impl<W: Wire> Fabric<W> {
     /// Binds an Ethernet port to the permanent MAC address of its device, to `macs`, and to `ips` if there are any. From then on it may
     /// send frames from these addresses alone, and no other port from any of them: such frames are dropped. Looked at are the source
     /// addresses of Ethernet, IPv4, IPv6 and RoCE, the sender's in ARP, and what neighbour advertisements tell of. The link-local
-    /// addresses that follow from the MAC addresses belong to the port too. No other port probes these addresses, or sends a redirect of
+    /// addresses that follow from the MAC addresses belong to the port too. What is for the MAC addresses goes to this port alone. No other port probes these addresses, or sends a redirect of
     /// IPv6 about them. A frame whose addresses cannot be read is dropped, from whatever port.
     ///
     /// # Errors
@@ -253,7 +254,10 @@ impl<W: Wire> Fabric<W> {
         let mut switch = self.switch();
         let permanent = switch.wire.identity(port).and_then(PortIdentity::mac);
         let macs: Vec<[u8; 6]> = permanent.into_iter().chain(macs.iter().copied()).collect();
-        switch.stations.bind(port, &macs, ips)
+        switch.stations.bind(port, &macs, ips)?;
+        // Its frames are for it alone, also before it has said anything.
+        macs.iter().for_each(|mac| switch.wire.fix_station(port, *mac));
+        Ok(())
     }
 
     /// Returns the wire, if this is the only reference to the fabric.

@@ -14,6 +14,14 @@ pub(super) struct MacTable {
     ports: BTreeMap<[u8; 6], usize>,
     /// How many are at each port.
     counts: BTreeMap<usize, usize>,
+    /// Where an address stays, whoever sends from it.
+    fixed: BTreeMap<[u8; 6], usize>,
+}
+
+/// Returns whether an address is one of those to which a bridge forwards nothing (IEEE 802.1Q, 8.6.3): spanning tree, pause frames, link
+/// aggregation, authentication of ports. What is sent there is between the two ends of a cable.
+pub(super) fn is_reserved(address: [u8; 6]) -> bool {
+    matches!(address, [0x01, 0x80, 0xc2, 0, 0, 0..=0xf])
 }
 
 /// Returns the MAC address that a frame is for. `None` if it is too short to have one.
@@ -28,21 +36,27 @@ impl MacTable {
         if self.ports.get(source) == Some(&from) || is_group_address(*source) || *source == [0; 6] {
             return;
         }
-        let count = self.counts.entry(from).or_default();
-        if *count >= MAX_AT_PORT {
-            return;
-        }
-        *count += 1;
-        if let Some(before) = self.ports.insert(*source, from)
+        // It is not where it was, whether there is room for it here or not.
+        if let Some(before) = self.ports.remove(source)
             && let Some(count) = self.counts.get_mut(&before)
         {
             *count -= 1;
         }
+        let count = self.counts.entry(from).or_default();
+        if *count < MAX_AT_PORT {
+            *count += 1;
+            self.ports.insert(*source, from);
+        }
     }
 
-    /// Returns where a unicast address was last seen. `None` for one that is not known, and for groups.
+    /// Lets an address be at a port from now on, whoever sends from it.
+    pub(super) fn fix(&mut self, address: [u8; 6], at: usize) {
+        self.fixed.insert(address, at);
+    }
+
+    /// Returns where a unicast address is fixed, or was last seen. `None` for one that is not known, and for groups.
     pub(super) fn port_of(&self, address: [u8; 6]) -> Option<usize> {
-        self.ports.get(&address).copied()
+        self.fixed.get(&address).or_else(|| self.ports.get(&address)).copied()
     }
 }
 
@@ -89,11 +103,11 @@ mod tests {
         assert_eq!((table.port_of(address(0)), table.port_of(address(MAX_AT_PORT))), (Some(1), None));
         table.learn(&from(address(MAX_AT_PORT)), 2);
         table.learn(&from(address(MAX_AT_PORT)), 1);
-        assert_eq!(table.port_of(address(MAX_AT_PORT)), Some(2), "there is room elsewhere, and it stays there");
+        assert_eq!(table.port_of(address(MAX_AT_PORT)), None, "it has left the other port, and there is no room here");
         // One that moves away leaves room.
         table.learn(&from(address(5)), 2);
         table.learn(&from(address(9999)), 1);
         assert_eq!([5, 9999].map(|number| table.port_of(address(number))), [Some(2), Some(1)]);
-        assert_eq!(table.counts, BTreeMap::from([(1, MAX_AT_PORT), (2, 2)]));
+        assert_eq!(table.counts, BTreeMap::from([(1, MAX_AT_PORT), (2, 1)]));
     }
 }

@@ -34,7 +34,7 @@ pub enum Destination {
     Port(PortId),
     /// To a group: to each of this many ports, all but the sender's. Or to an Ethernet port, but no one knows which.
     Everyone(usize),
-    /// No port here has that local identifier, or the Ethernet port is the sender's own.
+    /// No port here has that local identifier, or the Ethernet port is the sender's own, or the frame ends at the switch.
     Nowhere,
 }
 
@@ -69,6 +69,8 @@ pub trait Wire {
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination;
     /// Returns the frames from this port that have not arrived yet.
     fn in_flight(&self, from: PortId) -> usize;
+    /// Lets frames for a MAC address go to this port from now on, whoever sends from it. A wire that does not learn has nothing to do.
+    fn fix_station(&mut self, _port: PortId, _mac: [u8; 6]) {}
 }
 
 impl<W: Wire + ?Sized> Wire for Box<W> {
@@ -95,6 +97,10 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
     fn in_flight(&self, from: PortId) -> usize {
         (**self).in_flight(from)
     }
+
+    fn fix_station(&mut self, port: PortId, mac: [u8; 6]) {
+        (**self).fix_station(port, mac);
+    }
 }
 
 /// Any number of ports behind one switch that loses nothing and keeps the order.
@@ -105,7 +111,8 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
 /// other port. A frame for a LID that no port has is counted and dropped. No two ports have the same LID.
 ///
 /// On Ethernet it is a switch that learns: a frame goes to the port at which its destination was last a source, but never back
-/// to the sender. A frame for a group, and one for an address that is not known, goes to every other port.
+/// to the sender. A frame for a group, and one for an address that is not known, goes to every other port. What is for the groups between
+/// neighbours (01:80:c2:00:00:00 to 0f, IEEE 802.1Q) ends here.
 #[derive(Debug, Default)]
 pub struct PerfectWire {
     ports: Vec<Arc<PortIdentity>>,
@@ -153,10 +160,11 @@ impl PerfectWire {
 
     /// Returns where an Ethernet frame goes.
     fn switched(&self, from: PortId, frame: &[u8]) -> Destination {
-        match mac_table::destination(frame).map(|address| self.macs.port_of(address)) {
+        let address = mac_table::destination(frame).filter(|address| !mac_table::is_reserved(*address));
+        match address.map(|address| self.macs.port_of(address)) {
             Some(Some(port)) if port != from.0 => Destination::Port(PortId(port)),
             Some(None) => Destination::Everyone(self.others(from).count()),
-            // The destination is where the frame comes from, or there is none.
+            // The destination is where the frame comes from, or the switch, or there is none.
             _ => Destination::Nowhere,
         }
     }
@@ -235,6 +243,10 @@ impl Wire for PerfectWire {
     fn in_flight(&self, from: PortId) -> usize {
         self.sent_by.get(from.0).copied().unwrap_or(0)
     }
+
+    fn fix_station(&mut self, port: PortId, mac: [u8; 6]) {
+        self.macs.fix(mac, port.0);
+    }
 }
 
 #[cfg(test)]
@@ -279,6 +291,51 @@ mod tests {
             assert_eq!(wire.destination(a, &station_frame(2, 1)[..len]), Destination::Nowhere);
         }
         assert_eq!(wire.destination(a, &station_frame(2, 1)[..6]), Destination::Port(c));
+    }
+
+    /// Pause frames, spanning tree, link aggregation, authentication of ports.
+    #[test]
+    fn what_is_between_neighbours_ends_at_the_switch() {
+        let mut wire = PerfectWire::default();
+        let now = Instant::from_nanos(100);
+        let ports: Vec<PortId> = (1..=3).map(|number| wire.attach(ethernet(number))).collect();
+        let to_group = |last: u8| [&[1, 0x80, 0xc2, 0, 0, last][..], &station_frame(0, 1)[6..]].concat();
+        for last in 0..=0x10 {
+            wire.send(now, ports[0], to_group(last));
+        }
+        assert_eq!(arrived(&mut wire, now), [(ports[0], ports[1], true), (ports[0], ports[2], true)], "the last one alone");
+    }
+
+    #[test]
+    fn a_fixed_station_is_at_its_port_whoever_sends_from_its_address() {
+        let mut wire = FaultyWire::new(PerfectWire::default(), WireFaults::default(), 1);
+        let now = Instant::from_nanos(100);
+        let [a, b, c] = [1, 2, 3].map(|number| wire.inner_mut().attach(ethernet(number)));
+        wire.fix_station(a, [2, 0, 0, 0, 0, 1]);
+        let go = |wire: &mut FaultyWire<PerfectWire>, from, frame| {
+            wire.send(now, from, frame);
+            std::iter::from_fn(|| wire.deliver(now)).map(|sent| sent.to).collect::<Vec<_>>()
+        };
+        assert_eq!(go(&mut wire, b, station_frame(1, 2)), [a], "it has not sent anything");
+        go(&mut wire, c, station_frame(9, 1));
+        assert_eq!(go(&mut wire, b, station_frame(1, 2)), [a]);
+    }
+
+    /// Also behind a port with more stations than are remembered.
+    #[test]
+    fn a_station_gets_its_frames_back_when_it_sends() {
+        let mut wire = PerfectWire::default();
+        let now = Instant::from_nanos(100);
+        let (lan, thief, other) = (wire.attach(ethernet(1)), wire.attach(ethernet(2)), wire.attach(ethernet(3)));
+        let from = |number: u16| [&[0xff; 6][..], &[2, 0, 0, 1], &number.to_be_bytes(), &[0x88, 0xb5]].concat();
+        (0..1024).for_each(|number| wire.send(now, lan, from(number)));
+        wire.send(now, thief, from(7));
+        // Another of the many takes its place.
+        wire.send(now, lan, from(2000));
+        wire.send(now, lan, from(7));
+        arrived(&mut wire, now);
+        wire.send(now, other, [&from(7)[6..12], &[2, 0, 0, 0, 0, 9, 0x88, 0xb5]].concat());
+        assert!(arrived(&mut wire, now).iter().any(|(_, to, _)| *to == lan));
     }
 
     #[test]
