@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::control_line::{Action, COMMANDS, ControlLine, parse};
 use crate::device_slot::DeviceSlot;
@@ -16,7 +16,7 @@ use crate::malloc_stats::bytes_in_use;
 use crate::record::Recording;
 use crate::socket::ACCEPT_RETRY_INTERVAL;
 
-/// Timeout for the next command of a connected client, and for writing a reply to it.
+/// Timeout for the whole of the next command of a connected client, and for writing a reply to it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum length of a line in bytes.
@@ -88,6 +88,23 @@ fn wires(cables: &[Arc<Cable>], json: bool) -> String {
     if words.is_empty() { "no wire is joined".into() } else { words.join("; ") }
 }
 
+/// A client whose line has to be there by a deadline, in however many pieces it comes.
+struct UntilDeadline {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl io::Read for UntilDeadline {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}
+
 /// The devices and the recording that commands apply to.
 #[derive(Clone)]
 pub(crate) struct Control {
@@ -142,10 +159,10 @@ impl Control {
     }
 
     fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
         stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-        let mut lines = io::BufReader::new(stream.try_clone()?);
+        let mut lines = io::BufReader::new(UntilDeadline { stream: stream.try_clone()?, deadline: Instant::now() });
         loop {
+            lines.get_mut().deadline = Instant::now() + IDLE_TIMEOUT;
             let mut line = String::new();
             if lines.by_ref().take(MAX_LINE).read_line(&mut line)? == 0 {
                 return Ok(());
@@ -172,5 +189,27 @@ fn execute(devices: &[(u16, DeviceHandle)], line: &str) -> Result<String, Gone> 
             }))
         }
         None => Ok(format!("no device has LID {lid}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_comes_byte_by_byte_has_to_be_there_in_time_too() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        let start = Instant::now();
+        let drip = thread::spawn(move || {
+            while client.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(20))
+            }
+        });
+        let deadline = start + Duration::from_millis(300);
+        let mut lines = io::BufReader::new(UntilDeadline { stream, deadline });
+        assert!(lines.read_line(&mut String::new()).is_err());
+        assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&start.elapsed()), "{:?}", start.elapsed());
+        drop(lines);
+        drip.join().unwrap();
     }
 }
