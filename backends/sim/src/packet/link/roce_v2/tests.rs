@@ -65,7 +65,7 @@ fn a_switch_marks_packets_whose_senders_know_of_marks() {
             // The checksums and the ICRC hold, and a second switch has nothing to do.
             let packet = Packet::decode_roce_v2(&frame).unwrap();
             assert!(is_marked(&packet.link));
-            let Link::RoceV2(RoceV2Link { route, .. }) = packet.link else { unreachable!() };
+            let Link::RoceV2(RoceV2Link { route, .. }) = packet.link else { panic!("RoCEv2") };
             assert_eq!(
                 class,
                 match route {
