@@ -447,6 +447,9 @@ impl<'a, P: Provider> PollCursor<'a, P> {
             if let Some((srq, generation)) = srq {
                 srq.retire(generation, raw.index);
             }
+            if !send {
+                end_invalidated(&self.queue.shared, slot.pd(), &raw.data);
+            }
             return Ok(None);
         }
         let qp = slot.handle();
@@ -483,10 +486,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
             if raw.status != WcStatus::Success {
                 self.queue.shared.fail(slot, None, raw.status == WcStatus::WrFlushErr);
             }
-            if let WcData::Invalidated(rkey) = raw.data {
-                let pd = slot.pd();
-                self.queue.shared.windows.with(|windows| windows.invalidated(pd, rkey));
-            }
+            end_invalidated(&self.queue.shared, slot.pd(), &raw.data);
             let opcode = if raw.kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
             (wr_id, opcode, raw.byte_len)
         };
@@ -501,6 +501,14 @@ fn end_binds(shared: &Shared<'_>, slot: &QpSlot<'_>, qp: QpHandle, tail: u32, at
         let ended = windows.complete(qp, tail, at, failed);
         slot.binds.store(slot.binds.load(Ordering::Relaxed).wrapping_sub(ended), Ordering::Relaxed);
     });
+}
+
+/// Ends what the peer has invalidated, if a receive in the domain in slot `pd` says so. Also of a receive that is dropped: a RESET of the
+/// queue pair does not bring back what the device has ended.
+pub(crate) fn end_invalidated(shared: &Shared<'_>, pd: u16, data: &WcData) {
+    if let WcData::Invalidated(rkey) = *data {
+        shared.windows.with(|windows| windows.invalidated(pd, rkey));
+    }
 }
 
 /// Returns whether a slot is that of the queue pair with this number.
@@ -825,7 +833,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.cqs.get(cq).map(|cq| cq.info).ok_or(StaleHandle)
     }
 
-    /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards.
+    /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards. The completions that wait are dropped,
+    /// and what a peer has invalidated by them is free.
     ///
     /// # Errors
     /// The queue is of another `Verbs`, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
@@ -833,14 +842,23 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[expect(clippy::result_large_err, reason = "the completion queue itself is given back")]
     pub fn destroy_cq(
         &mut self,
-        cq: CompletionQueue<'s, P>,
+        mut cq: CompletionQueue<'s, P>,
     ) -> Result<(), Refused<CompletionQueue<'s, P>, DestroyCqError<P::Error>>> {
         let ours = self.shared.cqs.get(usize::from(cq.handle.index())).is_some_and(|slot| core::ptr::eq(slot, cq.slot));
+        if ours && self.cqs.get(cq.handle).is_some_and(|kept| kept.users == 0) {
+            // All that waits is to be dropped, and may tell of invalidations by a peer.
+            for _ in 0..cq.entries {
+                match cq.completions().next() {
+                    Some(Err(PollCqError::BadCompletion { .. } | PollCqError::UnknownQp { .. })) => {}
+                    _ => break,
+                }
+            }
+        }
         let destroyed = if ours { self.end_cq(cq.handle) } else { Err(DestroyCqError::Stale) };
         destroyed.map_err(|error| Refused { error, returned: Some(cq) })
     }
 
-    /// Destroys a completion queue whose value was dropped, as [`Self::destroy_cq`] does.
+    /// Destroys a completion queue whose value was dropped, as [`Self::destroy_cq`] does; its completions are not looked at.
     ///
     /// # Errors
     /// [`DestroyCqError`]: the handle is stale, the value was not dropped, queue pairs complete into the queue, the interrupt handler is

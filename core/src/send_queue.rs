@@ -138,8 +138,8 @@ impl<'s, P: Provider> SendQueue<'s, P> {
 
     /// Binds a type 1 window to part of a region, or unbinds it (`length` 0), and rings the doorbell (`ibv_bind_mw`). The key that
     /// it gives is the window's from now on: requests posted after it on the same queue pair may carry it. The bind itself completes
-    /// later; if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is
-    /// what the device says.
+    /// later; if it fails, polling puts the window back to what it was. After a RESET of the queue pair, or its end, the device says
+    /// whether it was done.
     ///
     /// A type 2 window is bound by a work request, with a tag that the caller chooses: [`SendWr::bind_mw`].
     ///

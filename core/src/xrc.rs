@@ -260,7 +260,10 @@ fn take<P: Provider>(
         Some((pd, cq)) if cq == queue.handle().index() => pd,
         _ => return Err(unknown),
     };
-    let Some(generation) = slot.generation() else { return Ok(None) };
+    let Some(generation) = slot.generation() else {
+        completion::end_invalidated(shared, pd, &raw.data);
+        return Ok(None);
+    };
     let qp = target(shared.qps, raw.qpn);
     let RawCompletion { qpn, kind, status, vendor_err, byte_len, data, .. } = *raw;
     let wr_id = match slot.retire(generation, raw.index) {
@@ -269,9 +272,7 @@ fn take<P: Provider>(
         None if slot.loss().is_some() => return Ok(None),
         None => return Err(PollCqError::UnknownRequest { qp, kind, index: raw.index }),
     };
-    if let WcData::Invalidated(rkey) = data {
-        shared.windows.with(|windows| windows.invalidated(pd, rkey));
-    }
+    completion::end_invalidated(shared, pd, &data);
     let opcode = if kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
     Ok(Some(Completion { wr_id, qp, qpn, opcode, status, vendor_err, byte_len, data }))
 }

@@ -462,6 +462,56 @@ fn a_request_that_fails_leaves_everything_as_it_was() {
     fixture.pair.assert_no_findings();
 }
 
+/// What drops the completion that tells of an invalidation.
+#[derive(Clone, Copy, Debug)]
+enum Drops {
+    Reset,
+    QueuePair,
+    CompletionQueue,
+}
+
+/// The peer's invalidation ends a registration in the device. That the completion of the receive is dropped does not bring it back.
+// contract: reg-invalidation-dropped
+#[test]
+fn an_invalidation_is_learned_though_its_completion_is_dropped() {
+    for drops in [Drops::Reset, Drops::QueuePair, Drops::CompletionQueue] {
+        let mut fixture = Fixture::new();
+        let sges = [fixture.pool.sge(10, 100), fixture.pool.sge(9000, 100)];
+        let inbox = fixture.pair.b.region(fixture.b.pd, 64, Access::LOCAL_WRITE);
+        let region = fixture.register(&sges, 1, Access::REMOTE_WRITE);
+        fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 2, sges: &[inbox.sge(0, 64)] }).unwrap();
+        let op = SendOp::SendWithInv { payload: Payload::Inline(b"bye"), rkey: region.rkey() };
+        assert_eq!(fixture.request(op), WcStatus::Success);
+        refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.pool.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+        let old = fixture.b;
+        match drops {
+            Drops::Reset => fixture.reconnect(),
+            Drops::QueuePair | Drops::CompletionQueue => {
+                let pd = old.pd;
+                fixture.b = end_in(&mut fixture.pair.b, pd, QpType::Rc, CAP, true);
+                let a = fixture.a;
+                fixture.pair.b.verbs.destroy_qp(old.qp).unwrap();
+                if matches!(drops, Drops::QueuePair) {
+                    assert_eq!(fixture.pair.b.poll(old.cq), [], "none is given");
+                } else {
+                    fixture.pair.b.verbs.destroy_cq(old.cq).unwrap();
+                }
+                let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+                fixture.pair.a.verbs.modify_qp(a.qp, &reset, QpAttrMask::STATE).unwrap();
+                let b = fixture.b;
+                fixture.pair.connect(&a, &b, &Connection::default());
+            }
+        }
+        assert_eq!(fixture.pair.b.verbs.fast_mr_info(fixture.mr).unwrap().registered, None, "{drops:?}");
+        fixture.closed(region.remote(0));
+        let again = fixture.register(&sges, 2, Access::REMOTE_WRITE);
+        assert_eq!(fixture.write(again.remote(0), 200), WcStatus::Success, "{drops:?}");
+        fixture.invalidate(again.rkey());
+        fixture.pair.b.verbs.dereg_mr_raw(fixture.pool.mr).unwrap();
+        fixture.pair.assert_no_findings();
+    }
+}
+
 // contract: fast-mr-alloc, fast-mr-dealloc
 #[test]
 fn it_is_made_within_the_tables_and_ends_registered_or_not() {

@@ -607,3 +607,29 @@ fn a_reset_keeps_a_bind_that_the_device_has_done() {
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
     fixture.pair.assert_no_findings();
 }
+
+#[test]
+fn a_reset_keeps_an_invalidation_by_the_peer_whose_completion_it_drops() {
+    let mut fixture = Fixture::new();
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let addr = fixture.there.buffer.addr;
+    let inbox = fixture.pair.b.region(fixture.b.pd, 64, ALL);
+    // With one tag: an invalidation that was missed would be taken for a later one's.
+    for _ in 0..3 {
+        let binding = bareverbs::Binding { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+        let op = SendOp::BindMw { mw, tag: KeyTag(0x42), binding };
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, op)).unwrap();
+        assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+        let rkey = fixture.pair.b.verbs.mw_info(mw).unwrap().rkey;
+        fixture.pair.b.verbs.post_recv(fixture.b.qp, &bareverbs::RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] }).unwrap();
+        let op = SendOp::SendWithInv { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), rkey };
+        fixture.pair.a.verbs.post_send(fixture.a.qp, &signaled(4, op)).unwrap();
+        assert_eq!(fixture.pair.a.completions(fixture.a.cq, 1)[0].status, WcStatus::Success);
+        fixture.reconnect();
+        let info = fixture.pair.b.verbs.mw_info(mw).unwrap();
+        assert_eq!((info.rkey, info.binding), (rkey, None));
+        fixture.refused(addr, rkey, 1);
+    }
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+    fixture.pair.assert_no_findings();
+}

@@ -316,6 +316,28 @@ fn what_waits_of_a_queue_that_ended_is_dropped_before_its_slot_has_another() {
     assert!(harness.verbs.create_srq(&init).is_ok());
 }
 
+/// What a peer invalidated is free, although the receive that tells of it was posted to a queue that ended.
+#[test]
+fn an_invalidation_that_a_queue_which_ended_received_is_learned() {
+    let mut harness = harness();
+    let domain = harness.verbs.alloc_xrcd().unwrap();
+    let mut cq = harness.verbs.take_cq(harness.cq);
+    let (mut srq, number) = srq(&mut harness, &domain, &mut cq, 3);
+    let (_target, qpn) = target(&mut harness, &domain);
+    let mr = harness.region(Access::LOCAL_WRITE | Access::MW_BIND);
+    let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type2).unwrap();
+    let binding = crate::Binding { mr, addr: BASE, length: 8, access: Access::REMOTE_WRITE };
+    harness.verbs.post_send(harness.qp, &SendWr::bind_mw(mw, KeyTag(1), binding).signaled()).unwrap();
+    let rkey = harness.verbs.mw_info(mw).unwrap().rkey;
+    srq.post(&recv(1)).unwrap();
+    let told = RawCompletion { data: WcData::Invalidated(rkey), ..good() };
+    harness.device().deliver_xrc(qpn, number, told).unwrap();
+    harness.verbs.destroy_srq(srq).unwrap();
+    assert!(harness.verbs.mw_info(mw).unwrap().binding.is_some());
+    assert_eq!(given(&mut cq), []);
+    assert_eq!(harness.verbs.mw_info(mw).unwrap().binding, None);
+}
+
 #[test]
 fn completions_of_a_target_that_ended_come() {
     let mut harness = harness();
