@@ -5,10 +5,10 @@
 //! `udma_from_device_barrier`, the rest, consumer index.
 
 use bareverbs::{Access as Rights, Completion, Machine, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mlx5::{Config, EthernetConfig, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Access, Host, OrderLog, RecordedPlatform, SimPlatform, World, WorldConfig};
-use bareverbs_tests::{CAP, Connection, instant, rc_steps};
+use bareverbs_tests::{CAP, Connection, Node, instant, pattern, rc_steps};
 
 type Recorded = Mlx5<RecordedPlatform<SimPlatform>, 1024>;
 type Rdma = bareverbs_tests::KeptVerbs<Recorded>;
@@ -24,21 +24,26 @@ struct Fixture {
     rkey: bareverbs::Rkey,
 }
 
+/// Brings a device up by a driver whose accesses are recorded.
+fn recorded(host: &Host, blue_flame: bool) -> (OrderLog, Rdma) {
+    let log = OrderLog::default();
+    let machine = Machine {
+        registers: log.record(host.registers()),
+        memory: log.record(host.memory(Recorded::ARENA)),
+        pages: host.pages(u32::MAX),
+        fence: log.record(host.fence()),
+        clock: host.clock(),
+    };
+    let config = Config { blue_flame, ..Config::DEFAULT };
+    let driver = Recorded::bring_up(machine, &config).map_err(|(error, _)| error).unwrap();
+    (log, bareverbs_tests::verbs(driver))
+}
+
 impl Fixture {
     fn new(blue_flame: bool) -> Self {
         let world = World::new(WorldConfig::default());
         let host = world.add(DeviceConfig { blue_flame, ..instant(1) }).unwrap();
-        let log = OrderLog::default();
-        let machine = Machine {
-            registers: log.record(host.registers()),
-            memory: log.record(host.memory(Recorded::ARENA)),
-            pages: host.pages(u32::MAX),
-            fence: log.record(host.fence()),
-            clock: host.clock(),
-        };
-        let config = Config { blue_flame, ..Config::DEFAULT };
-        let driver = Recorded::bring_up(machine, &config).map_err(|(error, _)| error).unwrap();
-        let mut verbs = bareverbs_tests::verbs(driver);
+        let (log, mut verbs) = recorded(&host, blue_flame);
         let pd = verbs.alloc_pd().unwrap();
         let bytes = host.memory(8192);
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
@@ -189,4 +194,114 @@ fn arming_tells_the_record_before_the_register() {
     let log = fixture.log.take();
     let [.., Access::Store32 { .. }, Access::Release, Access::Register64 { at, .. }] = log[..] else { panic!("{log:?}") };
     assert_eq!(at % 4096, 0x20);
+}
+
+/// Bytes of an entry of the completion queues for frames.
+const ENTRY: usize = 64;
+/// Frames of each of the two queues.
+const FRAMES: u16 = 4;
+
+/// Queues for frames whose driver is recorded, and a station to talk to.
+struct Frames {
+    world: World,
+    log: OrderLog,
+    verbs: Rdma,
+    peer: Node,
+}
+
+impl Frames {
+    fn new(blue_flame: bool) -> Self {
+        let world = World::new(WorldConfig::default());
+        let host = world.add(DeviceConfig { blue_flame, ..instant(1).with_ethernet() }).unwrap();
+        let mut peer = Node::new(world.add(instant(2).with_ethernet()).unwrap());
+        let (log, mut verbs) = recorded(&host, blue_flame);
+        let config = EthernetConfig { send_frames: FRAMES, receive_frames: FRAMES, ..EthernetConfig::DEFAULT };
+        verbs.direct().open_ethernet(&config).unwrap();
+        peer.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
+        log.take();
+        Self { world, log, verbs, peer }
+    }
+
+    fn pass(&self) {
+        self.world.advance(core::time::Duration::from_millis(1));
+    }
+}
+
+fn broadcast(payload: &[u8]) -> Vec<u8> {
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xb5], payload].concat()
+}
+
+#[test]
+fn a_frame_and_its_wqe_then_publish_then_record_then_release_then_doorbell() {
+    for blue_flame in [false, true] {
+        let mut frames = Frames::new(blue_flame);
+        for round in 1..=20_u32 {
+            frames.verbs.direct().ethernet().unwrap().send(&broadcast(&pattern(round.into(), 100))).unwrap();
+            let mut log = frames.log.take();
+            if round > 1 {
+                // The completion of the frame before it.
+                let taken: Vec<Access> = log.drain(..5).collect();
+                let [
+                    Access::Read { len: 8, .. },
+                    Access::Acquire,
+                    Access::Read { len: ENTRY, .. },
+                    Access::ReadBeforeWrite,
+                    Access::Store32 { value, .. },
+                ] = taken[..]
+                else {
+                    panic!("owner, acquire, entry, a fence, consumer index: {taken:?}")
+                };
+                assert_eq!(u32::from_be(value), round - 1, "the consumer index");
+            }
+            let (written, rest) = before_publish(&log);
+            assert!(written.len() > 1 && written.iter().all(|access| matches!(access, Access::Write { .. })), "{written:?}");
+            let [Access::Publish, Access::Store32 { value, .. }, Access::Release, tail @ ..] = rest else {
+                panic!("publish, record, release: {rest:?}")
+            };
+            let blocks = u32::from_be(*value);
+            let Some(Access::Register64 { value, .. }) = tail.first() else { panic!("a doorbell: {tail:?}") };
+            assert!(u64::from_be(*value) >> 40 & 0xffff < u64::from(blocks), "a WQE that the record counts");
+            if blue_flame {
+                assert_eq!(tail.last(), Some(&Access::Flush), "{tail:?}");
+            } else {
+                assert_eq!(tail.len(), 1, "one doorbell and nothing after it: {tail:?}");
+            }
+            frames.pass();
+        }
+    }
+}
+
+/// The device may write the next frame into a buffer from the moment its record says so: the frame is copied before.
+#[test]
+fn owner_then_acquire_then_entry_and_frame_then_the_indices() {
+    let mut frames = Frames::new(false);
+    let mut bytes = [0; 1518];
+    assert_eq!(frames.verbs.direct().ethernet().unwrap().receive(&mut bytes), Ok(None));
+    let log = frames.log.take();
+    assert!(matches!(log[..], [Access::Read { len: 8, .. }]), "an empty queue costs one look, and no fence: {log:?}");
+    for round in 1..=20_u16 {
+        let sent = broadcast(&pattern(round.into(), 200));
+        frames.peer.verbs.direct().ethernet().unwrap().send(&sent).unwrap();
+        frames.pass();
+        frames.log.take();
+        let received = frames.verbs.direct().ethernet().unwrap().receive(&mut bytes).unwrap().unwrap();
+        assert_eq!(bytes[..received.len], sent);
+        let log = frames.log.take();
+        let [
+            Access::Read { at: owner, len: 8 },
+            Access::Acquire,
+            Access::Read { at: entry, len: ENTRY },
+            Access::Read { len, .. },
+            Access::ReadBeforeWrite,
+            Access::Store32 { value: consumer, .. },
+            Access::Publish,
+            Access::Store32 { value: posted, .. },
+        ] = log[..]
+        else {
+            panic!("owner, acquire, entry, frame, a fence, consumer index, publish, record: {log:?}")
+        };
+        assert!((entry..entry + ENTRY).contains(&owner), "the owner is in the entry");
+        assert_eq!(len, sent.len());
+        assert_eq!((u32::from_be(consumer), u32::from_be(posted)), (round.into(), (round + FRAMES).into()));
+    }
 }
