@@ -524,6 +524,33 @@ fn what_was_opened_is_gone_when_it_is_closed() {
     assert_eq!((report.pages_kept, report.cqs_left, report.needs_reset), (0, 2, false));
 }
 
+/// What queues for frames had let in beside the station's own does not come to the port after they are closed.
+#[test]
+fn the_filter_of_the_port_closes_with_the_queues() {
+    for (device, filter) in [instant as Kind, trusted]
+        .into_iter()
+        .flat_map(|device| [FrameFilter::Groups, FrameFilter::Everything].map(|filter| (device, filter)))
+    {
+        let (world, [mut a, mut b]) = lan_of(&EthernetConfig { filter, ..EthernetConfig::DEFAULT }, device);
+        let sent = frame(IPV6_GROUP, mac(&mut b), 0x88b5, &[1; 46]);
+        // Frames to the group that the filter let in, and those that it dropped.
+        let mut counts = |a: &Node| {
+            let before = a.host.with_device(|device| device.stats().engine);
+            ethernet(&mut b).send(&sent).unwrap();
+            pass(&world);
+            let after = a.host.with_device(|device| device.stats().engine);
+            let let_in = after.frames_received.multicast.packets - before.frames_received.multicast.packets;
+            (let_in, after.frames_for_others.packets - before.frames_for_others.packets)
+        };
+        for round in 0..3 {
+            assert_eq!(counts(&a), (1, 0), "{filter:?}, round {round}");
+            a.verbs.direct().close_ethernet().unwrap();
+            assert_eq!(counts(&a), (0, 1), "{filter:?}, round {round}");
+            a.verbs.direct().open_ethernet(&EthernetConfig { filter, ..EthernetConfig::DEFAULT }).unwrap();
+        }
+    }
+}
+
 /// Commands of an opening that it cannot do without, in their order: QUERY_HCA_CAP to MODIFY_NIC_VPORT_CONTEXT.
 const COMMANDS: [u16; 16] =
     [0x100, 0x754, 0x800, 0x200, 0x816, 0x400, 0x912, 0x904, 0x908, 0x905, 0x909, 0x900, 0x930, 0x933, 0x936, 0x92f];
