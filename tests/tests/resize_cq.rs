@@ -199,6 +199,22 @@ fn a_broken_queue_and_a_lost_device_refuse() {
     assert_eq!((of(WcStatus::Success), of(WcStatus::WrFlushErr)), (vec![0, 1, 2], vec![3, 4, 5]));
 }
 
+/// A queue that has grown gives all that waits in it, as many as it has now, when the device is lost.
+#[test]
+fn a_queue_that_has_grown_loses_nothing_with_its_device() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let (mut qp, mut cq, _peer) = connected(&mut a, &mut b, 4);
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    a.verbs.resize_cq(&mut cq, 64).unwrap();
+    (0..40).for_each(|id| qp.send.post(&SendWr::write(target.remote(0), b"x").id(id)).unwrap());
+    settle(&a);
+    a.remove();
+    assert!(a.verbs.resize_cq(&mut cq, 128).is_err());
+    let all: Vec<Completion> = cq.completions().map_while(Result::ok).collect();
+    let done: Vec<u64> = all.iter().filter(|done| done.status == WcStatus::Success).map(|done| done.wr_id).collect();
+    assert_eq!((done, all.len()), ((0..40).collect(), 40));
+}
+
 /// A device that says that it has resized the queue and has not: it is lost, and each request is given once.
 #[test]
 fn a_device_that_did_not_resize_is_lost() {
