@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::task::{Context, Waker};
 
 use bareverbs::{
     Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DmaBuffer, Gid, GidEntry, Guid, Instant, LinkLayer,
@@ -555,6 +556,61 @@ fn what_was_opened_is_closed_and_what_cannot_be_opened_gives_its_memory_back() {
     assert!(matches!(full.error, OpenError::Qp(_)) && full.returned.is_some(), "{full:?}");
     assert_eq!(queues.len(), 16);
     assert_eq!(node.findings(), []);
+}
+
+/// A queue pair of the program that completes where the carrier does: nothing of it is taken for the carrier's.
+#[test]
+fn completions_of_other_queue_pairs_are_not_the_carrier_s() {
+    let mut two = Two::new(Faults::none());
+    let cq = two.a.carrier.cq();
+    let node = &mut two.a.node;
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let init = QpInit { pd: node.pd, qp_type: QpType::Ud, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+    let mut other = node.verbs.create_qp(&init).unwrap();
+    let attr = QpAttr { port_num: 1, qkey: Qkey::new(1), ..QpAttr::default() };
+    node.verbs.modify_qp_to_rts(other.handle(), &attr).unwrap();
+    let inbox = node.register(256, Access::LOCAL_WRITE).unwrap();
+    // Numbers of places, of no place, and that of sends.
+    for wr_id in [0, 31, 32, u64::MAX ^ 1 << 32] {
+        other.recv.post(&RecvWr { wr_id, sges: &[inbox.sge(0, 256)] }).unwrap();
+    }
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    node.verbs.modify_qp(other.handle(), &attr, QpAttrMask::STATE).unwrap();
+    while node.verbs.poll_event().unwrap().is_some() {}
+    two.a.node.host.world().advance(Duration::from_millis(1));
+    assert_eq!(two.a.carrier.receive(&mut [0; 256]), Ok(None));
+    // Its own receives are all there: a whole connection is made.
+    connect_use_release(&mut two);
+    two.assert_no_findings();
+}
+
+/// It sleeps until a datagram comes: by an event that was asked for, or as a task.
+#[test]
+fn a_carrier_is_ready_when_a_datagram_comes() {
+    let mut two = Two::new(Faults::none());
+    let path = two.path();
+    let to = Address { path: path.address(), qpn: Qpn::GENERAL_SERVICES, partition_key: path.partition_key };
+    let mut context = Context::from_waker(Waker::noop());
+    let cq = two.b.carrier.cq();
+    let arrives = |two: &mut Two| {
+        two.a.carrier.send(&mut two.a.node.verbs, &to, &[7; 256], mac_of).unwrap();
+        two.a.node.host.world().advance(Duration::from_millis(1));
+    };
+    let mut mad = [0; 256];
+    two.b.carrier.req_notify().unwrap();
+    let told = |two: &mut Two| {
+        let events = std::iter::from_fn(|| two.b.node.verbs.poll_event().unwrap());
+        events.filter(|event| *event == bareverbs::Event::Completion(cq)).count()
+    };
+    assert_eq!(told(&mut two), 0);
+    arrives(&mut two);
+    assert_eq!(told(&mut two), 1);
+    assert!(two.b.carrier.receive(&mut mad).unwrap().is_some());
+    assert!(two.b.carrier.poll_ready(&mut context).is_pending());
+    arrives(&mut two);
+    assert!(two.b.carrier.poll_ready(&mut context).is_ready());
+    assert!(two.b.carrier.receive(&mut mad).unwrap().is_some());
+    assert_eq!(mad, [7; 256]);
 }
 
 #[test]

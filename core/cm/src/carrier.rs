@@ -1,10 +1,10 @@
 //! Datagrams over a queue pair with the service of QP1: what an [`Endpoint`] transmits goes out, what comes in is for it to receive.
 
 use bareverbs::{
-    Access, AddressVector, CompletionQueue, CreateAhError, CreateCqError, CreateQpError, DeregMrError, Destination,
-    DestroyCqError, DestroyQpError, DmaBuffer, Gid, LinkLayer, Mac, ModifyQpError, OutOfRange, PdHandle, PollCqError,
-    PostRecvError, PostSendError, Provider, Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueryError, QueuePair, RecvWr,
-    Refused, RegMrError, Region, SendWr, Verbs, WcStatus,
+    Access, AddressVector, CompletionQueue, CqHandle, CreateAhError, CreateCqError, CreateQpError, DeregMrError, Destination,
+    DestroyCqError, DestroyQpError, DmaBuffer, Gid, LinkLayer, Mac, ModifyQpError, NotifyCqError, OutOfRange, PdHandle,
+    PollCqError, PostRecvError, PostSendError, Provider, Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueryError, QueuePair,
+    RecvWr, Refused, RegMrError, Region, SendWr, Verbs, WcStatus,
 };
 
 use crate::endpoint::Endpoint;
@@ -30,7 +30,8 @@ const HOP_LIMIT: u8 = 64;
 
 /// QP1 of a port, with memory for the datagrams: carries what one or several [`Endpoint`]s say.
 ///
-/// It waits for nothing. A program that is woken by the completion queue's events arms [`Self::completion_queue`].
+/// It waits for nothing. A program that sleeps arms the completion queue ([`Self::req_notify`]) and is woken by its event
+/// ([`Event::Completion`](bareverbs::Event::Completion) of [`Self::cq`]).
 ///
 /// - [`Self::transmit`] sends what an endpoint has to say, as far as there is room: after each call of the endpoint.
 /// - [`Self::receive`] gives one datagram and where it came from.
@@ -259,9 +260,25 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
         self.qp.handle()
     }
 
-    /// Returns the completion queue, to be armed: it has an event when [`Self::receive`] has something to do.
-    pub const fn completion_queue(&mut self) -> &mut CompletionQueue<'s, P> {
-        &mut self.cq
+    /// Returns the handle of the completion queue, for events of it. Completions of other queue pairs there are dropped.
+    pub const fn cq(&self) -> CqHandle {
+        self.cq.handle()
+    }
+
+    /// Asks for an event when [`Self::receive`] has something to do. What came before gives none: call [`Self::receive`] once more.
+    ///
+    /// # Errors
+    ///
+    /// The device is lost.
+    pub fn req_notify(&mut self) -> Result<(), NotifyCqError> {
+        self.cq.req_notify(false)
+    }
+
+    /// Returns whether [`Self::receive`] may have something to do; if not, the task of `cx` is woken when it may
+    /// ([`CompletionQueue::poll_ready`]).
+    #[cfg(feature = "multicore")]
+    pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
+        self.cq.poll_ready(cx)
     }
 
     /// Returns the next datagram of 256 bytes, in `mad`, and where it came from; `None` if there is none. Others are dropped.
@@ -277,6 +294,9 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
             if let Some(loss) = done.loss() {
                 return Err(CarrierError::Poll(PollCqError::DeviceLost { loss }));
             }
+            if done.qp != self.qp.handle() {
+                continue;
+            }
             if done.status != WcStatus::Success {
                 return Err(CarrierError::Stopped { status: done.status });
             }
@@ -284,7 +304,8 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
                 self.completed = self.completed.wrapping_add(1);
                 continue;
             }
-            let slot = done.wr_id as usize;
+            // Below `RECEIVES`: its own requests alone have come this far.
+            let slot = done.wr_id as usize % RECEIVES;
             let mut bytes = [0; RECEIVE_BYTES];
             let read = self.region.read(slot * RECEIVE_STRIDE, &mut bytes);
             self.post_receive(slot)?;
