@@ -351,6 +351,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// found empty. A second RESET does not make them wait anew. One to which nothing was posted since the last RESET leaves it at
     /// once, for instance after [`Self::modify_qp_to_rts`] was refused; one with a shared receive queue does so from RESET and INIT.
     ///
+    /// A receive of a shared receive queue that is being filled is not given back: its place stays taken until that queue is destroyed,
+    /// so that a peer that stops in the middle of messages uses the queue up. Before the RESET, and before the end, of such a queue
+    /// pair call [`Self::drain_qp_with_srq`]: it moves the queue pair to ERR and waits until the device has flushed that receive.
+    ///
     /// ```
     /// # use bareverbs::QpState;
     /// # use bareverbs_testing::{Faults, connect, pair};
@@ -532,7 +536,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Destroys a queue pair with all that is posted. No completion of it is given afterwards: those that wait are dropped when
-    /// their completion queues are polled, wherever that is. Its rings serve another queue pair when both were found empty.
+    /// their completion queues are polled, wherever that is. Its rings serve another queue pair when both were found empty. With a
+    /// shared receive queue, drain it first: [`Self::reset_qp`] says why.
     ///
     /// ```
     /// # use bareverbs_testing::{Faults, connect, pair};
@@ -555,7 +560,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         destroyed.map_err(|error| Refused { error, returned: Some(qp) })
     }
 
-    /// Destroys a queue pair whose send queue and receive queue were dropped, as [`Self::destroy_qp`] does.
+    /// Destroys a queue pair whose send queue and receive queue were dropped, as [`Self::destroy_qp`] does. It cannot be drained any
+    /// more: move it to ERR before, and wait for [`Event::LastWqeReached`](crate::Event), if it has a shared receive queue.
     ///
     /// # Errors
     /// [`DestroyQpError`]: the handle is stale, a queue was not dropped, the queue pair is in multicast groups, or the device refuses.
