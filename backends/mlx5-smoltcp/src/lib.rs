@@ -84,6 +84,10 @@ impl<'a, P: Platform> NetworkDevice<'a, P> {
     /// Returns a device over open queues, which holds a received frame and one that is written in these buffers. Nothing is kept in them
     /// from poll to poll.
     ///
+    /// smoltcp asks a device for its MTU when the `Interface` is made, and not again. If the MTU is shorter since then, for instance
+    /// because the queues were opened again on another card, frames that are too long are lost: make the interface anew. Until then `send`
+    /// has the length that it had when the interface was made, since smoltcp panics if a frame has no room there.
+    ///
     /// # Errors
     /// A buffer is shorter than the longest frame.
     pub fn new(ethernet: Ethernet<'a, P>, receive: &'a mut [u8], send: &'a mut [u8]) -> Result<Self, BufferTooShort> {
@@ -172,7 +176,7 @@ pub struct FrameToSend<'t, 'a, P: Platform> {
 
 impl<P: Platform> TxToken for FrameToSend<'_, '_, P> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        // smoltcp asks for no more than the MTU of the capabilities.
+        // No more than the MTU of the capabilities that the interface was made with, for which this buffer has room.
         let frame = match self.buffer.split_at_mut_checked(len) {
             Some((frame, _)) => frame,
             None => self.buffer,

@@ -224,3 +224,48 @@ fn buffers_have_room_for_the_longest_frame() {
         assert_eq!(NetworkDevice::new(ethernet, receive, send).err(), Some(BufferTooShort { need: 4018 }));
     }
 }
+
+/// An interface that was made where frames are long, on a card where they are short: what is too long is lost, the rest arrives.
+#[test]
+fn an_interface_survives_a_shorter_mtu() {
+    let [mut here, mut there] = pair(Faults::none().ethernet()).unwrap();
+    for node in [&mut here, &mut there] {
+        node.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
+    }
+    let long = here.network().world().add(bareverbs_testing::DeviceConfig::with_lid(3).with_ethernet()).unwrap();
+    let rings = bareverbs::QpRings::<64, 16>::new();
+    let mut tables = bareverbs::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let config = DriverConfig { ethernet_mtu: 9000, ..driver_config(&long) };
+    let mut verbs = bareverbs_testing::bring_up(&long, &config, &mut tables).unwrap();
+    verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
+    let (mut receive, mut send) = ([0; 9018], [0; 9018]);
+    let ethernet = verbs.direct().ethernet().unwrap();
+    let config = Config::new(EthernetAddress(ethernet.mac().0).into());
+    let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
+    let mut interface = Interface::new(config, &mut device, instant(bareverbs::Instant::default()));
+    interface.update_ip_addrs(|all| all.push(IpCidr::new(SERVER.into(), 24)).unwrap());
+    let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 8], vec![0; 8192]);
+    let mut socket = udp::Socket::new(buffer(), buffer());
+    socket.bind(9).unwrap();
+    for payload in [&[1; 4000][..], &[2; 100]] {
+        socket.send_slice(payload, IpEndpoint::new(IpAddress::v4(255, 255, 255, 255), 9)).unwrap();
+    }
+    let mut sockets = SocketSet::new(vec![]);
+    sockets.add(socket);
+
+    let ethernet = here.verbs.direct().ethernet().unwrap();
+    let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
+    for at in 1..=4 {
+        interface.poll(instant(bareverbs::Instant::from_nanos(at * 1_000_000)), &mut device, &mut sockets);
+    }
+    assert_eq!(device.ethernet().fault(), None);
+    here.network().world().advance(Duration::from_millis(1));
+    let mut bytes = [0; FRAME];
+    let mut payloads = Vec::new();
+    while let Some(received) = there.verbs.direct().ethernet().unwrap().receive(&mut bytes).unwrap() {
+        // Behind the headers of Ethernet, IPv4 and UDP.
+        payloads.push((received.len, bytes[42]));
+    }
+    assert!(payloads.contains(&(142, 2)), "{payloads:?}");
+    assert!(payloads.iter().all(|(_, first)| *first != 1), "{payloads:?}");
+}
