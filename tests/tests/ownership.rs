@@ -174,3 +174,24 @@ fn what_an_open_batch_posts_of_a_region_that_is_gone_moves_no_byte() {
     target.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 6]);
 }
+
+/// A peer reaches no queue of the driver: neither before nor after its rings are there is its memory a buffer that can be registered.
+#[test]
+fn memory_with_rings_is_no_buffer_and_a_buffer_has_no_rings() {
+    let of_card = host(1);
+    let parts = machine(&of_card);
+    let memory = parts.memory.clone();
+    let driver = Driver::bring_up(parts, &driver_config(&of_card)).map_err(|(error, _)| error).unwrap();
+    let mut kept = verbs(driver);
+    let pd = kept.alloc_pd().unwrap();
+    kept.create_cq(16).unwrap();
+    assert!(memory.buffer(0, 64, 0).is_none());
+    assert_eq!(memory.whole().len(), 0);
+    assert!(kept.reg_mr(pd, memory.whole(), ALL_ACCESS).is_err());
+
+    let of_card = host(2);
+    let parts = machine(&of_card);
+    let lent = parts.memory.whole();
+    let driver = Driver::bring_up(parts, &driver_config(&of_card)).map_err(|(error, _)| error);
+    assert!(driver.is_err() || verbs(driver.unwrap()).create_cq(16).is_err(), "a queue in {lent:?}");
+}

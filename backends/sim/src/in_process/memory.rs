@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken, RingView};
 use parking_lot::RwLock;
@@ -85,7 +85,8 @@ impl fmt::Debug for Words {
 
 /// Memory at a device address, zeroed at first if it is its own.
 ///
-/// Clones are the same memory, for any thread. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
+/// Clones are the same memory, for any thread, and serve one purpose together. A memory with rings, such as that of a driver, gives no
+/// [`SimBuffer`]: a peer could write into a queue through it. One that has given a buffer has no rings. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
 /// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, although other
 /// threads write there meanwhile.
 ///
@@ -96,6 +97,24 @@ pub struct SimMemory {
     words: Words,
     addr: u64,
     world: WeakWorld,
+    purpose: Arc<Purpose>,
+}
+
+/// What a memory is for, decided by its first use.
+#[derive(Debug, Default)]
+struct Purpose(AtomicU8);
+
+impl Purpose {
+    const RINGS: u8 = 1;
+    const BUFFERS: u8 = 2;
+
+    /// Returns whether the memory is for this, now at the latest.
+    fn is(&self, wanted: u8) -> bool {
+        match self.0.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(known) => known == wanted,
+        }
+    }
 }
 
 impl fmt::Debug for SimMemory {
@@ -112,13 +131,13 @@ impl SimMemory {
     /// of 4096; lower bits are cut off.
     pub fn new(addr: u64, len: usize) -> Self {
         let words = (0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect();
-        Self { words: Words::Owned(words), addr: addr & !0xfff, world: WeakWorld::default() }
+        Self { words: Words::Owned(words), addr: addr & !0xfff, world: WeakWorld::default(), purpose: Arc::default() }
     }
 
     /// Returns the memory of these words: of a program in another language, say, which has pointers to them. Otherwise as
     /// [`Self::new`].
     pub fn lent(addr: u64, words: &'static [AtomicU64]) -> Self {
-        Self { words: Words::Lent(words), addr: addr & !0xfff, world: WeakWorld::default() }
+        Self { words: Words::Lent(words), addr: addr & !0xfff, world: WeakWorld::default(), purpose: Arc::default() }
     }
 
     /// Returns the same memory, whose idle reads let time pass in `world`.
@@ -188,7 +207,7 @@ unsafe impl DmaMemory for SimMemory {
     type Ring = SimRing;
 
     fn ring(&self, _: RingToken, layout: &RingLayout) -> Result<SimRing, OutOfRange> {
-        if layout.end() > self.len() {
+        if layout.end() > self.len() || !self.purpose.is(Purpose::RINGS) {
             return Err(OutOfRange { offset: layout.ring(), len: layout.len(), size: self.len() });
         }
         let mask = layout.len() / WORD - 1;
@@ -269,7 +288,7 @@ unsafe impl DmaMemory for SimMemory {
 }
 
 /// A ring in simulated memory with its doorbell record.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SimRing {
     words: Words,
     /// First word of the ring.
@@ -340,16 +359,24 @@ pub struct SimBuffer {
 }
 
 impl SimMemory {
-    /// Returns a buffer over `len` bytes from byte `at`; requests name its first byte as `addr`. `None` if they are not all there.
+    /// Returns a buffer over `len` bytes from byte `at`; requests name its first byte as `addr`. `None` if they are not all there, or
+    /// if the memory has rings.
     pub fn buffer(&self, at: usize, len: usize, addr: u64) -> Option<SimBuffer> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
-        inside.then(|| SimBuffer { memory: self.clone(), at, len, addr, idle: IdleReads::new(self.world.clone()) })
+        (inside && self.purpose.is(Purpose::BUFFERS)).then(|| SimBuffer {
+            memory: self.clone(),
+            at,
+            len,
+            addr,
+            idle: IdleReads::new(self.world.clone()),
+        })
     }
 
-    /// All bytes, which the program sees where the device does.
+    /// All bytes, which the program sees where the device does; none of a memory that has rings.
     pub fn whole(&self) -> SimBuffer {
         let idle = IdleReads::new(self.world.clone());
-        SimBuffer { memory: self.clone(), at: 0, len: self.len(), addr: self.addr, idle }
+        let len = if self.purpose.is(Purpose::BUFFERS) { self.len() } else { 0 };
+        SimBuffer { memory: self.clone(), at: 0, len, addr: self.addr, idle }
     }
 }
 

@@ -10,7 +10,7 @@ use super::memory::MemoryMap;
 const PAGE: usize = 4096;
 
 /// Single pages of simulated memory, as of a [`Host`](super::Host), for the firmware of its device. The memory grows with what the firmware wants.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SimPages {
     map: MemoryMap,
     /// Address from which on memory is added.
