@@ -180,6 +180,10 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// for an event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
     ///
     /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], one of which the program has to call.
+    ///
+    /// A waker that panics does so in the call that found the event. The tasks of the other queues are woken all the same, while that
+    /// call unwinds: if the waker of another one panics too, Rust ends the program, as after each panic in a destructor. So a waker
+    /// whose executor may refuse a task does not panic.
     #[cfg(feature = "multicore")]
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;
