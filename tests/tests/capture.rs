@@ -9,7 +9,7 @@ use bareverbs_serve::SharedBuffer;
 use bareverbs_sim::PortKind;
 use bareverbs_sim::capture::PcapNg;
 use bareverbs_sim::fabric::{Direction, Tap};
-use bareverbs_sim::in_process::WorldConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::packet::{Bth, IpRoute, Ipv4Route, Opcode, Operation, Packet, Place, RoceV2Link, Transport};
 use bareverbs_sim::wire::{PortId, Probability, WireFaults};
 use bareverbs_tests::{Connection, Pair, end, pattern};
@@ -197,4 +197,34 @@ fn roce_as_tshark_sees_it() {
         ["RRoCE", time, "10.0.0.1", "4791", "4", "0x000040", "11259375", &hex(icrc(&sent)), "12"],
     ];
     assert_eq!(frames, expected);
+}
+
+/// Asks its world how many frames there were, in the middle of one.
+struct Asking(World);
+
+impl Tap for Asking {
+    fn frame(&mut self, _: Instant, _: PortId, _: Direction, _: &[u8]) {
+        self.0.wire_stats();
+    }
+}
+
+#[test]
+#[should_panic(expected = "keep what is needed and ask the world after it has returned")]
+fn a_tap_that_calls_its_world_is_told_what_to_do() {
+    let mut pair = Pair::new();
+    pair.connected();
+    let world = pair.world.clone();
+    world.set_tap(Some(Box::new(Asking(world.clone()))));
+    let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
+    pair.connect(&a, &b, &Connection::default());
+    let op = SendOp::Send { payload: Payload::Inline(b"x") };
+    pair.a.verbs.post_send(a.qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op }).unwrap();
+    world.advance(Duration::from_millis(1));
+}
+
+#[test]
+#[should_panic(expected = "keep what is needed and ask the world after it has returned")]
+fn a_device_that_is_asked_for_in_its_own_closure_is_too() {
+    let pair = Pair::new();
+    pair.a.host.with_device(|_| pair.b.host.with_device(|_| ()));
 }

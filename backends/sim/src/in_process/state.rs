@@ -82,8 +82,19 @@ impl WorldState {
 
     /// Same as [`WorldState::try_with`], but panics if this thread has locked the world already.
     pub(super) fn with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> R {
-        access(&mut self.subnet.lock().borrow_mut())
+        let subnet = self.subnet.lock();
+        let Ok(mut subnet) = subnet.try_borrow_mut() else { in_use() };
+        access(&mut subnet)
     }
+}
+
+#[cold]
+#[expect(clippy::panic, reason = "the types cannot keep a closure from calling its world, and there is nothing to return")]
+fn in_use() -> ! {
+    panic!(
+        "a tap, an uplink or the closure of `with_device` called its world: only registers and clocks may be used there; \
+         keep what is needed and ask the world after it has returned"
+    )
 }
 
 /// The devices and the wire between them.
