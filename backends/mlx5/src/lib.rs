@@ -113,8 +113,9 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Brings a device up.
     ///
     /// # Errors
-    /// The failed step, its cause, and the machine. [`BringUpError::needs_reset`] says whether the machine's memory may be
-    /// used for something else.
+    /// The failed step, its cause, and the machine. With [`BringUpError::needs_reset`] the device may still write into the machine's
+    /// memory and pages, though the machine is yours again. Until the function was reset, by you or by the next bring-up, keep them
+    /// as they are: not read, not written, not freed, and no buffer of anybody. Registered buffers are included that were not returned.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
@@ -170,7 +171,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// are destroyed with it.
     ///
     /// # Errors
-    /// The first command that failed. The machine is returned in any case.
+    /// The first command that failed. The machine is returned in any case. With [`TeardownReport::needs_reset`], which the error has
+    /// too ([`TeardownError::report`]) and a report without error may have, what [`Self::bring_up`] says about its memory holds.
     pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
         match self.take_down() {
             Ok(report) => Ok((self.driver.commands.machine, report)),
