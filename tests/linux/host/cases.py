@@ -330,7 +330,7 @@ CASES = [
     ),
     between(
         "congestion",
-        "RoCEv2 and TCP on a slow switch, whose long queues mark packets: notifications, and what Linux counts of marks",
+        "RoCEv2 on a slow switch, whose long queues mark packets: the receiver notifies the sender of marks, and of nothing else",
         script="congestion",
         serve=("--ethernet", "--no-umr", "--rate", "200M", "--mark-above", "16k"),
         cpus=1,
