@@ -452,7 +452,7 @@ impl Model {
         self.forget_completed_invalidations(n);
     }
 
-    /// Forgets invalidations by the peer whose receive is dropped: they are not reported.
+    /// Forgets invalidations by the peer whose receive is dropped: they are learned by a poll that does not report them.
     fn forget_completed_invalidations(&mut self, n: usize) {
         let queue = &mut self.queues[n];
         (queue.head, queue.next_receive) = (0, 0);
