@@ -89,10 +89,7 @@ impl fmt::Display for LinkFault {
                 "LID {lid} is that of no port (AddressVector::dlid): a port has none before its subnet manager gives it one, which \
                  wait_active waits for"
             ),
-            Self::GroupLid { lid } => write!(
-                f,
-                "of LID {lid} and the GID one is that of a group: a group has a LID from 0xc000 on, its MLID (AddressVector::dlid)"
-            ),
+            Self::GroupLid { lid } => write!(f, "of LID {lid} and the GID one is that of a group, whose LID is from 0xc000 on"),
             Self::AlternatePath => f.write_str("an Ethernet port has no alternate paths"),
         }
     }
@@ -104,19 +101,20 @@ impl core::error::Error for LinkFault {}
 pub(crate) fn check_path(link_layer: LinkLayer, path: &AddressVector) -> Result<(), LinkFault> {
     match link_layer {
         LinkLayer::InfiniBand if path.dmac.is_some() => Err(LinkFault::Mac),
-        LinkLayer::InfiniBand => check_infiniband(path),
+        // A route does not replace the local part of a packet: without a LID no switch forwards it.
+        LinkLayer::InfiniBand if path.dlid.get().wrapping_sub(1) >= Lid::NONE.get() - 1 => {
+            Err(LinkFault::NoLid { lid: path.dlid })
+        }
+        LinkLayer::InfiniBand => Ok(()),
         LinkLayer::Ethernet => check_ethernet(path),
     }
 }
 
-fn check_infiniband(path: &AddressVector) -> Result<(), LinkFault> {
-    let lid = path.dlid;
-    // A route does not replace the local part of a packet: without a LID no switch forwards it.
-    if lid == Lid::NONE || lid == Lid::new(0) {
-        return Err(LinkFault::NoLid { lid });
-    }
-    let is_group = matches!(path.grh, Some(GlobalRoute { dgid: Gid([0xff, ..]), .. }));
-    if is_group == (lid.get() >= FIRST_GROUP_LID) { Ok(()) } else { Err(LinkFault::GroupLid { lid }) }
+/// Checks that of an address of datagrams both LID and GID are those of a group, or neither. Connections have no groups.
+pub(crate) fn check_group(link_layer: LinkLayer, path: &AddressVector) -> Result<(), LinkFault> {
+    let (lid, is_group) = (path.dlid, matches!(path.grh, Some(GlobalRoute { dgid: Gid([0xff, ..]), .. })));
+    let fits = link_layer == LinkLayer::Ethernet || is_group == (lid.get() >= FIRST_GROUP_LID);
+    if fits { Ok(()) } else { Err(LinkFault::GroupLid { lid }) }
 }
 
 fn check_ethernet(path: &AddressVector) -> Result<(), LinkFault> {

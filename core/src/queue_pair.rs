@@ -373,8 +373,6 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         let untouched = qp.send.head.get() == 0 && qp.send.slot.is_untouched();
-        // It has not left RESET since it was asked to drain: nothing was posted, and that the queues were found empty counts.
-        let drains = qp.send.slot.is_draining();
         let [from, to] = self.modify(qp.handle(), &attr, QpAttrMask::STATE, true)?;
         // Before anything that may unwind: a ring that kept its requests would show them to the device again.
         qp.send.reset();
@@ -382,9 +380,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(kept) = self.qps.get_mut(qp.handle()) {
             kept.attr = QpAttr::default();
         }
-        // Nothing was posted and nothing received since the last RESET: no completion of it waits anywhere.
+        // Nothing was posted and nothing received since the last RESET: no completion waits anywhere, or its drain is still asked for.
         let may_have_taken = !matches!(from, QpState::Reset | QpState::Init) && qp.send.slot.srq() != SrqHandle::NONE;
-        if !drains && (!untouched || may_have_taken) {
+        if !untouched || may_have_taken {
             self.drop_requests(qp.handle(), RESET);
         }
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", qp.handle(), from, to);

@@ -796,11 +796,11 @@ impl<'r> QpSlot<'r> {
         matches!(self.draining.load(Ordering::Acquire), RESET | GONE)
     }
 
-    /// Returns whether no request was posted since the last RESET and all earlier ones are drained. Counters that wrapped to 0 mean the
-    /// same: each request before them is retired.
+    /// Returns whether no request was posted since the last RESET that asked for a drain, or all are retired. None is posted to one that
+    /// is still draining: a further RESET need not ask again. Counters that wrapped to 0 mean that each request before them is retired.
     pub(crate) fn is_untouched(&self) -> bool {
         let words = [&self.send.head, &self.send.tail, &self.recv.head, &self.recv.tail];
-        !self.is_draining() && words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        self.is_draining() || words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     /// Returns why its device is lost, if it is; in any case after the state was seen that it has because of that.

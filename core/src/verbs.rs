@@ -1,7 +1,7 @@
 //! The verbs on one device: its tables, and every operation on them.
 
 use crate::completion::Cq;
-use crate::link::check_path;
+use crate::link::{check_group, check_path};
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
@@ -365,7 +365,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.pds.get(pd).ok_or(CreateAhError::StalePd)?;
         let ports = u32::from(self.provider.device_attr().phys_port_cnt);
         if self.has_port(av.port_num) {
-            check_path(self.provider.link_layer(av.port_num), av).map_err(|fault| CreateAhError::Path { fault })?;
+            let link_layer = self.provider.link_layer(av.port_num);
+            check_path(link_layer, av)
+                .and_then(|()| check_group(link_layer, av))
+                .map_err(|fault| CreateAhError::Path { fault })?;
         }
         let flow_label = av.grh.map_or(0, |grh| grh.flow_label);
         for (part, value, min, max) in [

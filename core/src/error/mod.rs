@@ -188,7 +188,7 @@ impl fmt::Display for SendQueueFull<'_> {
         write!(
             f,
             "the send queue is full: {posted} of its {blocks} blocks of 64 bytes are posted, {free} are free, and the request needs \
-             {needed}: poll completions of sends first; if none of them is signaled, only reset_qp frees them"
+             {needed}: poll completions of sends first (if none is signaled: reset_qp)"
         )
     }
 }

@@ -203,7 +203,7 @@ operation_error! {
     }
     device {
         /// The device refuses: for instance, more completions wait than there would be room for.
-        Device, "the device did not resize the completion queue (what waits in it must fit: poll first)";
+        Device, "the device did not resize the completion queue (poll first)";
     }
 }
 

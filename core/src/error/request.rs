@@ -46,10 +46,7 @@ pub enum PostSendError {
         qp_type: QpType,
     },
     /// A SEND_WITH_INV on a transport that lacks it: reliable connections alone have it (IBTA 9.4.1.1).
-    NoSendWithInv {
-        /// The transport.
-        qp_type: QpType,
-    },
+    NoSendWithInv,
     /// Atomics on a device that does none, or not these: [`Verbs::query_masked_atomics`](crate::Verbs::query_masked_atomics) says which
     /// masked ones it does.
     NoAtomics,
@@ -156,7 +153,7 @@ impl PostSendError {
             | Self::SrqNumber { .. }
             | Self::NotToSrq
             | Self::Opcode { .. }
-            | Self::NoSendWithInv { .. }
+            | Self::NoSendWithInv
             | Self::Flags { .. }
             | Self::SgeCount { .. }
             | Self::InlineSize { .. }
@@ -179,8 +176,8 @@ impl fmt::Display for PostSendError {
             }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
-            Self::NoSendWithInv { qp_type } => write!(f, "a queue pair of type {qp_type:?} has no SendWithInv"),
-            Self::NoAtomics => f.write_str("the device lacks this atomic (masked ones: query_masked_atomics)"),
+            Self::NoSendWithInv => f.write_str("only reliable connections have SendWithInv"),
+            Self::NoAtomics => f.write_str("the device lacks this atomic (query_masked_atomics)"),
             Self::NoAddressHandle => f.write_str("a datagram needs a destination: send it with SendWr::send_to"),
             Self::Destination { qp_type } => {
                 write!(f, "a request of a queue pair of type {qp_type:?} has no such destination")
@@ -195,7 +192,7 @@ impl fmt::Display for PostSendError {
             Self::Flags { flags } => {
                 write!(f, "the request cannot have {flags:?}")?;
                 let inline = flags.contains(SendFlags::INLINE);
-                if inline { f.write_str(": give the bytes as payload, SendWr::send(&bytes[..])") } else { Ok(()) }
+                if inline { f.write_str(": SendWr::send(&bytes[..]) has it") } else { Ok(()) }
             }
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::InlineSize { length, max } => {

@@ -135,7 +135,7 @@ pub(crate) fn refusal(
             return Some(PostSendError::NoAddressHandle);
         }
         if op == OpSet::SEND | OpSet::RELIABLE {
-            return Some(PostSendError::NoSendWithInv { qp_type });
+            return Some(PostSendError::NoSendWithInv);
         }
         if op == OpSet::ATOMIC && qp_type == QpType::Rc {
             return Some(PostSendError::NoAtomics);
