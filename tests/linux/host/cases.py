@@ -372,6 +372,8 @@ CASES = [
         trace=(r" CREATE_QP OK ",),
         typical_seconds=60,
         timeout=600,
+        # It needs cmake and libclang, and minutes to be built.
+        only_named=True,
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     between(
