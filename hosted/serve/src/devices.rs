@@ -515,6 +515,8 @@ mod tests {
         fn in_flight(&self, _: PortId) -> usize {
             0
         }
+
+        fn fix_station(&mut self, _: PortId, _: [u8; 6]) {}
     }
 
     fn device(lid: u16) -> (DeviceSlot, Vectors) {
@@ -690,6 +692,10 @@ mod tests {
 
         fn in_flight(&self, from: PortId) -> usize {
             self.0.in_flight(from)
+        }
+
+        fn fix_station(&mut self, port: PortId, mac: [u8; 6]) {
+            self.0.fix_station(port, mac);
         }
     }
 

@@ -452,6 +452,10 @@ impl Wire for SlowWire {
     fn in_flight(&self, from: PortId) -> usize {
         self.0.in_flight(from)
     }
+
+    fn fix_station(&mut self, port: PortId, mac: [u8; 6]) {
+        self.0.fix_station(port, mac);
+    }
 }
 
 #[test]

@@ -174,6 +174,10 @@ impl<W: Wire> Wire for EgressQueues<W> {
     fn in_flight(&self, from: PortId) -> usize {
         self.inner.in_flight(from) + self.queued_of.get(&from).copied().unwrap_or(0)
     }
+
+    fn fix_station(&mut self, port: PortId, mac: [u8; 6]) {
+        self.inner.fix_station(port, mac);
+    }
 }
 
 #[cfg(test)]

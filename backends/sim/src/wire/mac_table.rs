@@ -14,7 +14,7 @@ pub(super) struct MacTable {
     ports: BTreeMap<[u8; 6], usize>,
     /// How many are at each port.
     counts: BTreeMap<usize, usize>,
-    /// Where an address stays, whoever sends from it.
+    /// Where an address stays, also when another port sends from it.
     fixed: BTreeMap<[u8; 6], usize>,
 }
 
@@ -49,7 +49,7 @@ impl MacTable {
         }
     }
 
-    /// Lets an address be at a port from now on, whoever sends from it.
+    /// Lets an address be at a port from now on, also when another port sends from it.
     pub(super) fn fix(&mut self, address: [u8; 6], at: usize) {
         self.fixed.insert(address, at);
     }

@@ -69,8 +69,9 @@ pub trait Wire {
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination;
     /// Returns the frames from this port that have not arrived yet.
     fn in_flight(&self, from: PortId) -> usize;
-    /// Lets frames for a MAC address go to this port from now on, whoever sends from it. A wire that does not learn has nothing to do.
-    fn fix_station(&mut self, _port: PortId, _mac: [u8; 6]) {}
+    /// Lets frames for a MAC address go to this port from now on, also when another port sends from it. A wire that does not learn has
+    /// nothing to do.
+    fn fix_station(&mut self, port: PortId, mac: [u8; 6]);
 }
 
 impl<W: Wire + ?Sized> Wire for Box<W> {
@@ -307,12 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_station_is_at_its_port_whoever_sends_from_its_address() {
-        let mut wire = FaultyWire::new(PerfectWire::default(), WireFaults::default(), 1);
+    fn a_fixed_station_is_at_its_port_also_when_another_sends_from_its_address() {
+        // Through each wire that is put around the switch.
+        let mut wire = FaultyWire::new(EgressQueues::new(PerfectWire::default(), None), WireFaults::default(), 1);
         let now = Instant::from_nanos(100);
-        let [a, b, c] = [1, 2, 3].map(|number| wire.inner_mut().attach(ethernet(number)));
+        let [a, b, c] = [1, 2, 3].map(|number| wire.inner_mut().inner_mut().attach(ethernet(number)));
         wire.fix_station(a, [2, 0, 0, 0, 0, 1]);
-        let go = |wire: &mut FaultyWire<PerfectWire>, from, frame| {
+        let go = |wire: &mut FaultyWire<EgressQueues<PerfectWire>>, from, frame| {
             wire.send(now, from, frame);
             std::iter::from_fn(|| wire.deliver(now)).map(|sent| sent.to).collect::<Vec<_>>()
         };

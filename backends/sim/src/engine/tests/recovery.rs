@@ -146,6 +146,9 @@ impl<F: FnMut(&Packet<'_>, usize) -> bool> Wire for Picky<F> {
     fn in_flight(&self, from: crate::wire::PortId) -> usize {
         self.inner.in_flight(from)
     }
+    fn fix_station(&mut self, port: crate::wire::PortId, mac: [u8; 6]) {
+        self.inner.fix_station(port, mac);
+    }
 }
 
 #[test]
