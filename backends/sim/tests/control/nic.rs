@@ -568,25 +568,32 @@ fn a_user_context_leads_to_its_own_alone() {
     assert_eq!(nic.host.command(&of_user(&input(0x93a, 16, &[(8, counter)])), 16).0, BAD_RES);
 }
 
+/// Makes a user context with these rights, with what its queues need: what makes a command the context's, the place of a queue, and the
+/// number of a completion queue there. `nic` has the context's event queue, UAR and protection domain from here on.
+fn program(nic: &mut Nic, rights: u32) -> (impl Fn(Vec<u8>) -> Vec<u8> + use<>, usize, u32) {
+    let uid = be16(&nic.host.ok(&input(0xa04, 64, &[(16, rights)]), 16), 10);
+    let of_user = move |mut bytes: Vec<u8>| {
+        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        bytes
+    };
+    // An event queue that the kernel shares with all contexts.
+    let mut eq = input(0x301, 272, &[(16 + 12, 6 << 24 | nic.uar), (16 + 20, 0)]);
+    eq[2..4].fill(0xff);
+    eq.extend((BASE + 0x11_0000).to_be_bytes());
+    nic.eq = u32::from(nic.host.ok(&eq, 16)[11]);
+    nic.uar = number(&nic.host.ok(&of_user(input(0x802, 16, &[])), 16));
+    nic.pd = number(&nic.host.ok(&of_user(input(0x800, 16, &[])), 16));
+    let at = nic.place();
+    let cq = of_user(nic.cq_input(at));
+    let cqn = number(&nic.host.ok(&cq, 16));
+    (of_user, at, cqn)
+}
+
 #[test]
 fn a_program_sends_frames_only_with_the_right_to() {
     for (rights, status) in [(0, BAD_OP), (1, 0)] {
         let mut nic = Nic::new();
-        let uid = be16(&nic.host.ok(&input(0xa04, 64, &[(16, rights)]), 16), 10);
-        let of_user = |mut bytes: Vec<u8>| {
-            bytes[2..4].copy_from_slice(&uid.to_be_bytes());
-            bytes
-        };
-        // An event queue that the kernel shares with all contexts.
-        let mut eq = input(0x301, 272, &[(16 + 12, 6 << 24 | nic.uar), (16 + 20, 0)]);
-        eq[2..4].fill(0xff);
-        eq.extend((BASE + 0x11_0000).to_be_bytes());
-        nic.eq = u32::from(nic.host.ok(&eq, 16)[11]);
-        nic.uar = number(&nic.host.ok(&of_user(input(0x802, 16, &[])), 16));
-        nic.pd = number(&nic.host.ok(&of_user(input(0x800, 16, &[])), 16));
-        let at = nic.place();
-        let cq = of_user(nic.cq_input(at));
-        let cqn = number(&nic.host.ok(&cq, 16));
+        let (of_user, at, cqn) = program(&mut nic, rights);
         let sq = of_user(nic.queue_input(0x904, at, cqn, 6, 4));
         assert_eq!(nic.host.command(&sq, 16).0, status, "rights {rights}");
         // To receive, no more is needed than a queue: rules lead nothing to it.
@@ -650,22 +657,8 @@ fn a_table_has_as_many_groups_as_frames_have_time_for() {
 fn a_queue_of_a_program_counts_in_no_set_of_the_kernel() {
     let mut nic = Nic::new();
     let kernels = number(&nic.host.ok(&input(0x771, 16, &[]), 16)) & 0xff;
-    let uid = be16(&nic.host.ok(&input(0xa04, 64, &[]), 16), 10);
-    let of_user = |mut bytes: Vec<u8>| {
-        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
-        bytes
-    };
-    // An event queue that all may name.
-    let mut eq = input(0x301, 272, &[(16 + 12, 6 << 24 | nic.uar), (16 + 20, 0)]);
-    eq[2..4].fill(0xff);
-    eq.extend((BASE + 0x11_0000).to_be_bytes());
-    nic.eq = u32::from(nic.host.ok(&eq, 16)[11]);
-    nic.uar = number(&nic.host.ok(&of_user(input(0x802, 16, &[])), 16));
-    nic.pd = number(&nic.host.ok(&of_user(input(0x800, 16, &[])), 16));
+    let (of_user, at, cqn) = program(&mut nic, 0);
     let own = number(&nic.host.ok(&of_user(input(0x771, 16, &[])), 16)) & 0xff;
-    let at = nic.place();
-    let cq = of_user(nic.cq_input(at));
-    let cqn = number(&nic.host.ok(&cq, 16));
     for (set, status) in [(kernels, BAD_RES), (own, 0), (0, 0)] {
         let mut rq = of_user(nic.queue_input(0x908, at, cqn, 4, 4));
         rq[32 + 12] = set as u8;
