@@ -598,13 +598,13 @@ fn a_carrier_is_ready_when_a_datagram_comes() {
     };
     let mut mad = [0; 256];
     two.b.carrier.req_notify().unwrap();
-    let told = |two: &mut Two| {
+    let notified = |two: &mut Two| {
         let events = std::iter::from_fn(|| two.b.node.verbs.poll_event().unwrap());
         events.filter(|event| *event == bareverbs::Event::Completion(cq)).count()
     };
-    assert_eq!(told(&mut two), 0);
+    assert_eq!(notified(&mut two), 0);
     arrives(&mut two);
-    assert_eq!(told(&mut two), 1);
+    assert_eq!(notified(&mut two), 1);
     assert!(two.b.carrier.receive(&mut mad).unwrap().is_some());
     assert!(two.b.carrier.poll_ready(&mut context).is_pending());
     arrives(&mut two);

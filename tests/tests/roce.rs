@@ -660,7 +660,7 @@ fn where_two_meet_a_third_one_the_switch_marks_and_the_third_tells_them() {
     assert!(met.time > Duration::from_nanos(data as u64 * 8), "{:?}", met.time);
     assert!(met.time < Duration::from_nanos(data as u64 * 8 * 3), "{:?}", met.time);
 
-    // Whoever does not know of marks gets none, and nobody is told.
+    // Packets of a sender that does not know of marks get none, and nobody is notified.
     let unaware = meet(gigabit.mark_above(8000), 0);
     assert_eq!((unaware.egress.marked, unaware.notifications, unaware.marks[1..].iter().sum()), (0, (0, [0, 0]), 0_usize));
     assert!(unaware.egress.longest > 8000);

@@ -330,8 +330,8 @@ fn an_invalidation_that_a_queue_which_ended_received_is_learned() {
     harness.verbs.post_send(harness.qp, &SendWr::bind_mw(mw, KeyTag(1), binding).signaled()).unwrap();
     let rkey = harness.verbs.mw_info(mw).unwrap().rkey;
     srq.post(&recv(1)).unwrap();
-    let told = RawCompletion { data: WcData::Invalidated(rkey), ..good() };
-    harness.device().deliver_xrc(qpn, number, told).unwrap();
+    let invalidated = RawCompletion { data: WcData::Invalidated(rkey), ..good() };
+    harness.device().deliver_xrc(qpn, number, invalidated).unwrap();
     harness.verbs.destroy_srq(srq).unwrap();
     assert!(harness.verbs.mw_info(mw).unwrap().binding.is_some());
     assert_eq!(given(&mut cq), []);

@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     a.verbs.reset_qp(&mut end_a.qp)?;
     b.verbs.reset_qp(&mut end_b.qp)?;
 
-    // A queue pair leaves RESET when its completion queues were found empty. That drops what is of before: no wr_id of the two lives
-    // is mixed up. Whoever does not poll is refused.
+    // A queue pair leaves RESET when its completion queues were found empty. A poll drops stale completions, so that no wr_id is taken for
+    // that of a new request. Without the poll the transition is refused.
     let again = join((&mut a.verbs, qp_a), (&mut b.verbs, qp_b), &Connection::default());
     assert!(again.is_err());
     for cq in [&mut end_a.cq, &mut end_b.cq] {

@@ -20,7 +20,7 @@ ERROR, TIMED_OUT, INTERRUPTED = 125, 124, 130
 # That of a shell for a command which is not there.
 NOT_FOUND = 127
 
-# Seconds of a boot after which the user is told that it goes on.
+# Seconds of a boot after which a line says that it goes on.
 SLOW_BOOT = 10
 
 # Seconds that a guest has to end a command of which the time is up. It ends it itself; if it cannot, it is turned off.

@@ -39,7 +39,7 @@ else
 		*_x) name=${transport%x}mlx5 ;;
 		esac
 		export UCX_TLS=$transport
-		# A launcher that is told to end waits for its daemons, so that it must be killed.
+		# On SIGTERM the launcher waits for its daemons, so that it must be killed.
 		step "MPI over $transport" timeout -s KILL $limit mpirun --allow-run-as-root --host guest0,guest1 -n 2 --map-by node --bind-to none \
 			--prtemca plm_ssh_agent /bin/remote --prtemca prte_if_include eth0 --leave-session-attached \
 			--mca pml ucx --mca osc ucx -x PYTHONPATH -x UCX_NET_DEVICES -x UCX_TLS -x UCX_LOG_LEVEL -x UCX_VFS_ENABLE \
