@@ -232,7 +232,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if fitting == 0 {
             let QpCap { max_send_wr, max_recv_wr, .. } = *cap;
             let RingSizes { send_blocks: send, recv_entries: recv, .. } = *sizes;
-            let lengths = slots.iter().map(|slot| [slot.rings.send.len() as u32, slot.rings.recv.len() as u32]);
+            let own = slots.iter().filter(|slot| slot.claim.has());
+            let lengths = own.map(|slot| [slot.rings.send.len() as u32, slot.rings.recv.len() as u32]);
             let longest = lengths.fold([0; 2], |[sends, recvs], [send, recv]| [sends.max(send), recvs.max(recv)]);
             return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv, longest });
         }

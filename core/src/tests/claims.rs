@@ -46,6 +46,11 @@ fn rings_serve_one_place_until_its_storage_is_dropped() {
     assert_eq!(fill(&mut twice), one);
     let mut beside = Tables::with_srqs([first, second], [a, b]);
     assert_eq!(fill(&mut beside), one);
+    // Those of others are none of its own.
+    let mut none = Tables::with_srqs([first, first], [a, a]);
+    let rings = CreateQpError::Rings { max_send_wr: 5, max_recv_wr: 8, send: 16, recv: 8, longest: [0; 2] };
+    assert_eq!(fill(&mut none), (0, rings, 0, CreateSrqError::Entries { max_wr: 3, slots: 4, most: 0 }));
+    drop(none);
     drop(twice);
     // Free, and taken by the next verbs that find them.
     assert_eq!(fill(&mut beside), both);
