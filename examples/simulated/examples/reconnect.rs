@@ -17,8 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let drain = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
     a.verbs.modify_qp(qp_a, &drain, QpAttrMask::STATE)?;
     end_a.qp.send.post(&SendWr::write(target.remote(8), "second").id(2))?;
-    let patient = QpAttr { state: QpState::Sqd, timeout: 12, ..drain };
-    a.verbs.modify_qp(qp_a, &patient, QpAttrMask::STATE | QpAttrMask::TIMEOUT)?;
+    let longer = QpAttr { state: QpState::Sqd, timeout: 12, ..drain };
+    a.verbs.modify_qp(qp_a, &longer, QpAttrMask::STATE | QpAttrMask::TIMEOUT)?;
     let go_on = QpAttr { state: QpState::Rts, ..drain };
     a.verbs.modify_qp(qp_a, &go_on, QpAttrMask::STATE)?;
     assert_eq!((end_a.wait()?.wr_id, end_a.wait()?.wr_id), (1, 2));
