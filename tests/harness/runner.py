@@ -35,6 +35,7 @@ def parser(name, description):
     made.add_argument("--list", action="store_true", help="name the cases and end")
     made.add_argument("--bareverbs", type=pathlib.Path, metavar="PROGRAM", help="use this program instead of building it")
     made.add_argument("--jobs", type=positive, metavar="N", default=jobs, help="run N cases at a time (one a CPU)")
+    made.add_argument("--again", action="store_true", help="run each case that failed once more, alone; what it failed of is printed")
     made.add_argument("--json", action="store_true", help="print the results as JSON on stdout; progress goes to stderr")
     made.add_argument("--verbose", action="store_true", help="show what the machines printed")
     return made
@@ -66,6 +67,8 @@ class Result:
     output: str
     notes: tuple
     measured: dict
+    #: Why it failed the first time, when it shared the machine with other cases; None if this is the only run.
+    first_failure: str | None = None
 
 
 class Schedule:
@@ -77,6 +80,7 @@ class Schedule:
         # Those that wait for most of their time have a worker of their own, and hold none of the others up.
         self.busy = [case for case in longest if not case.waits]
         self.waiting = [case for case in longest if case.waits]
+        self.cases = cases
         self.make_run = make_run
         self.folder = folder
         self.given = given
@@ -97,6 +101,18 @@ class Schedule:
             worker.start()
         for worker in workers:
             worker.join()
+        if self.given.again:
+            self._run_again([result for result in self.results if result.failure is not None])
+
+    def _run_again(self, failed):
+        """Runs failed cases once more, one at a time: a machine that waited for a processor is late, and its peer gives it up."""
+        for result in failed:
+            if self.stop.event.is_set():
+                return
+            case = next(case for case in self.cases if case.name == result.name)
+            again = self._run_one(case, f"{case.name}-again", result.failure)
+            if again:
+                self.results[self.results.index(result)] = again
 
     def _work(self, queues):
         while not self.stop.event.is_set():
@@ -105,27 +121,30 @@ class Schedule:
                 if not queue:
                     return
                 case = queue.pop(0)
-            self._run_one(case)
+            result = self._run_one(case, case.name)
+            if result:
+                self.results.append(result)
 
-    def _run_one(self, case):
-        folder = self.folder / case.name
+    def _run_one(self, case, folder_name, first_failure=None):
+        """Returns the result of a case, None if the user interrupted it."""
+        folder = self.folder / folder_name
         run = self.make_run(case, folder, self.stop)
         start = time.monotonic()
         try:
             run.run()
             failure = None
         except Interrupted:
-            return
+            return None
         except (Failed, SetUpError, OSError, ValueError) as error:
             failure = str(error)
         except Exception:  # A mistake in the harness fails the case that met it, not the others.
             failure = traceback.format_exc()
         seconds = round(time.monotonic() - start, 1)
         output = str(folder.relative_to(PROJECT))
-        result = Result(case.name, failure, seconds, output, tuple(run.notes), dict(run.measured))
+        result = Result(case.name, failure, seconds, output, tuple(run.notes), dict(run.measured), first_failure)
         with self._lock:
-            self.results.append(result)
             self._show(result, run)
+        return result
 
     def _show(self, result, run):
         file = report_file(self.given)
@@ -134,8 +153,9 @@ class Schedule:
         for line in result.notes:
             print(f"       {line}", file=file)
         word = "ok" if result.failure is None else "FAILED"
+        run_again = " (again, alone)" if result.first_failure else ""
         reason = f": {result.failure}" if result.failure else ""
-        print(f"{word:6} {result.name:30} {result.seconds:6.1f} s{reason}", file=file, flush=True)
+        print(f"{word:6} {result.name:30} {result.seconds:6.1f} s{run_again}{reason}", file=file, flush=True)
         if result.failure:
             print(f"       what it printed: {result.output}", file=file, flush=True)
 
@@ -176,10 +196,13 @@ def run(name, given, cases, prepare, folder, table=None):
     seconds = round(time.monotonic() - start)
     failed = sum(result.failure is not None for result in schedule.results)
     counts = {"passed": len(schedule.results) - failed, "failed": failed, "skipped": len(chosen) - len(schedule.results)}
+    at_second_run = [result.name for result in schedule.results if result.failure is None and result.first_failure]
     file = report_file(given)
     if table:
         print("\n".join(["", *table(chosen, schedule.results), ""]), file=file)
     print(", ".join(f"{count} {word}" for word, count in counts.items()) + f" in {seconds} s", file=file, flush=True)
+    if at_second_run:
+        print(f"passed at the second run only: {', '.join(at_second_run)}", file=file, flush=True)
     if given.json:
         print(
             json.dumps({**counts, "seconds": seconds, "cases": [dataclasses.asdict(each) for each in schedule.results]}, indent=2)

@@ -18,6 +18,18 @@ from . import cases, image, rdma_core, wire
 #: The card of the last guest on the wire of a case, which its script looks for.
 LAN_MAC = "52:54:00:00:01:02"
 
+#: How many of a kernel's complaints a failed case shows, and how many lines before the first one.
+MOST_COMPLAINTS, MOST_BEFORE = 12, 6
+
+
+def kernel_lines(guest, complaints):
+    """Returns the complaints of a guest's kernel for the user, after what it said before the first one: lines of any level."""
+    stamp = re.search(r"\[ *[\d.]+\]", complaints[0])
+    printed = guest.console.read_text(encoding="utf-8", errors="replace").splitlines()
+    first = next((at for at, line in enumerate(printed) if stamp and line.startswith(stamp[0])), 0)
+    lines = [*printed[max(first - MOST_BEFORE, 0) : first], *complaints[:MOST_COMPLAINTS]]
+    return [f"{guest.name}: {line}" for line in lines]
+
 
 class GuestRun(CaseRun):
     """Guests with devices. The case runs in the guests; its requests to the host are executed here."""
@@ -279,6 +291,7 @@ class GuestRun(CaseRun):
             self._judge_tests(guest)
         complaints = cases.complaints(self.case.expected, guest.lines)
         if complaints:
+            self.notes += kernel_lines(guest, complaints)
             raise Failed(f"kernel: {complaints[0]}{more_than_one(complaints)}")
         errors = guest.errors()
         if self.case.reboots and errors:
