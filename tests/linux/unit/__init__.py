@@ -1,4 +1,4 @@
-"""Unit tests of the runner of cases and of what brings a user's programs into guests: python3 -B -m unittest discover -t tests/linux -s tests/linux/unit"""
+"""Unit tests of the runner, and of what brings programs into guests: python3 -B -m unittest discover -t tests/linux -s tests/linux/unit"""
 
 import pathlib
 import sys
