@@ -38,6 +38,11 @@ impl Responder {
                 }
                 Reply::Read { psn, packets, sent, source, srq, msn, again } => {
                     if !self.send_read_response(qp, step, psn, (sent, packets), (&source, srq), msn) {
+                        // The peer may have had everything from the first response, and have invalidated the key since. If it
+                        // still wants the data, it asks once more.
+                        if again {
+                            continue;
+                        }
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
                         self.send_fatal(

@@ -246,3 +246,61 @@ fn repeated_reads_and_atomics_are_answered_up_to_the_depth_of_the_responder() {
         assert_eq!(lone.sent().len(), 1, "answered again when there is room");
     }
 }
+
+/// Returns a packet of the peer that asks for the whole buffer of [`Lone`]: more packets than are sent in a turn.
+fn long_read(lone: &Lone) -> Packet<'static> {
+    let mut packet = lone.packet(Operation::ReadRequest, FIRST);
+    packet.transport.reth = Some(Reth { addr: lone.at, rkey: lone.key, len: 1 << 20 });
+    packet
+}
+
+/// What the responder sends until it has no more, and how much of it is acknowledgements, good or bad.
+fn all_sent(lone: &mut Lone) -> (usize, Vec<Syndrome>) {
+    let (mut responses, mut said) = (0, Vec::new());
+    loop {
+        let packets = lone.sent();
+        if packets.is_empty() {
+            return (responses, said);
+        }
+        for packet in packets {
+            match packet.transport.bth.opcode.operation {
+                Operation::ReadResponse(_) => responses += 1,
+                _ => said.extend(packet.transport.aeth.map(|aeth| aeth.syndrome)),
+            }
+        }
+    }
+}
+
+/// The peer has all data from the first response, and has the key invalidated, as protocols of storage do with each request.
+#[test]
+fn a_repeated_read_whose_key_is_gone_halfway_is_forgotten() {
+    let mut lone = Lone::new();
+    let other = lone.host.mkey(lone.at, 4096, 0x1f);
+    let read = long_read(&lone);
+    lone.answer(&read);
+    let (packets, said) = all_sent(&mut lone);
+    assert_eq!((packets, said.len()), (4096, 0));
+    lone.answer(&read);
+    let begun = lone.sent().len();
+    assert!((1..packets).contains(&begun), "{begun} of {packets}");
+    lone.host.engine.destroy_mkey(lone.key >> 8).unwrap();
+    assert_eq!(all_sent(&mut lone), (0, vec![]));
+    // The next request is carried out.
+    lone.key = other;
+    let next = addition(&lone, FIRST + packets as u32);
+    lone.answer(&next);
+    let packets = lone.sent();
+    assert_eq!(packets.iter().filter_map(|packet| packet.transport.atomic_ack).collect::<Vec<_>>(), [0]);
+    assert_eq!(lone.host.state(lone.qp.qpn), 3);
+}
+
+#[test]
+fn a_read_whose_key_is_gone_halfway_fails() {
+    let mut lone = Lone::new();
+    let read = long_read(&lone);
+    lone.answer(&read);
+    assert!(!lone.sent().is_empty());
+    lone.host.engine.destroy_mkey(lone.key >> 8).unwrap();
+    assert_eq!(all_sent(&mut lone).1, [Syndrome::RemoteAccess]);
+    assert_eq!(lone.host.state(lone.qp.qpn), 6);
+}
