@@ -20,6 +20,7 @@ mod reset;
 mod roce;
 mod shared_receives;
 mod states;
+mod texts;
 #[cfg(any(feature = "log", feature = "multicore"))]
 mod unwinding;
 mod xrc;
