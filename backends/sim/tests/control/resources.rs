@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bareverbs::DmaMemory;
 use bareverbs_sim::audit::Finding;
 
 use crate::host::{BASE, Host, be32, input, plain};
@@ -247,4 +248,46 @@ fn a_device_at_its_limits_says_which() {
         host.ok(&input(0x800, 16, &[]), 16);
     }
     assert_eq!(host.command(&input(0x800, 16, &[]), 16).0, LIM_ERR);
+}
+
+/// Bytes of `mlx5_ifc_create_srq_in_bits`, for a driver that does not set the interface version. The context is at byte 16, the pages at 272.
+#[test]
+fn a_basic_shared_receive_queue_is_what_its_context_says() {
+    let mut host = Host::running(plain());
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
+    let cqn = number(&host.ok(&cq(uar, eqn), 16));
+    // 2^6 entries of 2^(2 + 4) bytes, pages of 2^(0 + 12) bytes, the limit at byte 28.
+    let create = |log_size: u32| {
+        let dwords = [(16, log_size << 24), (20, 2 << 24), (24, cqn), (40, pd), (44, 9 << 16)];
+        let mut bytes = input(0x700, 272, &dwords);
+        bytes[56..64].copy_from_slice(&(BASE + 0x20_0040).to_be_bytes());
+        bytes.extend((BASE + 0x21_0000).to_be_bytes());
+        bytes
+    };
+    assert_eq!(host.command(&create(7), 16).0, BAD_PARAM, "128 entries of 64 bytes are two pages");
+    let srqn = number(&host.ok(&create(6), 16));
+    // Eight receives are posted.
+    host.memory.write(0x20_0040, &8_u32.to_be_bytes()).unwrap();
+    let context = |host: &mut Host| host.ok(&input(0x702, 16, &[(8, srqn)]), 272)[16..80].to_vec();
+    let queried = context(&mut host);
+    let [size, stride, queue, domain, limit] = [0, 4, 8, 24, 28].map(|at| be32(&queried, at));
+    assert_eq!((size >> 24 & 0xf, stride >> 24 & 7, queue & 0xff_ffff, domain & 0xff_ffff), (6, 2, cqn, pd));
+    assert_eq!((limit, be32(&queried, 44)), (9 << 16 | 8, (BASE + 0x20_0040) as u32));
+    // ARM_RQ with op_mod 1: the limit alone. One that is not kept is over at once.
+    for (armed, left) in [(5, 5), (9, 0)] {
+        host.ok(&input(0x703, 16, &[(4, 1), (8, srqn), (12, armed)]), 16);
+        host.run(1000);
+        assert_eq!(be32(&context(&mut host), 28), left << 16 | 8);
+    }
+    assert_eq!(host.command(&input(0x703, 16, &[(4, 2), (8, srqn), (12, 5)]), 16).0, BAD_PARAM, "no such queue");
+    // It holds its domain, and is named by no other command.
+    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, BUSY);
+    for destroy in [0x706, 0x90e] {
+        assert_ne!(host.command(&input(destroy, 16, &[(8, srqn)]), 16).0, 0, "{destroy:#x}");
+    }
+    host.ok(&input(0x701, 16, &[(8, srqn)]), 16);
+    assert_ne!(host.command(&input(0x702, 16, &[(8, srqn)]), 272).0, 0, "it is gone");
+    host.ok(&input(0x801, 16, &[(8, pd)]), 16);
 }
