@@ -344,3 +344,32 @@ fn no_datagram_is_longer_than_the_mtu_of_the_port() {
         }
     }
 }
+
+/// The receive completes with the error, and its queue pair fails; the sender hears nothing.
+#[test]
+fn a_receive_into_memory_that_no_key_opens_fails_its_queue_pair() {
+    for st in [QpcSt::Uc, QpcSt::Ud] {
+        // The first SGE is good: of a message of several packets the second one ends in the other.
+        let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
+        let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+        if st == QpcSt::Ud {
+            (pair.qa, pair.qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
+        }
+        let (qb, len) = (pair.qb.qpn, if st == QpcSt::Ud { 200 } else { 700 });
+        let to = if st == QpcSt::Ud { address(QKEY, qb, 2, false) } else { Vec::new() };
+        pair.b.post_receive(&mut pair.qb, &[(at_b, 100, key_b), (at_b + 4096, 4096, key_b ^ 1)]);
+        pair.b.post_receive(&mut pair.qb, &[(at_b, 4096, key_b)]);
+        for _ in 0..2 {
+            pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to.clone(), data(at_a, len, key_a)].concat());
+        }
+        pair.run();
+        let sent: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut pair.qa.send)).map(|cqe| cqe.opcode()).collect();
+        assert_eq!(sent, [0, 0], "{st:?}");
+        let got: Vec<_> = std::iter::from_fn(|| pair.b.poll(&mut pair.qb.receive)).collect();
+        let facts: Vec<_> = got.iter().map(|cqe| (cqe.opcode(), cqe.syndrome(), cqe.counter())).collect();
+        // Local protection error; the next one is flushed.
+        assert_eq!(facts, [(0xe, 0x04, 0), (0xe, 0x05, 1)], "{st:?}");
+        assert_eq!(pair.b.state(qb), 6, "{st:?}");
+        assert_eq!(pair.b.read(at_b + 4096, 100), [0; 100], "{st:?}");
+    }
+}
