@@ -8,7 +8,7 @@ use super::qp::context::Service;
 use super::resources::{QpResources, QpStep};
 use crate::management::{self, Violation};
 use crate::packet::{
-    Addressing, CongestionNotification, GENERAL_QPN, MULTICAST_QPN, Packet, SUBNET_QPN, is_marked, same_partition,
+    Addressing, CongestionNotification, GENERAL_QPN, MULTICAST_QPN, Operation, Packet, SUBNET_QPN, is_marked, same_partition,
 };
 use crate::registry::FIRST_QPN;
 use crate::rejection::Rejection;
@@ -87,8 +87,10 @@ impl Engine {
         if packet.transport.bth.dest_qpn == SUBNET_QPN {
             management::remove_key(packet.transport.payload.to_mut());
         }
+        // What the packet does to its queue pair comes later.
+        let notifies = is_marked(&packet.link) && taker.takes(packet.transport.bth.opcode.operation);
         self.deliver(ctx, qpn, &packet);
-        if is_marked(&packet.link) {
+        if notifies {
             self.notify_congestion(ctx, qpn);
         }
     }
@@ -172,6 +174,12 @@ impl Qp {
             return false;
         }
         !self.context.service.is_connected() || shared.port.is_from_peer(&link, self.context.primary_path())
+    }
+
+    /// Returns whether packets of an operation are taken in this state. Others are dropped in silence (InfiniBand Architecture
+    /// 10.3.1).
+    pub(in crate::engine) fn takes(&self, operation: Operation) -> bool {
+        if operation.is_response() { self.context.can_send() } else { self.context.can_receive() }
     }
 
     /// Returns whether the global route of a packet, if it has one, comes from the peer of this connection. That it ends at

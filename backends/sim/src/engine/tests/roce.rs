@@ -653,3 +653,61 @@ fn a_marked_packet_is_answered_by_a_notification_at_a_bounded_rate() {
     assert_eq!(count(&broken), (1, 3));
     assert_eq!(count(answer), (2, 3));
 }
+
+/// The notifications that the second host sends for a marked packet to its queue pair, after `change` of that.
+fn notifications_after(change: impl Fn(&mut Host, u32)) -> usize {
+    let mut lan = Lan::of(2);
+    let [mut qa, qb] = lan.connect(QpcSt::Rc, [0, 1], IPV4);
+    let mut frame = sent_frame(&mut lan, &mut qa);
+    mark(&mut frame);
+    change(&mut lan.hosts[1], qb.qpn);
+    lan.hosts[1].with(|engine, ctx| engine.receive(ctx, &frame));
+    std::iter::from_fn(|| lan.hosts[1].engine.transmit()).filter(|frame| CongestionNotification::is_in(frame)).count()
+}
+
+/// In RESET, INIT and ERR packets are dropped in silence (InfiniBand Architecture 10.3.1).
+#[test]
+fn who_takes_no_packets_notifies_nobody() {
+    assert_eq!(notifications_after(|_, _| {}), 1, "also without a receive: the packet is a right one");
+    for opcode in [CmdOpcode::Qp2Err, CmdOpcode::Qp2Rst] {
+        assert_eq!(notifications_after(|host, qpn| host.modify(qpn, opcode, 0, |_| {}).unwrap()), 0, "{opcode:?}");
+    }
+}
+
+/// An acknowledgement is a packet like others, and so is a request that came before. A datagram has no connection.
+#[test]
+fn answers_and_repetitions_are_notified_too_and_datagrams_are_not() {
+    let mut lan = Lan::of(2);
+    let [mut qa, mut qb] = lan.connect(QpcSt::Rc, [0, 1], IPV4);
+    let at = lan.hosts[1].alloc(4096);
+    let key = lan.hosts[1].mkey(at, 4096, 0x1f);
+    lan.hosts[1].post_receive(&mut qb, &[(at, 4096, key)]);
+    let mut request = sent_frame(&mut lan, &mut qa);
+    let take = |lan: &mut Lan<PerfectWire>, place: usize, frame: &[u8]| {
+        lan.hosts[place].with(|engine, ctx| {
+            engine.receive(ctx, frame);
+            engine.advance(ctx);
+        });
+        lan.hosts[place].engine.stats().notifications_sent
+    };
+    assert_eq!(take(&mut lan, 1, &request), 0);
+    let mut answer = lan.hosts[1].engine.transmit().unwrap();
+    mark(&mut request);
+    assert_eq!(take(&mut lan, 1, &request), 1);
+    mark(&mut answer);
+    assert_eq!(take(&mut lan, 0, &answer), 1);
+    assert_eq!(lan.hosts[0].poll(&mut qa.send).map(|cqe| cqe.opcode()), Some(0));
+
+    let mut lan = Lan::of(2);
+    let (mut qa, mut qb) = (datagram_qp(&mut lan.hosts[0]), datagram_qp(&mut lan.hosts[1]));
+    let (at_a, at_b) = (lan.hosts[0].alloc(4096), lan.hosts[1].alloc(4096));
+    let (key_a, key_b) = (lan.hosts[0].mkey(at_a, 4096, 0x1f), lan.hosts[1].mkey(at_b, 4096, 0x1f));
+    lan.hosts[1].post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+    let body = [vector(qb.qpn, &address(2, IPV4), IPV4, 0), data(at_a, 101, key_a)].concat();
+    lan.hosts[0].post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+    lan.hosts[0].with(|engine, ctx| engine.advance(ctx));
+    let mut frame = lan.hosts[0].engine.transmit().unwrap();
+    mark(&mut frame);
+    assert_eq!(take(&mut lan, 1, &frame), 0);
+    assert!(lan.hosts[1].poll(&mut qb.receive).is_some());
+}
