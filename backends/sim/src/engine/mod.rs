@@ -84,6 +84,8 @@ pub(crate) struct Engine {
     failed: FailedQueues,
     /// Management queue pairs: the number on the wire, and here.
     managers: BTreeSet<(u32, u32)>,
+    /// When the port may notify a peer of congestion again.
+    next_notification: Instant,
 }
 
 impl Engine {
@@ -105,6 +107,7 @@ impl Engine {
             timer_of: BTreeMap::new(),
             failed: FailedQueues::default(),
             managers: BTreeSet::new(),
+            next_notification: Instant::default(),
         }
     }
 

@@ -24,6 +24,8 @@ const TYPE: usize = 2;
 const PKEY: u32 = 0xffff;
 /// The traffic class that a ConnectX-4 Lx gives its notifications: DSCP 48, and a transport that knows of marks.
 const TRAFFIC_CLASS: u8 = 48 << 2 | 2;
+/// The priority that a ConnectX-5 comes with from the factory (`CNP_802P_PRIO` of mlxconfig), of those with a VLAN tag.
+const PRIORITY: u8 = 6;
 /// What switches with long queues set in a traffic class (RFC 3168, CE).
 const CONGESTION_EXPERIENCED: u8 = 3;
 
@@ -37,11 +39,14 @@ pub struct CongestionNotification {
 }
 
 impl CongestionNotification {
-    /// Creates the one that goes along a link part, of whose traffic class it makes that of notifications.
+    /// Creates the one that goes along a link part, whose traffic class and priority it makes those of notifications.
     pub const fn new(mut link: RoceV2Link, dest_qpn: u32) -> Self {
         match &mut link.route {
             IpRoute::V4(route) => route.tos = TRAFFIC_CLASS,
             IpRoute::V6(route) => route.tclass = TRAFFIC_CLASS,
+        }
+        if let Some(tag) = &mut link.vlan {
+            tag.priority = PRIORITY;
         }
         Self { link, dest_qpn }
     }

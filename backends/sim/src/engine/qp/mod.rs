@@ -4,7 +4,6 @@ pub(super) mod context;
 pub(super) mod modify;
 pub(super) mod turn;
 
-use bareverbs::Instant;
 use bareverbs_mlx5_spec::Qpc;
 
 use crate::engine::qp::context::{QpContext, QpPlan};
@@ -17,19 +16,11 @@ pub(in crate::engine) struct Qp {
     pub(in crate::engine) context: QpContext,
     pub(in crate::engine) requester: Requester,
     pub(in crate::engine) responder: Responder,
-    /// When it may notify its peer of congestion again.
-    pub(in crate::engine) next_notification: Instant,
 }
 
 impl Qp {
     pub(in crate::engine) fn new(qpn: u32, plan: QpPlan<'_>) -> Self {
-        let context = QpContext::new(qpn, plan);
-        Self {
-            context,
-            requester: Requester::default(),
-            responder: Responder::default(),
-            next_notification: Instant::default(),
-        }
+        Self { context: QpContext::new(qpn, plan), requester: Requester::default(), responder: Responder::default() }
     }
 
     /// Returns the bytes of this process that its lists take beyond what every queue pair is counted with: pages, requests in

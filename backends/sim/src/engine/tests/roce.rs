@@ -608,7 +608,7 @@ fn a_marked_packet_is_answered_by_a_notification_at_a_bounded_rate() {
     (0..4).for_each(|_| lan.hosts[1].post_receive(&mut qb, &[(at, 4096, key)]));
     let mut answers = Vec::new();
     // Not marked; marked; too early for another one; late enough.
-    for (is_marked, wait) in [(false, 0), (true, 1_000), (true, 49_000), (true, 1_000)] {
+    for (is_marked, wait) in [(false, 0), (true, 1_000), (true, 3_999), (true, 1)] {
         let mut frame = sent_frame(&mut lan, &mut qa);
         if is_marked {
             mark(&mut frame);
@@ -710,4 +710,30 @@ fn answers_and_repetitions_are_notified_too_and_datagrams_are_not() {
     mark(&mut frame);
     assert_eq!(take(&mut lan, 1, &frame), 0);
     assert!(lan.hosts[1].poll(&mut qb.receive).is_some());
+}
+
+/// The time is one between notifications from the port, whoever they are for; they have a priority of their own (Linux
+/// `np_min_time_between_cnps`, `np_cnp_prio`).
+#[test]
+fn notifications_have_the_time_and_the_priority_of_the_port() {
+    let mut lan = Lan::of(2);
+    let mut connections = [(); 2].map(|()| lan.connect(QpcSt::Rc, [0, 1], TAGGED));
+    let [first, second] = connections.each_mut().map(|[qa, _]| {
+        let mut frame = sent_frame(&mut lan, qa);
+        rewrite(&mut frame, |link| match &mut link.route {
+            IpRoute::V4(route) => route.tos |= 3,
+            IpRoute::V6(_) => panic!("IPv6"),
+        });
+        frame
+    });
+    let notified = [(0, &first), (3_999, &second), (4_000, &second)].map(|(nanos, frame)| {
+        lan.hosts[1].now = Instant::from_nanos(1_000 + nanos);
+        lan.hosts[1].with(|engine, ctx| engine.receive(ctx, frame));
+        let mut sent = std::iter::from_fn(|| lan.hosts[1].engine.transmit());
+        let notification = sent.find(|frame| CongestionNotification::is_in(frame))?;
+        let CongestionNotification { link, dest_qpn } = CongestionNotification::decode(&notification).unwrap();
+        link.vlan.map(|tag| (dest_qpn, tag.id, tag.priority))
+    });
+    let [first, second] = connections.map(|[qa, _]| Some((qa.qpn, VLAN, 6)));
+    assert_eq!(notified, [first, None, second]);
 }
