@@ -29,8 +29,13 @@ pub(crate) struct RoceAddress {
 impl RoceAddress {
     /// Returns whether a packet is for this address: IP and MAC address, and VLAN.
     fn is_destination(&self, address: &RoceV2Address) -> bool {
-        let RoceV2Address { destination, vlan, gids: [_, dgid], .. } = *address;
-        self.gid == dgid && self.mac == destination && self.vlan.filter(|id| *id != 0) == vlan
+        let RoceV2Address { destination, is_ipv4, gids: [_, dgid], .. } = *address;
+        self.gid == dgid && self.is_ipv4 == is_ipv4 && self.mac == destination && self.is_in(address.vlan)
+    }
+
+    /// Returns whether it is in the VLAN with this identifier, or in none.
+    fn is_in(&self, vlan: Option<u16>) -> bool {
+        self.vlan.filter(|id| *id != 0) == vlan
     }
 
     /// Returns the IP header from here to a GID.
@@ -106,8 +111,12 @@ impl EthernetPort {
 
     pub(super) fn is_from_peer(&self, address: &RoceV2Address, path: View<'_, Ads>) -> bool {
         let own = self.address(path.get(Ads::SRC_ADDR_INDEX));
+        let (peer, [sgid, _]) = (path.bytes(Ads::RGID_RIP), address.gids);
+        // Of an IPv4 address four bytes are sent, so that the others say nothing.
+        let [.., a, b, c, d] = sgid;
+        let is_peer = if address.is_ipv4 { peer.ends_with(&[a, b, c, d]) } else { peer == sgid };
         // In another VLAN the same IP address is another host's.
-        own.is_some_and(|own| own.is_destination(address)) && path.bytes(Ads::RGID_RIP) == address.gids[0]
+        is_peer && own.is_some_and(|own| own.is_destination(address))
     }
 
     pub(super) fn check(&self, link: &RoceV2Link) -> Result<(), &'static str> {

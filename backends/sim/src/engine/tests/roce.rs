@@ -440,13 +440,19 @@ fn only_what_is_from_the_peer_for_an_address_of_the_port_is_taken() {
     }
     let priority = Some(crate::packet::VlanTag { priority: 3, ..Default::default() });
     assert_eq!(one(&|frame| rewrite(frame, |link| link.vlan = priority)), (true, 0));
-    let refused: [(&str, Change<'_>); 9] = [
+    let refused: [(&str, Change<'_>); 10] = [
         ("another MAC address", &|frame| rewrite(frame, |link| link.destination = mac(3))),
         ("another IP address of the peer", &|frame| rewrite(frame, |link| *source(link) = [10, 0, 0, 3])),
         ("another destination", &|frame| rewrite(frame, |link| *destination(link) = [10, 0, 0, 3])),
         ("another own address than the path's", &|frame| rewrite(frame, |link| *destination(link) = [10, 0, 0, 22])),
         ("a VLAN that the address is not in", &|frame| {
             rewrite(frame, |link| link.vlan = Some(crate::packet::VlanTag { id: VLAN, ..Default::default() }));
+        }),
+        ("the same addresses, mapped, in an IPv6 header", &|frame| {
+            rewrite(frame, |link| {
+                let [sgid, dgid] = link.route.gids();
+                link.route = IpRoute::V6(crate::packet::Grh { tclass: 0, flow_label: 0, hop_limit: 64, sgid, dgid });
+            });
         }),
         ("a group's MAC address", &|frame| rewrite(frame, |link| link.destination = [1, 0, 0x5e, 0, 0, 1])),
         ("from a group", &|frame| rewrite(frame, |link| link.source = [0xff; 6])),
@@ -736,4 +742,27 @@ fn notifications_have_the_time_and_the_priority_of_the_port() {
     });
     let [first, second] = connections.map(|[qa, _]| Some((qa.qpn, VLAN, 6)));
     assert_eq!(notified, [first, None, second]);
+}
+
+/// Of a path from an IPv4 address only the last four bytes of the peer's are sent, so that the others are nobody's to compare.
+#[test]
+fn of_an_ipv4_peer_four_bytes_count() {
+    let mut lan = Lan::of(2);
+    let qps = [0, 1].map(|at: usize| lan.hosts[at].qp_of(QpcSt::Rc, 6, 6, 8));
+    let link = Link { own_psn: 7, their_psn: 7, ..Link::default() };
+    for (at, peer) in [(0, 1), (1, 0)] {
+        let mut their = address(peer as u8 + 1, IPV4);
+        their.gid[..12].fill(0);
+        lan.hosts[at].connect_along(qps[at].qpn, qps[peer].qpn, link, 0, |path| path_to(path, &their, IPV4));
+    }
+    let [mut qa, mut qb] = qps;
+    let [(at_a, key_a), (at_b, key_b)] = [0, 1].map(|place: usize| {
+        let at = lan.hosts[place].alloc(4096);
+        (at, lan.hosts[place].mkey(at, 4096, 0x1f))
+    });
+    lan.hosts[1].post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+    lan.hosts[0].post_send(&mut qa, 0x0a, SIGNALED, 0, &data(at_a, 9, key_a));
+    lan.run();
+    assert_eq!(lan.hosts[1].poll(&mut qb.receive).map(|cqe| cqe.byte_cnt()), Some(9));
+    assert_eq!(lan.hosts[0].poll(&mut qa.send).map(|cqe| cqe.opcode()), Some(0));
 }

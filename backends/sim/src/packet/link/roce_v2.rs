@@ -63,6 +63,8 @@ pub struct RoceV2Address {
     pub destination: [u8; 6],
     /// Identifier of the VLAN, if any. A tag with identifier 0 has a priority alone (IEEE 802.1Q, 6.9).
     pub vlan: Option<u16>,
+    /// Whether the header is one of IPv4. That of IPv6 may have addresses of the same GIDs (RFC 4291, 2.5.5.2).
+    pub is_ipv4: bool,
     /// IP addresses of source and destination as GIDs in wire order.
     pub gids: [[u8; 16]; 2],
     /// Whether the destination is a multicast group.
@@ -211,6 +213,10 @@ impl IpRoute {
         }
     }
 
+    const fn is_ipv4(&self) -> bool {
+        matches!(self, Self::V4(_))
+    }
+
     /// Returns the GIDs of source and destination in wire order.
     pub const fn gids(&self) -> [[u8; 16]; 2] {
         match self {
@@ -252,8 +258,8 @@ impl RoceV2Link {
             Some(VlanTag { id: 0, .. }) | None => None,
             Some(tag) => Some(tag.id),
         };
-        let (gids, is_multicast) = (self.route.gids(), self.route.is_multicast());
-        RoceV2Address { destination: self.destination, vlan, gids, is_multicast }
+        let (is_ipv4, gids, is_multicast) = (self.route.is_ipv4(), self.route.gids(), self.route.is_multicast());
+        RoceV2Address { destination: self.destination, vlan, is_ipv4, gids, is_multicast }
     }
 
     /// Returns its bytes.
@@ -428,7 +434,7 @@ pub(in crate::packet) fn address(frame: &[u8]) -> Option<(RoceV2Address, &[u8])>
     };
     let header = View::<UdpHeader>::new(udp)?;
     let is_roce = protocol == UdpHeader::PROTOCOL && header.get(UdpHeader::DESTINATION_PORT) == UdpHeader::ROCE_V2;
-    let address = RoceV2Address { destination: *destination, vlan, gids, is_multicast };
+    let address = RoceV2Address { destination: *destination, vlan, is_ipv4: found == ether_type::IPV4, gids, is_multicast };
     is_roce.then(|| udp.get(UDP..)).flatten().map(|transport| (address, transport))
 }
 

@@ -300,7 +300,7 @@ fn what_a_receiver_gets_of_it() {
         assert_eq!(packet.link.completion(), LinkCompletion { slid: 0, sl: kind, grh: true, vlan: None });
         assert_eq!(packet.link.gids(), Some(gids));
         assert_eq!(packet.link.infiniband(), None);
-        let address = RoceV2Address { destination: MAC, vlan: None, gids, is_multicast: false };
+        let address = RoceV2Address { destination: MAC, vlan: None, is_ipv4: kind == 2, gids, is_multicast: false };
         assert_eq!(packet.link.address(), LinkAddress::RoceV2(address));
         assert_eq!(Addressing::of_roce_v2(frame), Some(packet.addressing()));
         // The header as it came (`ib_get_rdma_header_version` of Linux tests its checksum).
