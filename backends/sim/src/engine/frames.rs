@@ -25,7 +25,9 @@ impl Engine {
     pub(in crate::engine) fn is_roce(&self, addressing: &Addressing) -> bool {
         let port = &self.shared.port;
         let has_members = |gid: [u8; 16]| self.groups.members(gid).next().is_some();
-        let of_group = addressing.link.is_multicast() && addressing.link.gids().is_some_and(|[_, group]| has_members(group));
+        let of_group = addressing.link.is_multicast()
+            && port.is_in_vlan(&addressing.link)
+            && addressing.link.gids().is_some_and(|[_, group]| has_members(group));
         port.has_roce() && self.is_delivered(&addressing.link) && (port.is_destination(&addressing.link) || of_group)
     }
 

@@ -105,6 +105,11 @@ impl EthernetPort {
         self.enabled && !address.is_multicast && self.addresses().any(|own| own.is_destination(address))
     }
 
+    /// Returns whether an address is in the VLAN that a packet has, or in none as the packet.
+    pub(super) fn is_in_vlan(&self, address: &RoceV2Address) -> bool {
+        self.addresses().any(|own| own.is_in(address.vlan))
+    }
+
     pub(super) fn has_mac(&self, mac: [u8; 6]) -> bool {
         self.addresses().any(|own| own.mac == mac)
     }

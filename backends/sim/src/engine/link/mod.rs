@@ -124,6 +124,17 @@ impl PortLink {
         }
     }
 
+    /// Returns whether an Ethernet port has an address in the VLAN of a packet. Who is in none of its VLANs gets nothing from it,
+    /// as in a host whose network interface has no such VLAN.
+    #[inline]
+    pub(in crate::engine) fn is_in_vlan(&self, address: &LinkAddress) -> bool {
+        match (self, address) {
+            (Self::InfiniBand(_), _) => true,
+            (Self::Ethernet(port), LinkAddress::RoceV2(address)) => port.is_in_vlan(address),
+            _ => false,
+        }
+    }
+
     /// Returns whether the route of a packet, if it has one, ends at this port.
     #[inline]
     pub(in crate::engine) fn ends_route(&self, link: &Link) -> bool {

@@ -766,3 +766,35 @@ fn of_an_ipv4_peer_four_bytes_count() {
     assert_eq!(lan.hosts[1].poll(&mut qb.receive).map(|cqe| cqe.byte_cnt()), Some(9));
     assert_eq!(lan.hosts[0].poll(&mut qa.send).map(|cqe| cqe.opcode()), Some(0));
 }
+
+/// A group is one of each VLAN: what is sent to it in one does not come to a port that has no address there.
+#[test]
+fn a_datagram_for_a_group_stays_in_its_vlan() {
+    let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+    let group = RoceAddress { gid, is_ipv4: true, mac: [1, 0, 0x5e, 1, 2, 3], vlan: None };
+    // Without a VLAN, with a priority alone, in that of an address, in another one.
+    for (vlan, comes) in [(None, true), (Some(0), true), (Some(VLAN), true), (Some(VLAN + 1), false)] {
+        let mut lan = Lan::of(2);
+        let (mut qa, mut qb) = (datagram_qp(&mut lan.hosts[0]), datagram_qp(&mut lan.hosts[1]));
+        let [(at_a, key_a), (at_b, key_b)] = [0, 1].map(|place: usize| {
+            let at = lan.hosts[place].alloc(4096);
+            (at, lan.hosts[place].mkey(at, 4096, 0x1f))
+        });
+        lan.hosts[1].post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+        lan.hosts[1].engine.attach_multicast(qb.qpn, gid).unwrap();
+        let body = [vector(0xff_ffff, &group, IPV4, 0), data(at_a, 10, key_a)].concat();
+        lan.hosts[0].post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+        lan.hosts[0].with(|engine, ctx| engine.advance(ctx));
+        let mut frame = lan.hosts[0].engine.transmit().unwrap();
+        rewrite(&mut frame, |link| link.vlan = vlan.map(|id| crate::packet::VlanTag { id, ..Default::default() }));
+        lan.hosts[1].with(|engine, ctx| engine.receive(ctx, &frame));
+        assert_eq!(lan.hosts[1].poll(&mut qb.receive).is_some(), comes, "{vlan:?}");
+        // The port has no more of its VLAN once the address is gone.
+        if vlan == Some(VLAN) {
+            lan.hosts[1].post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+            lan.hosts[1].engine.set_roce_address(TAGGED, None).unwrap();
+            lan.hosts[1].with(|engine, ctx| engine.receive(ctx, &frame));
+            assert!(lan.hosts[1].poll(&mut qb.receive).is_none());
+        }
+    }
+}
