@@ -376,6 +376,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             return;
         }
         self.stats.frames_received += 1;
+        self.firmware.port.count_received(frame);
         self.firmware.engine.receive(&mut ctx, frame);
         self.after_work();
     }
@@ -392,6 +393,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             // Frames of the queues are lost while the port is down, and if they are longer than its MTU.
             if self.carries(&frame) && !self.firmware.port.is_too_long(&frame) {
                 self.stats.frames_sent += 1;
+                self.firmware.port.count_sent(&frame);
                 return Some(frame);
             }
             self.firmware.port.discard(&frame);

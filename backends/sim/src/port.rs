@@ -118,8 +118,19 @@ pub(crate) struct PortStats {
     pub(crate) downed: u64,
     /// Frames of queues that found no link, or were longer than the MTU.
     pub(crate) discarded: FrameTraffic,
+    /// Frames that an Ethernet port sent, those of RoCE among them.
+    pub(crate) sent: FrameTraffic,
+    /// Frames that came to an Ethernet port, whoever they are for, those that are too long left out.
+    pub(crate) received: FrameTraffic,
     /// Frames from the wire that were longer than the MTU.
     pub(crate) too_long: u64,
+}
+
+/// Counts a frame by whom it is for.
+fn count_frame(counts: &mut FrameTraffic, frame: &[u8]) {
+    if let Some(destination) = frame.first_chunk() {
+        counts.counts_of(*destination).count(frame.len());
+    }
 }
 
 /// The physical link.
@@ -448,6 +459,20 @@ impl Port {
             _ => &mut discarded.unicast,
         };
         to.count(frame.len());
+    }
+
+    /// A frame leaves. What the function sends to itself never does.
+    pub(crate) fn count_sent(&mut self, frame: &[u8]) {
+        if self.ethernet.is_some() {
+            count_frame(&mut self.stats.sent, frame);
+        }
+    }
+
+    /// A frame that is not too long comes.
+    pub(crate) fn count_received(&mut self, frame: &[u8]) {
+        if self.ethernet.is_some() {
+            count_frame(&mut self.stats.received, frame);
+        }
     }
 
     /// A frame from the wire is not taken: it is longer than the MTU.

@@ -83,11 +83,6 @@ impl Traffic {
     pub(crate) fn and(self, other: Self) -> Self {
         Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
     }
-
-    /// Returns what is left without the others, which are part of it.
-    pub(crate) fn without(self, others: Self) -> Self {
-        Self { packets: self.packets.saturating_sub(others.packets), octets: self.octets.saturating_sub(others.octets) }
-    }
 }
 
 /// Frames of an Ethernet port that are no packets of RoCE, in one direction.

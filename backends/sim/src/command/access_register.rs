@@ -13,7 +13,7 @@ use crate::firmware::Firmware;
 use crate::firmware::unsupported::Unsupported;
 use crate::management::{self, Counts};
 use crate::port::PortStats;
-use crate::stats::{EngineStats, Traffic};
+use crate::stats::Traffic;
 use crate::step::StepContext;
 
 /// ACCESS_REG.
@@ -182,7 +182,7 @@ fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcom
             0..8
         }
         IEEE_802_3_COUNTERS if firmware.port.is_ethernet() => {
-            ethernet_counters(&firmware.engine.stats(), firmware.port.stats(), &mut set);
+            ethernet_counters(firmware.port.stats(), &mut set);
             0..0
         }
         RFC_2863_COUNTERS if firmware.port.is_ethernet() => {
@@ -228,16 +228,12 @@ fn traffic_counters(counts: &Counts, set: &mut [u8]) {
     }
 }
 
-/// Frames and bytes of an Ethernet port, check sequences included.
-fn ethernet_counters(stats: &EngineStats, port: PortStats, set: &mut [u8]) {
+/// Frames and bytes of an Ethernet port, check sequences included: what passes the connector, whoever it is for and whatever becomes of it
+/// (Linux `counters.rst`, "Physical Port Counters").
+fn ethernet_counters(port: PortStats, set: &mut [u8]) {
     let with_check_sequences = |Traffic { packets, octets }: Traffic| (packets, octets + u64::from(CHECK_SEQUENCE) * packets);
-    // What the port has discarded was counted where it was sent.
-    let (sent, sent_octets) =
-        with_check_sequences(stats.sent.and(stats.sent_multicast).and(stats.frames_sent.all()).without(port.discarded.all()));
-    // The port counts what its filter drops too.
-    let (received, received_octets) = with_check_sequences(
-        stats.received.and(stats.frames_for_others).and(stats.received_multicast).and(stats.frames_received.all()),
-    );
+    let (sent, sent_octets) = with_check_sequences(port.sent.all());
+    let (received, received_octets) = with_check_sequences(port.received.all());
     let counters = [
         (Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_HIGH, Eth8023Cntrs::A_FRAMES_TRANSMITTED_OK_LOW, sent),
         (Eth8023Cntrs::A_FRAMES_RECEIVED_OK_HIGH, Eth8023Cntrs::A_FRAMES_RECEIVED_OK_LOW, received),
@@ -246,22 +242,22 @@ fn ethernet_counters(stats: &EngineStats, port: PortStats, set: &mut [u8]) {
         (
             Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_HIGH,
             Eth8023Cntrs::A_MULTICAST_FRAMES_XMITTED_OK_LOW,
-            stats.sent_multicast.and(stats.frames_sent.multicast).without(port.discarded.multicast).packets,
+            port.sent.multicast.packets,
         ),
         (
             Eth8023Cntrs::A_MULTICAST_FRAMES_RECEIVED_OK_HIGH,
             Eth8023Cntrs::A_MULTICAST_FRAMES_RECEIVED_OK_LOW,
-            stats.received_multicast.packets + stats.frames_received.multicast.packets,
+            port.received.multicast.packets,
         ),
         (
             Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_HIGH,
             Eth8023Cntrs::A_BROADCAST_FRAMES_XMITTED_OK_LOW,
-            stats.frames_sent.broadcast.without(port.discarded.broadcast).packets,
+            port.sent.broadcast.packets,
         ),
         (
             Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_HIGH,
             Eth8023Cntrs::A_BROADCAST_FRAMES_RECEIVED_OK_LOW,
-            stats.frames_received.broadcast.packets,
+            port.received.broadcast.packets,
         ),
         (Eth8023Cntrs::A_FRAME_TOO_LONG_ERRORS_HIGH, Eth8023Cntrs::A_FRAME_TOO_LONG_ERRORS_LOW, port.too_long),
     ];

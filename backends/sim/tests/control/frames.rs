@@ -688,3 +688,40 @@ fn many_rules_make_frames_no_slower() {
     // Compared one by one they took seconds.
     assert!(took < std::time::Duration::from_millis(500), "{took:?}");
 }
+
+/// The counters of the physical port (`tx_packets_phy` and others of Linux's `counters.rst`) are of its connector. What a function sends to
+/// itself does not pass it, and what comes is counted before anybody looks for whom it is.
+#[test]
+fn the_port_counts_what_passes_its_connector() {
+    let mut station = Station::new(1);
+    // transmitted_eth_unicast of the vport; a_frames_transmitted_ok, a_frames_received_ok.
+    let counters = |station: &mut Station| [station.counter(0xa0).0, station.port_counter(0, 0), station.port_counter(0, 8)];
+    let mac = station.mac;
+    station.send(0x0a, 0, 0, &plain_frame(mac, [2; 6], 100), 0);
+    assert_eq!(carry(std::slice::from_mut(&mut station)).len(), 0);
+    assert_eq!(counters(&mut station), [1, 0, 0]);
+    station.send(0x0a, 0, 0, &plain_frame([2; 6], mac, 100), 0);
+    assert_eq!(carry(std::slice::from_mut(&mut station)).len(), 1);
+    assert_eq!(counters(&mut station), [2, 1, 0]);
+
+    // 10.0.0.1 for RoCE, and a packet from 10.0.0.2 to queue pair 0x100, which there is not.
+    let [high @ .., a, b, c, d] = mac;
+    let address = [
+        (24, 0xffff),
+        (28, 0x0a00_0001),
+        (32, u16::from_be_bytes(high).into()),
+        (36, u32::from_be_bytes([a, b, c, d])),
+        (40, 2),
+    ];
+    station.nic.host.ok(&input(0x761, 48, &address), 16);
+    station.nic.host.ok(&input(0x755, 512, &[(12, 1 << 1), (256, 1)]), 16);
+    let mut packet = [&mac[..], &[2; 6], &[8, 0]].concat();
+    packet.extend([0x45, 0, 0, 0x2c, 0, 0, 0x40, 0, 0x40, 0x11, 0x26, 0xbf, 10, 0, 0, 2, 10, 0, 0, 1]);
+    packet.extend([0xc0, 0, 0x12, 0xb7, 0, 0x18, 0, 0, 0x64, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    packet.resize(60, 0);
+    let dropped = station.nic.host.device.stats().engine.dropped;
+    station.nic.host.device.receive(&packet);
+    assert_eq!(station.nic.host.device.stats().engine.dropped, dropped + 1);
+    assert_eq!(counters(&mut station), [2, 1, 1]);
+    assert_eq!(station.port_counter(0, 40), 60 + 4, "octets with the check sequence");
+}
