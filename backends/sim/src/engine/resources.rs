@@ -10,6 +10,7 @@ use super::link::PortLink;
 use super::management_requests::ManagementRequests;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
+use crate::config::MIN_ETHERNET_FRAME;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN};
 use crate::management::Violation;
 use crate::packet::Packet;
@@ -105,6 +106,10 @@ impl QpStep<'_, '_> {
         }
         let mut frame = self.shared.frame_pool.take(packet.transport.encoded_len());
         packet.encode_into(&mut frame);
+        if self.shared.port.is_ethernet() {
+            // A message without bytes makes a shorter packet than Ethernet has frames.
+            frame.resize(frame.len().max(MIN_ETHERNET_FRAME), 0);
+        }
         self.ctx.trace(Record::Sent { bytes: &frame });
         if !packet.link.is_multicast() {
             self.shared.stats.sent.count(frame.len());

@@ -798,3 +798,23 @@ fn a_datagram_for_a_group_stays_in_its_vlan() {
         }
     }
 }
+
+/// IEEE 802.3, 3.2.7: without bytes of its own a SEND in IPv4 has 58 up to its ICRC. The next longer one has its own length.
+#[test]
+fn packets_are_as_long_as_ethernet_frames() {
+    for (entry, len, frame_len) in [(IPV4, 0, 60), (IPV4, 4, 62), (TAGGED, 0, 62), (IPV6, 0, 78)] {
+        let mut lan = Lan::of(2);
+        let [mut qa, mut qb] = lan.connect(QpcSt::Rc, [0, 1], entry);
+        let [(at_a, key_a), (at_b, key_b)] = [0, 1].map(|place: usize| {
+            let at = lan.hosts[place].alloc(4096);
+            (at, lan.hosts[place].mkey(at, 4096, 0x1f))
+        });
+        lan.hosts[1].post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+        let body = if len == 0 { Vec::new() } else { data(at_a, len, key_a) };
+        lan.hosts[0].post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+        lan.run();
+        assert_eq!(lan.hosts[1].poll(&mut qb.receive).map(|cqe| cqe.byte_cnt()), Some(len));
+        let sent = lan.hosts[0].engine.stats().sent;
+        assert_eq!((lan.sent[0].1.len(), sent.octets), (frame_len, frame_len as u64), "entry {entry}");
+    }
+}
