@@ -557,6 +557,26 @@ fn an_entry_that_is_deleted_takes_the_connections_over_it_and_no_others() {
     assert_eq!(a.node.completions(a.cq, 1)[0].status, WcStatus::LocQpOpErr);
 }
 
+/// There is no way from an address of one version of IP to one of the other: Linux refuses it too (`rdma_resolve_ip`).
+#[test]
+fn a_connection_is_between_addresses_of_one_version_of_ip() {
+    let (_world, mut hosts) = lan(2);
+    let [a, b] = hosts.as_mut_slice() else { unreachable!() };
+    let qb = b.qp(QpType::Rc);
+    for (own, their) in [(IPV4, IPV6), (LINK_LOCAL, IPV4), (TAGGED_IPV6, TAGGED_IPV4)] {
+        let qa = a.qp(QpType::Rc);
+        let path = b.path(their);
+        let mixed = AddressVector { grh: path.grh.map(|route| GlobalRoute { sgid_index: own, ..route }), ..path };
+        let refused = a.connect(qa, mixed, b.qpn(qb)).unwrap_err();
+        assert_eq!((refused, refused.errno()), (ModifyQpError::Device(Error::GidFamily { index: own }), Errno::Einval));
+        assert!(refused.to_string().contains("GlobalRoute::sgid_index"), "{refused}");
+        a.node.verbs.modify_qp(qa, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
+        a.connect(qa, path, b.qpn(qb)).unwrap();
+        a.node.verbs.destroy_qp(qa).unwrap();
+    }
+    a.node.assert_no_findings();
+}
+
 #[test]
 fn what_the_wire_loses_and_reorders_is_sent_again() {
     let (world, mut hosts) = lan(2);

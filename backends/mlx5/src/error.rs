@@ -214,6 +214,12 @@ errors! {
         /// The entry ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
         index: u8 = Small
     } => Errno::Einval, "entry {index} of the port's GID table is empty: set it (`set_gid`), or name another (`GlobalRoute::sgid_index`)";
+    /// The path of a connection begins at an IPv4 address and leads to one of IPv6, or the other way round.
+    GidFamily {
+        /// The entry of the own address ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
+        index: u8 = Small
+    } => Errno::Einval, "of entry {index} of the port's GID table and the peer's GID one is an IPv4 address and the other is not: name another entry \
+        (`GlobalRoute::sgid_index`)";
     /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
@@ -415,6 +421,7 @@ mod tests {
             Error::BarTooSmall { have: usize::MAX },
             Error::UnalignedPage { beyond: 0xfff },
             Error::NoGid { index: u8::MAX },
+            Error::GidFamily { index: u8::MAX },
             Error::RecordsFull,
             Error::OutOfRange { offset: usize::MAX },
             Error::NotInitialized,

@@ -2,7 +2,7 @@
 //!
 //! The order of the commands is that of Linux (`mlx5_core`, then the network interface, then `mlx5_ib`).
 
-use bareverbs::{Gid, GidEntry, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
+use bareverbs::{Gid, GidEntry, GlobalRoute, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, Layout, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg,
     PmtuReg, PtysReg, QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
@@ -247,9 +247,15 @@ impl<P: Platform> Driver<P> {
         Ok(Gid(entry.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default()))
     }
 
-    /// Checks that an entry of the GID table is set, as Linux does (`rdma_get_gid_attr`): a card may send from an empty one.
-    pub(crate) fn check_source(&mut self, index: u8) -> Result<(), PackedError> {
-        if self.query_roce_gid(index.into())? == Gid::default() { Err(Error::NoGid { index }.pack()) } else { Ok(()) }
+    /// Checks that the entry of the GID table that a route names is set and an address of the peer's kind, as Linux does
+    /// (`rdma_get_gid_attr`, `rdma_resolve_ip`): a card may send from an empty one, and takes the peer's for one of the entry's kind.
+    pub(crate) fn check_source(&mut self, route: &GlobalRoute) -> Result<(), PackedError> {
+        let index = route.sgid_index;
+        match self.query_roce_gid(index.into())? {
+            gid if gid == Gid::default() => Err(Error::NoGid { index }.pack()),
+            gid if gid.is_ipv4() != route.dgid.is_ipv4() => Err(Error::GidFamily { index }.pack()),
+            _ => Ok(()),
+        }
     }
 
     /// Sets an entry of the GID table, or empties it.

@@ -71,7 +71,7 @@ impl<P: Platform> Driver<P> {
             if let Some(route) = attr.av.grh
                 && self.caps.is_ethernet()
             {
-                self.check_source(route.sgid_index)?;
+                self.check_source(&route)?;
             }
         }
         let arms = mask.contains(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != PathMigState::Migrated;
