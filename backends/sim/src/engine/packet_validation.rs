@@ -38,6 +38,8 @@ impl Engine {
         if let Some(addressing) = addressing.filter(|addressing| self.has_no_taker(addressing)) {
             return self.drop_packet(ctx, Rejection::NoTaker { qpn: addressing.dest_qpn });
         }
+        // Its queue pair has accepted it then, by the same fields.
+        let is_accepted = addressing.is_some_and(|addressing| is_for_queue_pair(&addressing));
         let mut packet = match self.shared.port.decode(frame) {
             Ok(packet) => packet,
             Err(error) => {
@@ -71,8 +73,8 @@ impl Engine {
             return;
         }
         let qpn = self.local_qpn(packet.transport.bth.dest_qpn);
-        let addressing = packet.addressing();
-        let Some(taker) = self.qps.get(&qpn).filter(|qp| qp.accepts(&addressing, &self.shared)) else {
+        let accepts = |qp: &&Qp| is_accepted || qp.accepts(&packet.addressing(), &self.shared);
+        let Some(taker) = self.qps.get(&qpn).filter(accepts) else {
             return self.drop_packet(ctx, Rejection::NoTaker { qpn });
         };
         if !taker.accepts_global_route(&packet, &self.shared) {
@@ -98,12 +100,11 @@ impl Engine {
     /// Returns whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another
     /// matter.
     fn has_no_taker(&self, addressing: &Addressing) -> bool {
-        let Addressing { link, dest_qpn, .. } = *addressing;
-        if link.is_multicast() {
-            return dest_qpn != MULTICAST_QPN;
+        if addressing.link.is_multicast() {
+            return addressing.dest_qpn != MULTICAST_QPN;
         }
-        let ordinary = dest_qpn >= FIRST_QPN;
-        ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
+        is_for_queue_pair(addressing)
+            && self.qps.get(&addressing.dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
     }
 
     pub(super) fn drop_frame(&mut self, ctx: &mut StepContext<'_>, why: &'static str) {
@@ -160,6 +161,11 @@ impl Engine {
         }
         self.managers.range((wire_qpn, 0)..=(wire_qpn, u32::MAX)).next().map_or(wire_qpn, |&(_, qpn)| qpn)
     }
+}
+
+/// Returns whether a frame is for one queue pair that has the same number here as on the wire.
+fn is_for_queue_pair(addressing: &Addressing) -> bool {
+    addressing.dest_qpn >= FIRST_QPN && !addressing.link.is_multicast()
 }
 
 impl Qp {

@@ -410,7 +410,8 @@ impl<W: Wire> Fabric<W> {
         }
         // What the wire has delayed longer than until now makes room.
         self.deliver_from(&mut switch, now, &mut ports);
-        let reserved = self.reserve(&switch, port, &frame, FlowControl::None, now) == Reservation::Pass;
+        let to = switch.wire.destination(port, &frame);
+        let reserved = self.reserve(&switch, port, to, &frame, FlowControl::None, now) == Reservation::Pass;
         if reserved {
             switch.send(now, port, frame);
             self.deliver_from(&mut switch, now, &mut ports);
@@ -504,9 +505,10 @@ impl<W: Wire> Fabric<W> {
                     sent = true;
                     continue;
                 }
-                let group = matches!(switch.wire.destination(port.id, &frame), Destination::Everyone(_));
+                let to = switch.wire.destination(port.id, &frame);
+                let group = matches!(to, Destination::Everyone(_));
                 let flow_control = flow_control(&switch.wire, port.id, &frame);
-                match self.reserve(&switch, port.id, &frame, flow_control, now) {
+                match self.reserve(&switch, port.id, to, &frame, flow_control, now) {
                     Reservation::Pass => {
                         switch.send(now, port.id, frame);
                         sent = true;
@@ -530,10 +532,18 @@ impl<W: Wire> Fabric<W> {
         sent
     }
 
-    /// Returns whether there is room for a frame at the port that it is for.
-    fn reserve(&self, switch: &Switch<W>, from: PortId, frame: &Vec<u8>, flow: FlowControl, now: Instant) -> Reservation {
+    /// Returns whether there is room for a frame where the wire brings it.
+    fn reserve(
+        &self,
+        switch: &Switch<W>,
+        from: PortId,
+        to: Destination,
+        frame: &Vec<u8>,
+        flow: FlowControl,
+        now: Instant,
+    ) -> Reservation {
         let wire = &switch.wire;
-        let room = match wire.destination(from, frame) {
+        let room = match to {
             Destination::Port(to) => match self.inboxes.get(to.0) {
                 Some(inbox) if !switch.cables.contains_key(&to) => {
                     return inbox.reserve(Source::Port(from), frame.capacity(), wire.in_flight(from), flow, now);

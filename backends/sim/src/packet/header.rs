@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, Field64, Layout};
+use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Bytes, Field, Field64, Layout};
 
 use super::error::PacketError;
 use super::opcode::Opcode;
@@ -10,9 +10,10 @@ use super::opcode::Opcode;
 /// Bytes of the invariant CRC, which ends a packet.
 pub(in crate::packet) const ICRC: usize = 4;
 
-/// A header as `N` dwords in host byte order. Its fields are constants, so code for them is a shift and a mask.
+/// A header as `N` dwords in wire order. Its fields are constants, so code for them is a shift and a mask; what it has in
+/// common with its bytes is a copy.
 pub(in crate::packet) struct Dwords<L, const N: usize> {
-    dwords: [u32; N],
+    dwords: [[u8; 4]; N],
     layout: PhantomData<fn() -> L>,
 }
 
@@ -21,49 +22,83 @@ impl<L: Layout, const N: usize> Dwords<L, N> {
     #[inline(always)]
     pub(in crate::packet) fn zeroed() -> Self {
         const { assert!(N * 4 == L::SIZE, "not as many dwords as the layout has") };
-        Self { dwords: [0; N], layout: PhantomData }
+        Self { dwords: [[0; 4]; N], layout: PhantomData }
     }
 
     /// Sets a field that is zero.
     #[inline(always)]
     pub(in crate::packet) fn with(mut self, field: Field<L>, value: u32) -> Self {
         if let Some(dword) = self.dwords.get_mut(field.dword() / 4) {
-            *dword |= field.place(value);
+            *dword = (u32::from_be_bytes(*dword) | field.place(value)).to_be_bytes();
         }
         self
     }
 
     /// Sets a field of 64 bits.
     #[inline(always)]
-    pub(in crate::packet) fn with64(mut self, field: Field64<L>, value: u64) -> Self {
-        for (dword, value) in self.dwords.iter_mut().skip(field.offset() / 4).zip([(value >> 32) as u32, value as u32]) {
-            *dword = value;
+    pub(in crate::packet) fn with64(self, field: Field64<L>, value: u64) -> Self {
+        self.with_bytes(field.offset(), &value.to_be_bytes())
+    }
+
+    /// Sets a GID in wire order.
+    #[inline(always)]
+    pub(in crate::packet) fn with_gid(self, field: Bytes<L>, gid: &[u8; 16]) -> Self {
+        self.with_bytes(field.offset(), gid)
+    }
+
+    #[inline(always)]
+    fn with_bytes<const LEN: usize>(mut self, at: usize, bytes: &[u8; LEN]) -> Self {
+        if let Some(place) = self.dwords.as_flattened_mut().get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *place = *bytes;
         }
         self
     }
 
     #[inline(always)]
-    fn dword(&self, index: usize) -> u32 {
-        self.dwords.get(index).copied().unwrap_or_default()
+    fn bytes_at<const LEN: usize>(&self, at: usize) -> [u8; LEN] {
+        self.dwords.as_flattened().get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; LEN])
     }
 
     /// Returns the value of a field.
     #[inline(always)]
     pub(in crate::packet) fn get(&self, field: Field<L>) -> u32 {
-        field.take(self.dword(field.dword() / 4))
+        field.take(u32::from_be_bytes(self.bytes_at(field.dword())))
     }
 
     /// Returns the value of a field of 64 bits.
     #[inline(always)]
     pub(in crate::packet) fn get64(&self, field: Field64<L>) -> u64 {
-        let index = field.offset() / 4;
-        u64::from(self.dword(index)) << 32 | u64::from(self.dword(index + 1))
+        u64::from_be_bytes(self.bytes_at(field.offset()))
+    }
+
+    /// Returns a GID in wire order.
+    #[inline(always)]
+    pub(in crate::packet) fn gid(&self, field: Bytes<L>) -> [u8; 16] {
+        self.bytes_at(field.offset())
+    }
+
+    /// Returns the bytes of the header.
+    #[inline(always)]
+    pub(in crate::packet) fn bytes<const LEN: usize>(&self) -> [u8; LEN] {
+        const { assert!(LEN == L::SIZE, "not as many bytes as the layout has") };
+        self.bytes_at(0)
+    }
+
+    /// Returns the sum of the header's words of 16 bits in ones' complement (RFC 1071).
+    #[inline(always)]
+    pub(in crate::packet) fn ones_sum(&self) -> u16 {
+        let mut sum = 0;
+        for [a, b, c, d] in self.dwords {
+            sum += u32::from(u16::from_be_bytes([a, b])) + u32::from(u16::from_be_bytes([c, d]));
+        }
+        let folded = (sum & 0xffff) + (sum >> 16);
+        (folded + (folded >> 16)) as u16
     }
 
     /// Appends the header.
     #[inline(always)]
     pub(in crate::packet) fn put(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.dwords.map(u32::to_be_bytes).as_flattened());
+        out.extend_from_slice(self.dwords.as_flattened());
     }
 }
 
@@ -110,10 +145,10 @@ impl<'a> Reader<'a> {
         &mut self,
         name: &'static str,
     ) -> Result<Dwords<L, N>, PacketError> {
-        let (bytes, _) = self.take(name, L::SIZE)?.as_chunks();
-        let mut header = Dwords::zeroed();
-        header.dwords.iter_mut().zip(bytes).for_each(|(dword, bytes)| *dword = u32::from_be_bytes(*bytes));
-        Ok(header)
+        let have = self.bytes.len();
+        let (dwords, _) = self.take(name, L::SIZE)?.as_chunks();
+        let dwords = *dwords.first_chunk().ok_or(PacketError::Short { header: name, have })?;
+        Ok(Dwords { dwords, layout: PhantomData })
     }
 }
 

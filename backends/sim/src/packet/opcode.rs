@@ -1,5 +1,7 @@
 //! Transport opcodes: service and operation in one byte, and the headers that follow from it.
 
+use std::sync::LazyLock;
+
 use bareverbs_mlx5_spec::{
     AcknowledgeHeader, AtomicAcknowledgeHeader, AtomicHeader, DatagramHeader, ImmediateHeader, InvalidateHeader, Layout,
     RdmaHeader, XrcHeader,
@@ -284,7 +286,16 @@ impl Opcode {
     }
 
     /// Returns the opcode of a byte, if the service has that operation.
+    #[inline]
     pub fn from_bits(bits: u8) -> Option<Self> {
+        /// What each byte means: every frame is asked for its opcode.
+        static OPCODES: LazyLock<[Option<Opcode>; 256]> =
+            LazyLock::new(|| std::array::from_fn(|bits| Opcode::find(bits as u8)));
+        OPCODES.get(usize::from(bits)).copied().flatten()
+    }
+
+    /// Searches the opcode of a byte.
+    fn find(bits: u8) -> Option<Self> {
         let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc];
         let transport = transport.into_iter().find(|transport| transport.bits() == bits >> 5)?;
         let operation = Operation::ALL.into_iter().find(|operation| operation.bits() == bits & 0x1f)?;

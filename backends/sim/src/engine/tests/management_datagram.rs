@@ -103,6 +103,21 @@ fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
     }
 }
 
+/// Its number on the wire is not the one that it has here, so the first fields of a frame have not been compared with its own.
+#[test]
+fn a_packet_of_another_service_does_not_reach_a_management_queue_pair() {
+    let mut host = Host::new(2);
+    let mut qp = management_qp(&mut host, QpcSt::Qp1, 0x8001_0000);
+    for (transport, taken) in [(Transport::Rc, false), (Transport::Uc, false), (Transport::Ud, true)] {
+        let mut packet = request(7, 1, 0x8001_0000);
+        packet.transport.bth.opcode.transport = transport;
+        let before = host.engine.stats().dropped;
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
+        let dropped = host.engine.stats().dropped - before;
+        assert_eq!((host.poll(&mut qp.receive).is_some(), dropped), (taken, u64::from(!taken)), "{transport:?}");
+    }
+}
+
 #[test]
 fn queue_pair_0_is_addressed_by_queue_pair_0_alone() {
     let mut host = Host::new(1);

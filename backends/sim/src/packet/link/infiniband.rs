@@ -1,7 +1,7 @@
 //! The link part of InfiniBand packets: a local route header, and behind it a global route header if the packet has a route
 //! between subnets (IBTA volume 1, 5.2, 7.7 and 8.3). The trailing VCRC belongs to the cable and is not here.
 
-use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, GlobalRouteHeader, Layout, LocalRouteHeader, View, ViewMut, lnh};
+use bareverbs_mlx5_spec::{BaseTransportHeader, Bits, Field, GlobalRouteHeader, Layout, LocalRouteHeader, lnh};
 
 use crate::packet::error::PacketError;
 use crate::packet::header::{Dwords, ICRC, Reader, copy, set_ones};
@@ -131,17 +131,16 @@ impl Grh {
 
     /// Its bytes before `payload` bytes that begin with `next_header`: IPv6 has the same header (8.3).
     pub(super) fn encode_before(&self, payload: usize, next_header: u32) -> [u8; GRH] {
-        let mut bytes = [0; GRH];
-        ViewMut::<GlobalRouteHeader>::of(&mut bytes)
-            .set(GlobalRouteHeader::IP_VERSION, GlobalRouteHeader::IPV6)
-            .set(GlobalRouteHeader::TRAFFIC_CLASS, self.tclass.into())
-            .set(GlobalRouteHeader::FLOW_LABEL, self.flow_label)
-            .set(GlobalRouteHeader::PAYLOAD_LENGTH, payload as u32)
-            .set(GlobalRouteHeader::NEXT_HEADER, next_header)
-            .set(GlobalRouteHeader::HOP_LIMIT, self.hop_limit.into())
-            .set_bytes(GlobalRouteHeader::SOURCE_GID, &self.sgid)
-            .set_bytes(GlobalRouteHeader::DESTINATION_GID, &self.dgid);
-        bytes
+        Dwords::<GlobalRouteHeader, 10>::zeroed()
+            .with(GlobalRouteHeader::IP_VERSION, GlobalRouteHeader::IPV6)
+            .with(GlobalRouteHeader::TRAFFIC_CLASS, self.tclass.into())
+            .with(GlobalRouteHeader::FLOW_LABEL, self.flow_label)
+            .with(GlobalRouteHeader::PAYLOAD_LENGTH, payload as u32)
+            .with(GlobalRouteHeader::NEXT_HEADER, next_header)
+            .with(GlobalRouteHeader::HOP_LIMIT, self.hop_limit.into())
+            .with_gid(GlobalRouteHeader::SOURCE_GID, &self.sgid)
+            .with_gid(GlobalRouteHeader::DESTINATION_GID, &self.dgid)
+            .bytes()
     }
 
     /// Takes it from the front of bytes, before a base transport header. What is left is without the ICRC.
@@ -160,10 +159,7 @@ impl Grh {
 
     /// Takes it from the front of bytes. Returns its payload length too.
     fn decode_header(reader: &mut Reader<'_>, expected: u32) -> Result<(Self, usize), PacketError> {
-        let bytes = reader.take("GRH", GRH)?;
-        let Some(header) = View::<GlobalRouteHeader>::new(bytes) else {
-            return Err(PacketError::Short { header: "GRH", have: bytes.len() });
-        };
+        let header: Dwords<GlobalRouteHeader, 10> = reader.header("GRH")?;
         let version = header.get(GlobalRouteHeader::IP_VERSION);
         if version != GlobalRouteHeader::IPV6 {
             return Err(PacketError::Version { version: version as u8 });
@@ -172,13 +168,12 @@ impl Grh {
         if next_header != expected {
             return Err(PacketError::NotTransport { next_header: next_header as u8 });
         }
-        let gid = |field| header.bytes(field).first_chunk().copied().unwrap_or_default();
         let route = Self {
             tclass: header.get(GlobalRouteHeader::TRAFFIC_CLASS) as u8,
             flow_label: header.get(GlobalRouteHeader::FLOW_LABEL),
             hop_limit: header.get(GlobalRouteHeader::HOP_LIMIT) as u8,
-            sgid: gid(GlobalRouteHeader::SOURCE_GID),
-            dgid: gid(GlobalRouteHeader::DESTINATION_GID),
+            sgid: header.gid(GlobalRouteHeader::SOURCE_GID),
+            dgid: header.gid(GlobalRouteHeader::DESTINATION_GID),
         };
         Ok((route, header.get(GlobalRouteHeader::PAYLOAD_LENGTH) as usize))
     }
@@ -211,7 +206,7 @@ impl InfiniBandLink {
     pub(in crate::packet) fn encode(&self, transport: usize, out: &mut Vec<u8>) {
         self.lrh.encode(self.len() + transport, self.grh.is_some(), out);
         if let Some(grh) = &self.grh {
-            out.extend(grh.encode(transport));
+            out.extend_from_slice(&grh.encode(transport));
         }
     }
 

@@ -2,7 +2,7 @@
 //! A17). The frame check sequence of Ethernet belongs to the cable and is not here.
 
 use bareverbs_mlx5_spec::{
-    Bits, EthernetAddresses, GlobalRouteHeader, Ipv4Header, Layout, UdpHeader, View, ViewMut, VlanHeader, ether_type,
+    Bits, EthernetAddresses, GlobalRouteHeader, Ipv4Header, Layout, UdpHeader, View, VlanHeader, ether_type,
 };
 
 use crate::packet::error::PacketError;
@@ -104,29 +104,25 @@ impl VlanTag {
 impl Ipv4Route {
     /// Its bytes before `udp` bytes of UDP header to ICRC.
     fn encode(&self, udp: usize) -> [u8; IPV4] {
-        let mut bytes = [0; IPV4];
-        let mut header = ViewMut::<Ipv4Header>::of(&mut bytes);
-        header
-            .set(Ipv4Header::VERSION, Ipv4Header::IPV4)
-            .set(Ipv4Header::HEADER_LENGTH, Ipv4Header::NO_OPTIONS)
-            .set(Ipv4Header::TYPE_OF_SERVICE, self.tos.into())
-            .set(Ipv4Header::TOTAL_LENGTH, (IPV4 + udp) as u32)
-            .set(Ipv4Header::IDENTIFICATION, self.identification.into())
-            .set(Ipv4Header::DONT_FRAGMENT, self.dont_fragment.into())
-            .set(Ipv4Header::TIME_TO_LIVE, self.ttl.into())
-            .set(Ipv4Header::PROTOCOL, UdpHeader::PROTOCOL)
-            .set(Ipv4Header::SOURCE, u32::from_be_bytes(self.source))
-            .set(Ipv4Header::DESTINATION, u32::from_be_bytes(self.destination));
-        let checksum = !ones_sum(&bytes);
-        ViewMut::<Ipv4Header>::of(&mut bytes).set(Ipv4Header::CHECKSUM, checksum.into());
-        bytes
+        let header = Dwords::<Ipv4Header, 5>::zeroed()
+            .with(Ipv4Header::VERSION, Ipv4Header::IPV4)
+            .with(Ipv4Header::HEADER_LENGTH, Ipv4Header::NO_OPTIONS)
+            .with(Ipv4Header::TYPE_OF_SERVICE, self.tos.into())
+            .with(Ipv4Header::TOTAL_LENGTH, (IPV4 + udp) as u32)
+            .with(Ipv4Header::IDENTIFICATION, self.identification.into())
+            .with(Ipv4Header::DONT_FRAGMENT, self.dont_fragment.into())
+            .with(Ipv4Header::TIME_TO_LIVE, self.ttl.into())
+            .with(Ipv4Header::PROTOCOL, UdpHeader::PROTOCOL)
+            .with(Ipv4Header::SOURCE, u32::from_be_bytes(self.source))
+            .with(Ipv4Header::DESTINATION, u32::from_be_bytes(self.destination));
+        let checksum = !header.ones_sum();
+        header.with(Ipv4Header::CHECKSUM, checksum.into()).bytes()
     }
 
     /// Takes it from the front of bytes. Returns the bytes behind it that belong to its packet too.
     fn decode<'a>(reader: &mut Reader<'a>) -> Result<(Self, &'a [u8]), PacketError> {
         let have = reader.rest().len();
-        let bytes = reader.take("IPv4", IPV4)?;
-        let header = View::<Ipv4Header>::new(bytes).ok_or(PacketError::Short { header: "IPv4", have })?;
+        let header: Dwords<Ipv4Header, 5> = reader.header("IPv4")?;
         let version = header.get(Ipv4Header::VERSION);
         if version != Ipv4Header::IPV4 {
             return Err(PacketError::Version { version: version as u8 });
@@ -134,10 +130,10 @@ impl Ipv4Route {
         if header.get(Ipv4Header::HEADER_LENGTH) != Ipv4Header::NO_OPTIONS {
             return Err(PacketError::Options);
         }
-        if ones_sum(bytes) != u16::MAX {
+        if header.ones_sum() != u16::MAX {
             return Err(PacketError::Checksum);
         }
-        if header.is_set(Ipv4Header::FRAGMENT) {
+        if header.get(Ipv4Header::FRAGMENT) != 0 {
             return Err(PacketError::Fragment);
         }
         let protocol = header.get(Ipv4Header::PROTOCOL);
@@ -150,21 +146,13 @@ impl Ipv4Route {
         let route = Self {
             tos: header.get(Ipv4Header::TYPE_OF_SERVICE) as u8,
             identification: header.get(Ipv4Header::IDENTIFICATION) as u16,
-            dont_fragment: header.is_set(Ipv4Header::DONT_FRAGMENT),
+            dont_fragment: header.get(Ipv4Header::DONT_FRAGMENT) != 0,
             ttl: header.get(Ipv4Header::TIME_TO_LIVE) as u8,
             source: header.get(Ipv4Header::SOURCE).to_be_bytes(),
             destination: header.get(Ipv4Header::DESTINATION).to_be_bytes(),
         };
         Ok((route, udp))
     }
-}
-
-/// Returns the sum of big-endian words in ones' complement (RFC 1071).
-fn ones_sum(bytes: &[u8]) -> u16 {
-    let (words, _) = bytes.as_chunks::<2>();
-    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    (folded + (folded >> 16)) as u16
 }
 
 /// Returns whether an IPv4 address is that of a multicast group (RFC 1112).
@@ -197,8 +185,8 @@ impl IpRoute {
     /// Appends it before `udp` bytes of UDP header to ICRC.
     fn encode(&self, udp: usize, out: &mut Vec<u8>) {
         match self {
-            Self::V4(route) => out.extend(route.encode(udp)),
-            Self::V6(route) => out.extend(route.encode_before(udp, UdpHeader::PROTOCOL)),
+            Self::V4(route) => out.extend_from_slice(&route.encode(udp)),
+            Self::V6(route) => out.extend_from_slice(&route.encode_before(udp, UdpHeader::PROTOCOL)),
         }
     }
 
@@ -269,11 +257,8 @@ impl RoceV2Link {
 
     /// Appends it before `transport` bytes of BTH to ICRC.
     pub(in crate::packet) fn encode(&self, transport: usize, out: &mut Vec<u8>) {
-        let mut addresses = [0; ADDRESSES];
-        ViewMut::<EthernetAddresses>::of(&mut addresses)
-            .set_bytes(EthernetAddresses::DESTINATION, &self.destination)
-            .set_bytes(EthernetAddresses::SOURCE, &self.source);
-        out.extend(addresses);
+        const { assert!(EthernetAddresses::DESTINATION.offset() == 0 && EthernetAddresses::SOURCE.offset() == 6) };
+        out.extend_from_slice([self.destination, self.source].as_flattened());
         if let Some(VlanTag { priority, drop_eligible, id }) = self.vlan {
             Dwords::<VlanHeader, 1>::zeroed()
                 .with(VlanHeader::TYPE, ether_type::VLAN.into())
@@ -282,7 +267,7 @@ impl RoceV2Link {
                 .with(VlanHeader::ID, id.into())
                 .put(out);
         }
-        out.extend(self.route.ether_type().to_be_bytes());
+        out.extend_from_slice(&self.route.ether_type().to_be_bytes());
         let udp = UDP + transport;
         self.route.encode(udp, out);
         // Without a checksum, which the ICRC makes needless.
@@ -413,9 +398,9 @@ pub(in crate::packet) fn address(frame: &[u8]) -> Option<(RoceV2Address, &[u8])>
     }
     let (protocol, gids, is_multicast, udp) = match found {
         ether_type::IPV4 => {
-            let header = View::<Ipv4Header>::new(rest)?;
+            let header: Dwords<Ipv4Header, 5> = Reader::new(rest).header("IPv4").ok()?;
             // Version and length without options. Fragments have to be put together before they have a UDP header.
-            if rest.first() != Some(&0x45) || header.is_set(Ipv4Header::FRAGMENT) {
+            if rest.first() != Some(&0x45) || header.get(Ipv4Header::FRAGMENT) != 0 {
                 return None;
             }
             let source = header.get(Ipv4Header::SOURCE).to_be_bytes();
@@ -424,15 +409,14 @@ pub(in crate::packet) fn address(frame: &[u8]) -> Option<(RoceV2Address, &[u8])>
             (header.get(Ipv4Header::PROTOCOL), [mapped(source), mapped(destination)], is_multicast, rest.get(IPV4..)?)
         }
         ether_type::IPV6 => {
-            let header = View::<GlobalRouteHeader>::new(rest)?;
-            let gid = |field| header.bytes(field).first_chunk().copied().unwrap_or_default();
-            let gids = [gid(GlobalRouteHeader::SOURCE_GID), gid(GlobalRouteHeader::DESTINATION_GID)];
-            let is_multicast = header.bytes(GlobalRouteHeader::DESTINATION_GID).first() == Some(&0xff);
+            let header: Dwords<GlobalRouteHeader, 10> = Reader::new(rest).header("IPv6").ok()?;
+            let gids = [header.gid(GlobalRouteHeader::SOURCE_GID), header.gid(GlobalRouteHeader::DESTINATION_GID)];
+            let is_multicast = matches!(gids, [_, [0xff, ..]]);
             (header.get(GlobalRouteHeader::NEXT_HEADER), gids, is_multicast, rest.get(GRH..)?)
         }
         _ => return None,
     };
-    let header = View::<UdpHeader>::new(udp)?;
+    let header: Dwords<UdpHeader, 2> = Reader::new(udp).header("UDP").ok()?;
     let is_roce = protocol == UdpHeader::PROTOCOL && header.get(UdpHeader::DESTINATION_PORT) == UdpHeader::ROCE_V2;
     let address = RoceV2Address { destination: *destination, vlan, is_ipv4: found == ether_type::IPV4, gids, is_multicast };
     is_roce.then(|| udp.get(UDP..)).flatten().map(|transport| (address, transport))
