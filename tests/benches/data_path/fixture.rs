@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, GidEntry, GlobalRoute, Instant, Lid, Machine, MrHandle,
-    MwHandle, MwType, OffsetMap, OutOfRange, Payload, Platform, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Registers,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, storage,
+    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, GidEntry, GlobalRoute, Instant, Lid, Machine,
+    MrHandle, MwHandle, MwType, OffsetMap, OutOfRange, Payload, Platform, Qkey, QpAttr, QpCap, QpInit, QpRings, QpType,
+    QueuePair, RecvWr, Registers, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
@@ -27,6 +27,8 @@ const ARENA: usize = PAGES * 4096;
 const FIRMWARE: usize = 1 << 20;
 /// Blocks of the send ring, entries of the receive ring and of the completion queue.
 const DEPTH: usize = 256;
+/// Q_Key of datagrams.
+const QKEY: Qkey = Qkey::new(0x1111);
 
 /// Returns zeroed memory for the whole run.
 fn plain(len: usize) -> NonNull<u8> {
@@ -150,31 +152,42 @@ impl Tracer for Watch {
     }
 }
 
-/// How requests reach the device.
+/// How requests reach the device, and which port its queue pairs are at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Path {
-    /// Doorbells in an uncached BAR.
-    Doorbell,
-    /// BlueFlame, which a write-combining BAR takes: a short request that is posted alone is copied to the register.
-    BlueFlame,
-    /// Doorbells, of a queue pair on an Ethernet port.
-    Roce,
+pub(crate) struct Path {
+    /// A short request that is posted alone is copied to the BlueFlame register, which a write-combining BAR has. Otherwise all
+    /// ring doorbells in an uncached one.
+    pub(crate) blue_flame: bool,
+    /// The port is one of Ethernet.
+    pub(crate) roce: bool,
 }
 
 impl Path {
     const fn fence(self) -> CpuFence {
-        match self {
-            Self::Doorbell | Self::Roce => CpuFence::UNCACHED,
-            Self::BlueFlame => CpuFence::WRITE_COMBINING,
-        }
+        if self.blue_flame { CpuFence::WRITE_COMBINING } else { CpuFence::UNCACHED }
     }
 
     /// Returns whether the path matters to an operation: BlueFlame is for sends that are posted alone.
     pub(crate) const fn concerns(self, operation: &Operation) -> bool {
-        match self {
-            Self::Doorbell | Self::Roce => true,
-            Self::BlueFlame => matches!(operation.kind, Kind::Send { .. }) && operation.requests == 1,
-        }
+        !self.blue_flame || matches!(operation.kind, Kind::Send { .. } | Kind::Datagram { .. }) && operation.requests == 1
+    }
+}
+
+/// A connected queue pair and one for datagrams.
+pub(crate) struct Fixtures {
+    connected: Fixture,
+    datagrams: Fixture,
+}
+
+impl Fixtures {
+    /// Creates each on a device of its own.
+    pub(crate) fn new(path: Path) -> Self {
+        Self { connected: Fixture::new(path, QpType::Rc), datagrams: Fixture::new(path, QpType::Ud) }
+    }
+
+    /// Returns the one for an operation.
+    pub(crate) const fn of(&mut self, operation: &Operation) -> &mut Fixture {
+        if matches!(operation.kind, Kind::Datagram { .. }) { &mut self.datagrams } else { &mut self.connected }
     }
 }
 
@@ -192,6 +205,8 @@ pub(crate) struct Fixture {
     pub(crate) displaced: Sge,
     /// Somewhere at the peer.
     pub(crate) remote: Remote,
+    /// Where datagrams go.
+    pub(crate) to: Destination,
     /// The region of `sge`.
     pub(crate) mr: MrHandle,
     /// A type 2 window.
@@ -208,11 +223,11 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Creates a connected queue pair on a device that then stands still.
-    pub(crate) fn new(path: Path) -> Self {
+    /// Creates a queue pair, connected or for datagrams, on a device that then stands still.
+    fn new(path: Path, qp_type: QpType) -> Self {
         let arena = Arena(plain(ARENA + FIRMWARE));
         let config = DeviceConfig::with_lid(1);
-        let config = if path == Path::Roce { config.with_ethernet() } else { config };
+        let config = if path.roce { config.with_ethernet() } else { config };
         let mut device = Device::new(config, Box::new(arena)).unwrap();
         let watch = Watch::default();
         device.set_tracer(Some(Box::new(watch.clone())));
@@ -232,7 +247,7 @@ impl Fixture {
         let registers = Bar { device: device.clone(), plain: unsafe { MappedBar::new(bar, Device::bar_len() as usize) } };
         let clock = DeviceClock { device, now: Cell::new(0) };
         let machine = Machine { registers, memory, pages, fence: path.fence(), clock };
-        let config = Config { blue_flame: path == Path::BlueFlame, ..Config::DEFAULT };
+        let config = Config { blue_flame: path.blue_flame, ..Config::DEFAULT };
         let driver = Mlx5::bring_up(machine, &config).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
         let storage: &'static mut storage!['static, Driver; pds: 1, mrs: 8, mws: BATCH, cqs: 1, qps: 1] =
@@ -260,19 +275,25 @@ impl Fixture {
         let mw = verbs.alloc_mw(pd, MwType::Type2).expect("mw");
         let cq = verbs.create_cq(DEPTH as u32).expect("cq");
         let cap = QpCap { max_send_wr: 80, max_recv_wr: DEPTH as u32, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
-        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: false };
+        let init = QpInit { pd, qp_type, send_cq: cq.handle(), recv_cq: cq.handle(), cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).expect("qp");
         let qpn = verbs.qp_info(qp.handle()).expect("qp").qpn;
         let mut av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
-        if path == Path::Roce {
+        if path.roce {
             let entry = GidEntry::link_local(verbs.query_port(1).expect("port").mac);
             verbs.set_gid(1, 0, &entry).expect("GID");
             let grh = GlobalRoute { dgid: entry.gid, hop_limit: 64, ..GlobalRoute::default() };
             av = AddressVector { grh: Some(grh), dmac: Some(entry.mac), port_num: 1, ..AddressVector::default() };
         }
-        for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
-            verbs.modify_qp(qp.handle(), &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
+        if qp_type == QpType::Ud {
+            let attr = QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() };
+            verbs.modify_qp_to_rts(qp.handle(), &attr).expect("modify");
+        } else {
+            for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
+                verbs.modify_qp(qp.handle(), &QpAttr { av, ..attr }, mask).expect("modify");
+            }
         }
+        let to = Destination { ah: verbs.create_ah(pd, &av).expect("address"), remote_qpn: qpn, remote_qkey: QKEY };
         let cq_entries = verbs.cq_info(cq.handle()).expect("cq").entries;
         let ring = watch.0.lock().expect("no panic before").expect("CREATE_CQ");
         let ring = arena.at(ring, cq_entries as usize * 64).expect("inside");
@@ -283,6 +304,7 @@ impl Fixture {
             sge: Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey },
             displaced: Sge { addr: displaced.addr + 4096, length: 64, lkey: displaced.lkey },
             remote: Remote { addr: 0x1234_5678, rkey: info.rkey },
+            to,
             mr,
             mw,
             found: [Completion::EMPTY; BATCH],
@@ -321,7 +343,9 @@ impl Fixture {
     /// Runs of `operation` that fit in its queue.
     fn room(&mut self, operation: &Operation) -> u64 {
         match operation.kind {
-            Kind::Send { blocks } => u64::from(self.qp.send.free_blocks() / (blocks * operation.requests)),
+            Kind::Send { blocks } | Kind::Datagram { blocks } => {
+                u64::from(self.qp.send.free_blocks() / (blocks * operation.requests))
+            }
             // As many binds in flight as there are windows.
             Kind::Window { .. } => (BATCH as u64) / u64::from(operation.requests),
             Kind::Recv | Kind::Poll { .. } => DEPTH as u64 / 2 / u64::from(operation.requests),
@@ -339,7 +363,7 @@ impl Fixture {
             }
             run(self, turns);
             match operation.kind {
-                Kind::Send { blocks } | Kind::Window { blocks } => {
+                Kind::Send { blocks } | Kind::Datagram { blocks } | Kind::Window { blocks } => {
                     self.retired = self.retired.wrapping_add(requests * blocks);
                     self.complete(self.retired.wrapping_sub(blocks), CqeOpcode::Req);
                     assert_eq!(self.cq.poll(&mut [Completion::EMPTY; 2]).expect("poll"), 1);

@@ -11,20 +11,21 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use fixture::{Fixture, Path};
+use fixture::{Fixtures, Path};
 use operations::OPERATIONS;
 
 /// Measures every operation with doorbells, and those that BlueFlame changes with BlueFlame.
 fn data_path(criterion: &mut Criterion) {
-    for (name, path) in [("doorbell", Path::Doorbell), ("BlueFlame", Path::BlueFlame)] {
+    for (name, blue_flame) in [("doorbell", false), ("BlueFlame", true)] {
+        let path = Path { blue_flame, roce: false };
         let mut group = criterion.benchmark_group(name);
-        let mut fixture = Fixture::new(path);
+        let mut fixtures = Fixtures::new(path);
         for operation in OPERATIONS.iter().filter(|operation| path.concerns(operation)) {
             group.throughput(Throughput::Elements(u64::from(operation.requests)));
             group.bench_function(operation.name, |bencher| {
                 bencher.iter_custom(|iterations| {
                     let mut total = Duration::ZERO;
-                    fixture.run(operation, iterations, |fixture, turns| {
+                    fixtures.of(operation).run(operation, iterations, |fixture, turns| {
                         let start = Instant::now();
                         (operation.run)(fixture, turns);
                         total += start.elapsed();

@@ -19,6 +19,11 @@ pub(crate) enum Kind {
         /// Blocks of a request.
         blocks: u32,
     },
+    /// Sends of a queue pair for datagrams, of this many blocks each.
+    Datagram {
+        /// Blocks of a request.
+        blocks: u32,
+    },
     /// Binds and invalidations of windows, at most one in flight for each window.
     Window {
         /// Blocks of a request.
@@ -65,6 +70,8 @@ macro_rules! operations {
 
 const ONE: Kind = Kind::Send { blocks: 1 };
 const TWO: Kind = Kind::Send { blocks: 2 };
+/// Control, address, and what is sent.
+const DATAGRAM: Kind = Kind::Datagram { blocks: 2 };
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const INLINE: [u8; 32] = [0x5a; 32];
 
@@ -402,6 +409,30 @@ operations! {
     local_inv_batch_opaque = "LOCAL_INV, batch of 32 from an array", Kind::Window { blocks: 2 }, BATCH, |fixture, runs| {
         let rkey = fixture.window_key();
         opaque_list(fixture, runs, SendOp::LocalInv { rkey });
+    };
+    datagram_typed = "datagram SEND, 1 SGE, typed call", DATAGRAM, 1, |fixture, runs| {
+        let to = fixture.to;
+        typed(fixture, runs, |send, n, sge| send.post(&SendWr::send_to(&to, &[sge]).id(n).signaled()).expect("post"));
+    };
+    datagram_opaque = "datagram SEND, 1 SGE, opaque", DATAGRAM, 1, |fixture, runs| {
+        let (sges, to) = ([fixture.sge], fixture.to);
+        opaque(fixture, runs, SendWr::send_to(&to, &sges).op);
+    };
+    datagram_inline_typed = "datagram SEND, 24 bytes inline, typed call", DATAGRAM, 1, |fixture, runs| {
+        let to = fixture.to;
+        typed(fixture, runs, |send, n, _| send.post(&SendWr::send_to(&to, black_box(&INLINE[..24])).id(n).signaled()).expect("post"));
+    };
+    datagram_inline_opaque = "datagram SEND, 24 bytes inline, opaque", DATAGRAM, 1, |fixture, runs| {
+        let to = fixture.to;
+        opaque(fixture, runs, SendWr::send_to(&to, &INLINE[..24]).op);
+    };
+    datagram_batch_typed = "datagram SEND, batch of 32, typed calls", DATAGRAM, BATCH, |fixture, runs| {
+        let to = fixture.to;
+        typed_batch(fixture, runs, |batch, n, sge| batch.post(&SendWr::send_to(&to, &[sge]).id(n).signaled()).expect("post"));
+    };
+    datagram_batch_opaque = "datagram SEND, batch of 32 from an array", DATAGRAM, BATCH, |fixture, runs| {
+        let (sges, to) = ([fixture.sge], fixture.to);
+        opaque_list(fixture, runs, SendWr::send_to(&to, &sges).op);
     };
     recv_fixed = "post_recv, 1 SGE", Kind::Recv, 1, |fixture, runs| {
         let sge = fixture.sge;
