@@ -278,12 +278,15 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
 }
 
+/// The most bytes of a message, and so of an SGE (IBTA 9.7.7).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
 impl DeviceAttr {
-    /// Returns the maximum message in bytes: 2^31 (IBTA 9.7.7) where the device reports no limit.
+    /// Returns the maximum message in bytes: [`MAX_MESSAGE`] where the device reports no limit.
     pub(crate) fn max_message(&self) -> u32 {
         match self.max_msg_size {
-            0 => 1 << 31,
-            max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
+            0 => MAX_MESSAGE,
+            max => u32::try_from(max).unwrap_or(u32::MAX).min(MAX_MESSAGE),
         }
     }
 }
@@ -431,4 +434,33 @@ pub enum RawKind {
 /// Returns the time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.
 pub const fn ack_timeout(code: u8) -> Option<Duration> {
     if code == 0 { None } else { Some(Duration::from_nanos(4096 << (code & 31))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each code, beside a time that is doubled: 4.096 µs and 31 times that double, and again from bit 5 on.
+    #[test]
+    fn a_timeout_doubles_from_code_to_code() {
+        let mut nanos = [0_u128; 32];
+        let mut time = 4096;
+        for place in &mut nanos {
+            *place = time;
+            time *= 2;
+        }
+        assert_eq!(ack_timeout(0), None, "without end");
+        for code in 1..=u8::MAX {
+            assert_eq!(ack_timeout(code).map(|time| time.as_nanos()), Some(nanos[usize::from(code % 32)]), "{code}");
+        }
+        assert_eq!(ack_timeout(20), Some(Duration::from_nanos(4_294_967_296)), "4.3 s (IBTA table 57)");
+    }
+
+    #[test]
+    fn no_message_is_longer_than_two_gigabytes() {
+        let of = |max_msg_size| DeviceAttr { max_msg_size, ..DeviceAttr::default() }.max_message();
+        let limits = [0, 1, 4096, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, u64::MAX];
+        let most = [1 << 31, 1, 4096, (1 << 31) - 1, 1 << 31, 1 << 31, 1 << 31, 1 << 31, 1 << 31, 1 << 31];
+        assert_eq!(limits.map(of), most);
+    }
 }

@@ -1,9 +1,10 @@
 //! Receive queues: posting of receive requests.
 
 use crate::FAST_PATH;
+use crate::attr::MAX_MESSAGE;
 use crate::log::format_as;
 use crate::ring::place;
-use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Shared, check_sge, domain_word};
+use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Regions, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
 use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
 
@@ -103,6 +104,22 @@ impl<'s> sealed::Side<'s> for NoReceives {
     }
 
     fn reset(&mut self) {}
+}
+
+/// Returns what is wrong with the SGEs of a receive into regions of a domain.
+pub(crate) fn check_sges(regions: &Regions<'_>, pd: PdHandle, sges: &[Sge]) -> Result<(), PostRecvError> {
+    for (index, sge) in sges.iter().enumerate().filter(|(_, sge)| sge.length != 0) {
+        check_sge(regions, pd.index(), Access::LOCAL_WRITE, sge).map_err(|fault| PostRecvError::Sge {
+            index,
+            lkey: sge.lkey,
+            fault,
+        })?;
+        // A ring has no more bits for a length: the device would be given a shorter one.
+        if sge.length > MAX_MESSAGE {
+            return Err(PostRecvError::SgeLength { index, max: MAX_MESSAGE });
+        }
+    }
+    Ok(())
 }
 
 impl<P: Provider> RecvQueue<'_, P> {
@@ -252,13 +269,7 @@ impl<P: Provider> RecvQueue<'_, P> {
         if wr.sges.len() > self.max_sge as usize {
             return Err(PostRecvError::SgeCount { count: wr.sges.len(), max: self.max_sge });
         }
-        for (index, sge) in wr.sges.iter().enumerate() {
-            if sge.length != 0
-                && let Err(fault) = check_sge(&self.shared.regions, self.pd.index(), Access::LOCAL_WRITE, sge)
-            {
-                return Err(PostRecvError::Sge { index, lkey: sge.lkey, fault });
-            }
-        }
+        check_sges(&self.shared.regions, self.pd, wr.sges)?;
         if self.head.wrapping_sub(self.slot.recv.tail.load(Ordering::Acquire)) >= self.entries {
             return Err(PostRecvError::QueueFull { capacity: self.entries });
         }

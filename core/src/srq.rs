@@ -2,12 +2,13 @@
 
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{is_cleaned, use_cq};
-use crate::shared::{Owner, Shared, check_sge};
+use crate::recv_queue::check_sges;
+use crate::shared::{Owner, Shared};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
 use crate::{
-    Access, AnswerFault, ArmSrqError, BadWr, CoreToken, CqHandle, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle,
-    PostRecvError, Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
+    AnswerFault, ArmSrqError, BadWr, CoreToken, CqHandle, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError,
+    Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
 };
 
 /// A shared receive queue to make (`ibv_srq_init_attr`).
@@ -139,13 +140,7 @@ impl<P: Provider> SharedReceiveQueue<'_, P> {
         if wr.sges.len() > self.max_sge as usize {
             return Err(PostRecvError::SgeCount { count: wr.sges.len(), max: self.max_sge });
         }
-        for (index, sge) in wr.sges.iter().enumerate() {
-            if sge.length != 0
-                && let Err(fault) = check_sge(&self.shared.regions, self.pd.index(), Access::LOCAL_WRITE, sge)
-            {
-                return Err(PostRecvError::Sge { index, lkey: sge.lkey, fault });
-            }
-        }
+        check_sges(&self.shared.regions, self.pd, wr.sges)?;
         // One slot is always kept back: each request names that of the one after it.
         let full = PostRecvError::SharedQueueFull { capacity: self.slots.saturating_sub(1) };
         let after = self.slot.free_place(self.written, self.slots).ok_or(full)?;

@@ -237,6 +237,13 @@ pub enum PostRecvError {
         /// What is wrong.
         fault: SgeFault,
     },
+    /// An SGE is longer than a message can be.
+    SgeLength {
+        /// Which one, from 0.
+        index: usize,
+        /// Most bytes of an SGE.
+        max: u32,
+    },
     /// The receive queue is full: as many receives are posted as it has room for.
     QueueFull {
         /// How many.
@@ -261,7 +268,7 @@ impl PostRecvError {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
             Self::DeviceLost { .. } => Errno::Eio,
-            Self::SgeCount { .. } => Errno::Einval,
+            Self::SgeCount { .. } | Self::SgeLength { .. } => Errno::Einval,
             Self::Sge { fault, .. } => fault.errno(),
             Self::QueueFull { .. } | Self::SharedQueueFull { .. } => Errno::Enospc,
         }
@@ -277,6 +284,7 @@ impl fmt::Display for PostRecvError {
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
+            Self::SgeLength { index, max } => write!(f, "SGE {index} is too long: {max} bytes is the maximum"),
             Self::QueueFull { capacity } => write!(
                 f,
                 "the receive queue is full: {capacity} receives are posted, which is all that it has room for: poll completions of receives \

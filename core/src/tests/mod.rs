@@ -19,6 +19,7 @@ mod region;
 mod reset;
 mod roce;
 mod shared_receives;
+mod spans;
 mod states;
 mod texts;
 #[cfg(any(feature = "log", feature = "multicore"))]
