@@ -406,3 +406,55 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::WcOpcode;
+    use crate::storage::{QpRings, SendFacts};
+
+    const RING: u64 = 8;
+
+    /// Returns every row of requests of one to four blocks that fits into `room` blocks.
+    fn rows(room: u16) -> Vec<Vec<u16>> {
+        let mut all = std::vec![Vec::new()];
+        for first in 1..=room.min(4) {
+            all.extend(rows(room - first).into_iter().map(|rest| [&[first][..], &rest].concat()));
+        }
+        all
+    }
+
+    /// Each row of requests that a ring has room for, from each block round each wrap, with a marker at its end and without.
+    #[test]
+    fn requests_are_counted_by_their_blocks() {
+        let rings = QpRings::<{ RING as usize }, 1>::new();
+        let slot = QpSlot::new(rings.view());
+        let facts = |blocks, bytes| SendFacts { wr_id: 0, bytes, blocks, opcode: WcOpcode::Send };
+        for row in rows(RING as u16) {
+            for wrap in [1_u64 << 16, 1 << 32] {
+                for start in (wrap - RING - 1..=wrap).step_by(if cfg!(miri) { 5 } else { 1 }) {
+                    for has_marker in [false, true] {
+                        // What is left of earlier requests.
+                        rings.view().send.iter().for_each(|entry| entry.set(facts(3, MARKER_BYTES)));
+                        let mut at = start;
+                        for (n, blocks) in row.iter().enumerate() {
+                            let is_marker = has_marker && n + 1 == row.len();
+                            let entry = &rings.view().send[(at % RING) as usize];
+                            entry.set(facts(*blocks, if is_marker { MARKER_BYTES } else { 5 }));
+                            at += u64::from(*blocks);
+                        }
+                        let found = requests(&slot, Side::Send, start as u32, at as u32);
+                        let marker = has_marker && !row.is_empty();
+                        let wanted = (row.len() - usize::from(marker), marker);
+                        assert_eq!((found.count as usize, found.marker), wanted, "{row:?} from {start:#x}");
+                        let received = requests(&slot, Side::Recv, start as u32, at as u32);
+                        assert_eq!((u64::from(received.count), received.marker), (at - start, false));
+                    }
+                }
+            }
+        }
+    }
+}

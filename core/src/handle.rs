@@ -149,6 +149,27 @@ pub type SrqHandle = Handle<kind::Srq>;
 mod tests {
     use super::*;
 
+    /// Each index that a table has: index and generation are read as they were given, and so from a word and a number.
+    #[test]
+    fn every_index_and_generation_comes_back() {
+        for index in (0..u16::MAX).step_by(if cfg!(miri) { 4099 } else { 1 }) {
+            for generation in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+                let handle = PdHandle::new(index, generation);
+                for same in [handle, PdHandle::of_word(handle.word()), PdHandle::from_raw(handle.into_raw())] {
+                    assert_eq!((same.index(), same.generation()), (index, generation));
+                }
+                let number = (u128::from(index) + 1) * (1 << 32) + u128::from(generation);
+                assert_eq!(u128::from(handle.into_raw()), number);
+            }
+        }
+        // No table has the last index, and what lies above it is no index.
+        for index in [u64::from(u16::MAX), 1 << 16, (1 << 16) + 1, (1 << 32) - 2] {
+            for generation in [0, 1, u64::from(u32::MAX)] {
+                assert_eq!(PdHandle::from_raw((index + 1) << 32 | generation), PdHandle::NONE, "{index:#x}");
+            }
+        }
+    }
+
     #[test]
     fn a_number_names_what_its_handle_does_and_no_other_number_does() {
         for index in [0, 1, 255, u16::MAX - 1] {

@@ -122,3 +122,40 @@ pub struct Gid(pub [u8; 16]);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Guid(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each index of 24 bits with tags of each kind, and each tag with indices of each kind: as the four bytes of a key, the index first.
+    #[test]
+    fn a_key_is_the_bytes_of_its_index_and_its_tag() {
+        let check = |index: u32, tag: u8| {
+            let [zero, a, b, c] = index.to_be_bytes();
+            assert_eq!(zero, 0);
+            let key = KeyTag(tag).key(index);
+            assert_eq!(key.to_be_bytes(), [a, b, c, tag]);
+            let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
+            assert_eq!((lkey.index(), lkey.tag(), rkey.index(), rkey.tag()), (index, KeyTag(tag), index, KeyTag(tag)));
+            let other = tag.reverse_bits();
+            assert_eq!(rkey.with_tag(KeyTag(other)).get().to_be_bytes(), [a, b, c, other]);
+        };
+        for index in (0..1 << 24).step_by(if cfg!(miri) { 99_991 } else { 1 }) {
+            check(index, (index % 251) as u8);
+        }
+        for tag in 0..=u8::MAX {
+            for index in [0, 1, 0xff, 0x100, 0x7f_ffff, 0x80_0000, 0xff_fffe, 0xff_ffff] {
+                check(index, tag);
+            }
+        }
+    }
+
+    #[test]
+    fn tags_follow_each_other_in_a_circle_of_all() {
+        let mut tag = KeyTag(0);
+        for next in (1..=u8::MAX).chain([0]) {
+            tag = tag.next();
+            assert_eq!(tag.0, next);
+        }
+    }
+}

@@ -513,3 +513,62 @@ impl AddressMap for OffsetMap {
         Some(Extent { device_addr, len: u64::MAX - addr.max(device_addr) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each small ring at each place, and places at the end of all offsets: as the type's rules say, with an end that neither ring nor record
+    /// goes past.
+    #[test]
+    fn a_layout_keeps_the_rules_of_its_type() {
+        let top = usize::MAX - 255;
+        let places = || (0..=256_usize).chain((0..=255).map(|n| top + n));
+        for len in (0..=260).chain([4096, 1 << 31, 1 << (usize::BITS - 1), usize::MAX]) {
+            let is_ring = [64, 128, 256, 4096, 1 << 31, 1 << (usize::BITS - 1)].contains(&len);
+            for ring in places().filter(|ring| cfg!(not(miri)) || ring % 32 == 0) {
+                for record in places().filter(|record| record % 8 < 2) {
+                    let ends = (ring as u128 + len as u128, record as u128 + 8);
+                    let fits = ends.0.max(ends.1) <= usize::MAX as u128;
+                    let good = is_ring && ring % 64 == 0 && record % 8 == 0 && fits;
+                    let layout = RingLayout::new(ring, len, record);
+                    assert_eq!(layout.is_some(), good, "{len} bytes at {ring:#x}, record at {record:#x}");
+                    if let Some(layout) = layout {
+                        let named = (layout.ring(), layout.len(), layout.doorbell_record());
+                        assert_eq!((named, layout.end() as u128), ((ring, len, record), ends.0.max(ends.1)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Neither address wraps inside an extent, whatever is added, and it is as long as that allows.
+    #[test]
+    fn an_extent_ends_before_either_address_wraps() {
+        let edges = [0, 1, 4095, 4096, 1 << 32, 1 << 63, u64::MAX - 4096, u64::MAX - 1, u64::MAX];
+        for offset in edges {
+            for addr in edges {
+                let Some(Extent { device_addr, len }) = OffsetMap { offset }.extent(addr) else { panic!("no extent") };
+                let sum = u128::from(addr) + u128::from(offset);
+                assert_eq!(u128::from(device_addr), sum % (1 << 64));
+                let rooms = [addr, device_addr].map(|at| u128::from(u64::MAX) - u128::from(at));
+                assert_eq!(Some(u128::from(len)), rooms.into_iter().min(), "{addr:#x} and {offset:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn moments_end_with_time_and_are_never_negative() {
+        for nanos in [0, 1, 1 << 63, u64::MAX - 1, u64::MAX] {
+            let now = Instant::from_nanos(nanos);
+            for duration in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1 << 40), Duration::MAX] {
+                let exact = u128::from(nanos) + duration.as_nanos();
+                assert_eq!(u128::from(now.after(duration).as_nanos()), exact.min(u128::from(u64::MAX)));
+            }
+            for earlier in [0, 1, 1 << 63, u64::MAX] {
+                let exact = (i128::from(nanos) - i128::from(earlier)).max(0);
+                assert_eq!(now.since(Instant::from_nanos(earlier)).as_nanos(), exact as u128);
+            }
+        }
+    }
+}

@@ -40,6 +40,50 @@ mod tests {
         }
     }
 
+    /// A place is where a walk round the ring is, whatever wraps meanwhile.
+    #[test]
+    fn a_place_is_where_a_walk_round_the_ring_is() {
+        const STEPS: u64 = if cfg!(miri) { 300 } else { 1 << 17 };
+        for log in 0..=15 {
+            let places = 1_usize << log;
+            for wrap in [1_u64 << 16, 1 << 24, 1 << 32] {
+                // The walk begins at place 0.
+                let first = (wrap - STEPS / 2) / places as u64 * places as u64;
+                let mut at = 0;
+                for counter in first..first + STEPS {
+                    assert_eq!(place(counter as u32, places), at, "{counter:#x} of {places}");
+                    at += 1;
+                    if at == places {
+                        at = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each of the 65,536 indices, for each number of requests in flight of a small ring and of the largest, with the oldest at each kind of
+    /// place before a wrap: beside the list of all that are in flight.
+    #[test]
+    fn every_index_is_found_where_the_list_of_requests_has_it() {
+        let counts = (0..=17).chain([63, 64, 255, 256, 257, 4095, 32_767, 32_768]);
+        for count in counts.step_by(if cfg!(miri) { 9 } else { 1 }) {
+            for wrap in [1_u64 << 16, 1 << 24, 1 << 32] {
+                for before in [0, 1, count / 2, count, count + 1] {
+                    let tail = wrap - before;
+                    let mut wanted = std::vec![None; 1 << 16];
+                    for at in tail..tail + count {
+                        wanted[(at % (1 << 16)) as usize] = Some((at % (1 << 32)) as u32);
+                    }
+                    let (head, tail) = (((tail + count) % (1 << 32)) as u32, (tail % (1 << 32)) as u32);
+                    for low in (0..=u16::MAX).step_by(STEP) {
+                        let found = locate(head, tail, low);
+                        assert_eq!(found, wanted[usize::from(low)], "{low:#x} of {count} from {tail:#x}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_largest_ring_full_has_every_counter_once() {
         let tail = u32::MAX.wrapping_sub(100);

@@ -286,3 +286,76 @@ impl<'r> SrqSlot<'r> {
         Some(wr_id)
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use std::collections::VecDeque;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Returns the free place that is next, beside those of a queue.
+    fn next(slot: &SrqSlot<'_>, taken: u32, slots: u32, free: &VecDeque<u16>) -> Option<u16> {
+        let place = slot.free_place(taken, slots);
+        assert_eq!(place, free.front().copied(), "{slots} slots, {taken:#x} taken");
+        place
+    }
+
+    /// A queue of each size whose counters wrap on the way: places are posted and retired in an order that a generator picks, some twice,
+    /// beside the queue of free places and the numbers at the others.
+    #[test]
+    fn free_places_come_in_the_order_in_which_they_were_returned() {
+        for log in 1..=8 {
+            let slots = 1_u32 << log;
+            // Behind the queue's places are those of a longer one from before, with its requests.
+            let entries: Vec<SrqEntry> = (0..2 * slots).map(|_| SrqEntry::new()).collect();
+            entries.iter().for_each(|entry| entry.posted.store(1, Ordering::Relaxed));
+            for wrap in [1_u64 << 16, 1 << 32] {
+                // From a whole round before the wrap on: place 0 is where a round begins.
+                for rounds in 1..=if cfg!(miri) { 1 } else { 3 } {
+                    let slot = SrqSlot::new(SrqEntriesView { entries: &entries, taken: None });
+                    slot.start(7, slots);
+                    let base = (wrap - u64::from(rounds * slots)) as u32;
+                    slot.posted.store(base, Ordering::Relaxed);
+                    slot.freed.store(base.wrapping_add(slots - 1), Ordering::Relaxed);
+                    walk(&slot, base, slots);
+                }
+            }
+        }
+    }
+
+    fn walk(slot: &SrqSlot<'_>, base: u32, slots: u32) {
+        let mut free: VecDeque<u16> = (1..slots as u16).collect();
+        // Place 0 is the one that the device takes first.
+        let (mut at, mut taken, mut posted) = (0, base, Vec::new());
+        let (mut state, mut number) = (base ^ slots, 0_u64);
+        for _ in 0..6 * slots + 20 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let pick = (state >> 8) as usize;
+            let wants_room = state >> 30 != 0 && next(slot, taken, slots, &free).is_some();
+            if wants_room && let Some(after) = free.pop_front() {
+                number += 1;
+                slot.remember(at, number);
+                posted.push((at, number));
+                (at, taken) = (after, taken.wrapping_add(1));
+                slot.publish(taken);
+            } else if !posted.is_empty() {
+                let (place, id) = posted.swap_remove(pick % posted.len());
+                assert_eq!(slot.retire(8, place), None, "of another queue");
+                assert_eq!(slot.retire(7, place), Some(id), "{slots} slots from {base:#x}");
+                assert_eq!(slot.retire(7, place), None, "nothing is posted there any more");
+                free.push_back(place);
+            }
+            assert_eq!(slot.retire(7, slots as u16), None, "no place of the queue");
+            assert_eq!(slot.in_flight(slots) as usize, posted.len());
+        }
+        // What a lost device leaves comes once each.
+        let mut left: Vec<u64> = core::iter::from_fn(|| slot.flush(7)).collect();
+        left.sort_unstable();
+        let mut wanted: Vec<u64> = posted.into_iter().map(|(_, id)| id).collect();
+        wanted.sort_unstable();
+        assert_eq!(left, wanted);
+        assert_eq!(slot.in_flight(slots), 0);
+    }
+}

@@ -668,3 +668,68 @@ impl<P: Provider> Verbs<'_, P> {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::Handle;
+
+    fn places<const N: usize>() {
+        let windows = Windows::new([const { WindowCell::EMPTY }; N]);
+        let windows: &Windows = &windows;
+        // The search begins at the low bits of the key's index, of as many as the table has places for.
+        let begins = (0..).take_while(|log| 1 << log <= N).last().map_or(1, |log| 1 << log);
+        for index in (0..3 * N as u32 + 2).chain([0xff_ffff]) {
+            for tag in [0, 0xff] {
+                let mut seen = [false; N];
+                let mut first = None;
+                for place in windows.places_of(Rkey::new(KeyTag(tag).key(index))) {
+                    first.get_or_insert(place);
+                    assert!(!core::mem::replace(&mut seen[place], true), "place {place} of {N} twice");
+                }
+                assert!(seen.into_iter().all(|seen| seen), "key {index} of {N}");
+                assert_eq!(first, (N != 0).then_some(index as usize % begins));
+            }
+        }
+    }
+
+    /// A search visits each place of a table of any size once.
+    #[test]
+    fn a_search_visits_each_place_once() {
+        macro_rules! sizes {
+            ($($size:literal)*) => { $(places::<$size>();)* };
+        }
+        sizes!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 63 64 65);
+    }
+
+    /// Binds of three blocks each, one after the other from each block round each wrap: the completion of each block ends those that
+    /// begin there or before.
+    #[test]
+    fn a_completion_ends_the_binds_up_to_its_block() {
+        const BINDS: u64 = 5;
+        let (mw, pd, qp, other): (MwHandle, _, _, QpHandle) =
+            (Handle::new(0, 1), Handle::new(0, 1), Handle::new(0, 1), Handle::new(1, 1));
+        for wrap in [1_u64 << 16, 1 << 32] {
+            for start in wrap - 3 * BINDS - 1..=wrap + 1 {
+                for last in start..start + 3 * BINDS {
+                    let mut windows = Windows::new([const { WindowCell::EMPTY }; 2 * BINDS as usize]);
+                    let windows: &mut Windows = &mut windows;
+                    windows.insert(mw, pd, MwType::Type1, Rkey::new(0x100));
+                    for n in 0..BINDS {
+                        let (old, new) = (Rkey::new(0x100 + n as u32), Rkey::new(0x101 + n as u32));
+                        let bind = CheckedBind { mw, old, new, lkey: Lkey::new(0), binding: None };
+                        let room = windows.room().unwrap();
+                        windows.post(qp, (start + 3 * n) as u32, &bind, room);
+                    }
+                    assert_eq!(windows.complete(other, start as u32, last as u32, false), 0);
+                    let ended = (0..BINDS).filter(|n| start + 3 * n <= last).count();
+                    assert_eq!(windows.complete(qp, start as u32, last as u32, false) as usize, ended, "{start:#x} {last:#x}");
+                    let left = windows.oldest(qp).map(|bind| bind.at);
+                    assert_eq!(left, (0..BINDS).map(|n| start + 3 * n).find(|at| *at > last).map(|at| at as u32));
+                    assert_eq!(windows.get(mw).unwrap().in_flight as usize, BINDS as usize - ended);
+                }
+            }
+        }
+    }
+}

@@ -148,3 +148,35 @@ pub(crate) fn refusal(
     }
     if count > limits.max_sge as usize { Some(PostSendError::SgeCount { count, max: limits.max_sge }) } else { None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handle, QpCap, RingSizes};
+
+    /// For each transport, with atomics and without, and each number of SGEs: operations and flags come back as they were put in, and a bit
+    /// is set for each number of SGEs that is too many.
+    #[test]
+    fn one_word_has_operations_flags_and_numbers_of_sges() {
+        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcSend, QpType::XrcRecv] {
+            for atomics in [false, true] {
+                for max_send_sge in 0..=40 {
+                    let device = DeviceAttr { atomics, ..DeviceAttr::default() };
+                    let cap = QpCap { max_send_sge, ..QpCap::default() };
+                    let sizes = RingSizes { cap, ..RingSizes::default() };
+                    let limits = SendLimits::new(Handle::NONE, qp_type, (Handle::NONE, 0), &sizes, false, &device);
+                    assert_eq!(limits.ops(), OpSet::of(qp_type, &device));
+                    assert_eq!(limits.flags(), transport_flags(qp_type));
+                    let bytes = limits.disallowed_mask.to_le_bytes();
+                    assert_eq!((!bytes[0], u32::from(!bytes[1])), (limits.ops().bits(), limits.flags().bits()));
+                    // Bit 15 + n of the word, so n - 1 of the upper half.
+                    let mut too_many = limits.disallowed_mask >> 16;
+                    for count in 1..=8 {
+                        assert_eq!(!too_many.is_multiple_of(2), count > max_send_sge, "{count} of {max_send_sge}");
+                        too_many /= 2;
+                    }
+                }
+            }
+        }
+    }
+}

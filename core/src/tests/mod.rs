@@ -17,6 +17,7 @@ mod port;
 mod post;
 mod region;
 mod reset;
+mod rings;
 mod roce;
 mod shared_receives;
 mod spans;

@@ -170,6 +170,18 @@ fn values_out_of_range_are_named() {
         assert!(found == attribute && !(min..=max).contains(&value), "{error}");
         assert_eq!(harness.verbs.qp_info(qp).unwrap().state, from);
     }
+    // The greatest values are none of those.
+    let mut harness = Harness::new();
+    let qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let mut attr = attributes(to);
+        attr.av.sl = 15;
+        (attr.dest_qpn, attr.rq_psn, attr.sq_psn) = (Qpn::new((1 << 24) - 1), Psn::new((1 << 24) - 1), Psn::new((1 << 24) - 1));
+        (attr.timeout, attr.min_rnr_timer, attr.retry_cnt, attr.rnr_retry) = (31, 31, 7, 7);
+        (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (16, 16);
+        let from = harness.verbs.qp_info(qp).unwrap().state;
+        harness.verbs.modify_qp(qp, &attr, rule(QpType::Rc, from, to).unwrap().required | M::STATE).unwrap();
+    }
     let route = AddressVector { grh: Some(GlobalRoute::default()), ..AddressVector::default() };
     assert_eq!(route.port_num, 0, "a path without a port uses the queue pair's");
 }
