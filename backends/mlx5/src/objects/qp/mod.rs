@@ -102,7 +102,8 @@ impl Rings {
             rings.send_blocks = within(blocks.checked_next_power_of_two().unwrap_or(u32::MAX), ring)?;
             rings.cap.max_send_wr = rings.send_blocks / blocks_per_wr;
             rings.cap.max_send_sge = ((wqe - head) / unit).min(max_sges);
-            rings.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(max_inline);
+            // A datagram without data fills its blocks: then there is no room for the head.
+            rings.cap.max_inline_data = wqe.saturating_sub(head + INLINE_HEAD).min(max_inline);
         }
         if cap.max_recv_wr != 0 {
             let units = within(cap.max_recv_sge, caps.max_sge())?.max(1).next_power_of_two();
@@ -327,6 +328,51 @@ mod tests {
                         assert!(blocks * got.max_send_wr <= made.send_blocks, "{got:?}");
                     }
                 }
+            }
+        }
+    }
+
+    /// The same of datagrams and of XRC, by the sizes of the PRM: 64 bytes before the payload of a datagram, 48 before that of an XRC request,
+    /// whose atomics have 80. And of receives, whose entries are powers of two of 16 bytes.
+    #[test]
+    fn every_transport_has_room_for_what_it_promises() {
+        for (service, head, most) in [(QpcSt::Uc, 32, 0), (QpcSt::Ud, 64, 0), (QpcSt::Qp1, 64, 0), (QpcSt::Xrc, 48, 80)] {
+            for windows in [false, true] {
+                let caps = Capabilities { windows, ..caps() };
+                let bind = if windows && head != 64 { 192 } else { 0 };
+                for wr in [1, 2, 3, 7, 64, 1000] {
+                    for sge in 0..=32 {
+                        for inline in (0..=900).step_by(25) {
+                            let Ok(made) = Rings::new(&cap(wr, 0, sge, 0, inline), service, &caps) else { continue };
+                            let got = made.cap;
+                            assert!(got.max_send_wr >= wr && got.max_send_sge >= sge && got.max_inline_data >= inline);
+                            let inline = if got.max_inline_data == 0 { head } else { head + 4 + got.max_inline_data };
+                            let bytes = [head + 16 * got.max_send_sge, inline, bind, most];
+                            let blocks = bytes.iter().max().unwrap().div_ceil(64);
+                            assert!(
+                                blocks * got.max_send_wr <= made.send_blocks && made.send_blocks.is_power_of_two(),
+                                "{got:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        for wr in (1..=1 << 15).step_by(if cfg!(miri) { 4099 } else { 1 }) {
+            for sge in if wr < 16 { 0..=32 } else { 5..=5 } {
+                let made = rings(&cap(0, wr, 0, sge, 0), &caps()).unwrap();
+                let mut units = 1;
+                while units < sge {
+                    units *= 2;
+                }
+                let mut entries = 1;
+                // A block at least, since the send ring behind it begins with one.
+                while entries < wr || entries * units < 4 {
+                    entries *= 2;
+                }
+                let got = (made.recv_entries, made.recv_units, made.cap.max_recv_wr, made.cap.max_recv_sge);
+                assert_eq!(got, (entries, units, entries, units), "{wr} of {sge}");
+                assert_eq!(made.recv_bytes() as u32, entries * units * 16);
             }
         }
     }
