@@ -399,6 +399,16 @@ mod tests {
         *caps
     }
 
+    /// Half a register of 128, 256 or 512 bytes; a device with one of another size has none.
+    #[test]
+    fn half_a_blue_flame_register_is_what_a_request_is_copied_to() {
+        let half = |blue_flame| Capabilities { blue_flame, ..Capabilities::default() }.blue_flame_half();
+        assert_eq!([None, Some(7), Some(8), Some(9)].map(half), [0, 64, 128, 256]);
+        for log in (0..=u32::from(u8::MAX)).filter(|log| !(7..=9).contains(log)) {
+            assert_eq!(half(Some(log)), 0, "{log}");
+        }
+    }
+
     /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
     /// at 100.
     #[test]

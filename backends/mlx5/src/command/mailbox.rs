@@ -92,3 +92,23 @@ impl MailboxChain {
 pub(crate) fn xor_of(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each length up to beyond the longest list of pages: blocks of 512 bytes, four in a page.
+    #[test]
+    fn a_chain_has_as_many_blocks_as_its_bytes_fill() {
+        let (mut blocks, mut pages) = (0, 0);
+        for len in 0..=70_000 {
+            if len > blocks * 512 {
+                blocks += 1;
+            }
+            if blocks > pages * 4 {
+                pages += 1;
+            }
+            assert_eq!((MailboxChain::blocks_for(len), MailboxChain::pages(blocks) as usize), (blocks, pages), "{len}");
+        }
+    }
+}

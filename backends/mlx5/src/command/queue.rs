@@ -83,3 +83,37 @@ impl CommandQueue {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 255 commands in a row have tokens of their own, none of which is 0.
+    #[test]
+    fn tokens_come_round_without_zero() {
+        let mut queue = CommandQueue::new(0, 2, 6);
+        for _ in 0..3 {
+            for token in 1..=u8::MAX {
+                assert_eq!(queue.next_token(), token);
+            }
+        }
+    }
+
+    /// Each size and stride that a device may have in a page: slots lie one behind the other, and the last is that of pages.
+    #[test]
+    fn slots_lie_one_behind_the_other() {
+        for log_size in 0..=5 {
+            for log_stride in 6..=12 - log_size {
+                let queue = CommandQueue::new(0x3000, log_size, log_stride);
+                let mut at = 0x3000;
+                for slot in 0..32 >> (5 - log_size) {
+                    assert_eq!(queue.entry(slot), at);
+                    at += 64 << (log_stride - 6);
+                }
+                assert_eq!(queue.slot(CommandClass::Regular), 0);
+                assert_eq!(queue.entry(queue.slot(CommandClass::Pages)) + (64 << (log_stride - 6)), at, "the last");
+                assert!(at <= 0x4000);
+            }
+        }
+    }
+}

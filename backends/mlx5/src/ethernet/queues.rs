@@ -489,6 +489,137 @@ mod tests {
         }
     }
 
+    /// Writes the completion with this counter of a queue of eight, as the device does.
+    fn complete(shared: &crate::tests::mock::Shared, cq: usize, counter: u64, opcode: u8, index: u16, len: u32) {
+        let entry = &mut shared.borrow_mut().memory[cq + (counter % 8) as usize * CQE..][..CQE];
+        entry.fill(0);
+        entry[44..48].copy_from_slice(&len.to_be_bytes());
+        entry[60..62].copy_from_slice(&index.to_be_bytes());
+        entry[63] = opcode << 4 | (counter / 8 % 2) as u8;
+    }
+
+    /// Frames whose WQEs have one block or three, about the wraps of every counter, beside a queue of those that wait: as many as there are
+    /// buffers are taken, each is where its counter says, and completions are believed in their order alone.
+    #[test]
+    fn sent_frames_take_their_places_in_turn() {
+        for (inline, blocks) in [(InlineHeaders::None, 1_u64), (InlineHeaders::Transport, 3)] {
+            for before in (0..=40).step_by(if cfg!(miri) { 19 } else { 1 }) {
+                let (mut machine, shared) = machine();
+                let mut queues = interface(&machine);
+                let (first_block, first_frame, first_entry) =
+                    ((1_u64 << 16) - before, (1_u64 << 32) - before, (1_u64 << 32) - before / 2);
+                (queues.send.blocks, queues.send.inline) = (16, inline.bytes());
+                (queues.send.written, queues.send.done_block) = (first_block as u16, first_block as u16);
+                (queues.send.posted, queues.send.done) = (first_frame as u32, first_frame as u32);
+                queues.send.cq.consumer = first_entry as u32;
+                // The round before, and none behind it.
+                for n in 0..8 {
+                    complete(&shared, SEND_CQ, first_entry - 1 - n, 0, 0xdead, 0);
+                }
+                let mut waiting = std::collections::VecDeque::new();
+                let (mut block, mut frame, mut entry, mut state) = (first_block, first_frame, first_entry, before as u32);
+                for n in 0..80_u8 {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let bytes = [n; 200];
+                    let sent = queues.send(&mut machine, &bytes, Checksums::NONE);
+                    if waiting.len() < FRAMES as usize {
+                        assert_eq!(sent, Ok(()), "{before} before the wraps");
+                        let at = (block % 16) as usize * WQEBB;
+                        let head = shared.borrow().memory[at..at + 8].to_vec();
+                        let [high, low] = (block as u16).to_be_bytes();
+                        assert_eq!((head[1], head[2], usize::from(head[7]).div_ceil(4) as u64), (high, low, blocks));
+                        let buffer = BUFFERS + (frame % u64::from(FRAMES)) as usize * STRIDE;
+                        assert_eq!(shared.borrow().memory[buffer..][..200], bytes);
+                        waiting.push_back(block as u16);
+                        (block, frame) = (block + blocks, frame + 1);
+                        let record = shared.borrow().memory[0x1044..0x1048].to_vec();
+                        assert_eq!(record, ((block % (1 << 16)) as u32).to_be_bytes());
+                    } else {
+                        assert_eq!(sent, Err(SendFrameError::Full));
+                    }
+                    assert_eq!(queues.send.posted.wrapping_sub(queues.send.done) as usize, waiting.len());
+                    // Full now and then, also when the next one comes.
+                    for _ in 0..if waiting.len() == FRAMES as usize { state >> 30 } else { state >> 31 } {
+                        let Some(index) = waiting.pop_front() else { break };
+                        complete(&shared, SEND_CQ, entry, 0, index, 0);
+                        entry += 1;
+                        queues.reap(&mut machine).unwrap();
+                    }
+                    assert_eq!(queues.has_room(), waiting.len() < FRAMES as usize);
+                    let consumer = shared.borrow().memory[0x1000..0x1004].to_vec();
+                    assert!(entry == first_entry || consumer == ((entry % (1 << 24)) as u32).to_be_bytes());
+                    shared.borrow_mut().log.clear();
+                }
+                assert_eq!(queues.fault, None);
+            }
+        }
+    }
+
+    /// With each number of frames under way, about the wrap of the index and off it: a completion names a block of those, or is none.
+    #[test]
+    fn a_completion_names_a_block_that_is_under_way() {
+        let (mut machine, shared) = machine();
+        for first in [0_u32, 5, (1 << 16) - 5, (1 << 16) - 2, (1 << 16) - 1] {
+            for frames in 1..=FRAMES {
+                let mut indices: Vec<u32> = (0..40).map(|n| (first + (1 << 16) - 20 + n) % (1 << 16)).collect();
+                indices.extend((0..1 << 16).step_by(if cfg!(miri) { 9973 } else { 61 }));
+                for index in indices {
+                    let mut queues = interface(&machine);
+                    (queues.send.written, queues.send.done_block) = ((first + 3 * frames) as u16, first as u16);
+                    queues.send.posted = frames;
+                    complete(&shared, SEND_CQ, 0, 0, index as u16, 0);
+                    // The same again is under way no more; with one frame nobody looks.
+                    complete(&shared, SEND_CQ, 1, 0, index as u16, 0);
+                    // The next is of the round before.
+                    complete(&shared, SEND_CQ, 2, 15, 0, 0);
+                    queues.reap(&mut machine).unwrap();
+                    let under_way = (first..first + 3 * frames).any(|block| block % (1 << 16) == index);
+                    let fault = (!under_way || frames > 1).then_some(FrameQueueFault::Order { index: index as u16 });
+                    assert_eq!(queues.fault, fault, "{index:#x} of {frames} frames from {first:#x}");
+                    shared.borrow_mut().log.clear();
+                }
+            }
+        }
+    }
+
+    /// Frames about the wraps of every counter are taken from the buffers in turn, which are posted again, and any other index than the next
+    /// is a fault.
+    #[test]
+    fn received_frames_come_from_their_places_in_turn() {
+        for before in (0..=24).step_by(if cfg!(miri) { 19 } else { 1 }) {
+            let (mut machine, shared) = machine();
+            let mut queues = interface(&machine);
+            let (first, first_entry) = ((1_u64 << 16) - before, (1_u64 << 32) - before / 2);
+            queues.receive.taken = first as u16;
+            queues.receive.cq.consumer = first_entry as u32;
+            for n in 0..8 {
+                complete(&shared, RECEIVE_CQ, first_entry - 1 - n, 2, 0xdead, 100);
+            }
+            let mut into = [0; 1600];
+            for n in 0..60_u64 {
+                assert_eq!(queues.receive(&mut machine, &mut into), Ok(None), "{before}");
+                let place = (first + n) % u64::from(FRAMES);
+                let buffer = BUFFERS + (u64::from(FRAMES) + place) as usize * STRIDE;
+                shared.borrow_mut().memory[buffer..buffer + 100].fill(n as u8);
+                complete(&shared, RECEIVE_CQ, first_entry + n, 2, (first + n) as u16, 100);
+                let taken = queues.receive(&mut machine, &mut into).unwrap();
+                assert_eq!(taken.map(|received| received.len), Some(100));
+                assert_eq!(into[..100], [n as u8; 100]);
+                let record = shared.borrow().memory[0x10c0..0x10c4].to_vec();
+                assert_eq!(record, (((first + n + 1 + u64::from(FRAMES)) % (1 << 16)) as u32).to_be_bytes());
+                shared.borrow_mut().log.clear();
+            }
+            for wrong in [1_u16, 2, 0x8000, u16::MAX] {
+                let index = queues.receive.taken.wrapping_add(wrong);
+                complete(&shared, RECEIVE_CQ, first_entry + 60, 2, index, 100);
+                let fault = FrameQueueFault::Order { index };
+                assert_eq!(queues.receive(&mut machine, &mut into), Err(ReceiveFrameError::Fault(fault)));
+                queues.fault = None;
+                queues.receive.cq.consumer = (first_entry + 60) as u32;
+            }
+        }
+    }
+
     /// Numbers of xorshift (Marsaglia 2003).
     struct Random(u64);
 

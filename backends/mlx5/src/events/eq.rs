@@ -184,6 +184,61 @@ mod tests {
         }
     }
 
+    /// A queue of each small size from each start about each wrap, beside the counters of the device, which writes as many entries as there is
+    /// room for.
+    #[test]
+    fn a_queue_of_every_size_is_taken_in_order_and_never_runs_full() {
+        for log_size in 2..=8 {
+            let size = 1_u64 << log_size;
+            let step = if cfg!(miri) { 301 } else { 1 + size as usize / 16 };
+            for wrap in [1_u64 << 24, 1 << 32] {
+                for start in (wrap - size - 2..=wrap + 1).step_by(step) {
+                    let (machine, shared) = machine();
+                    let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
+                    let arena: &mut Arena = &mut arena;
+                    let memory = ObjectMemory::new(Some(arena.allocate(4).unwrap()), None);
+                    let info = EqInfo { number: 9, vector: 0, memory };
+                    let eq = Eq::open(&machine, 4 * UAR_PAGE, info, log_size).unwrap();
+                    let mut eq = Eq { consumer: start as u32, reported: start as u32, ..eq };
+                    let write = |index: u64, number: u8| {
+                        let at = (index % size) as usize * EQE;
+                        let memory = &mut shared.borrow_mut().memory;
+                        memory[at + 40] = number;
+                        memory[at + 63] = (index / size % 2) as u8;
+                    };
+                    for back in 1..=size {
+                        write(start - back, 0x77);
+                    }
+                    let (mut written, mut taken, mut reported) = (start, start, start);
+                    while taken < start + 3 * size {
+                        // The device has room up to what was reported.
+                        while written < reported + size {
+                            write(written, written as u8);
+                            written += 1;
+                        }
+                        let entry = eq.pop().unwrap();
+                        assert_eq!(entry[40], taken as u8, "{taken:#x} of {size} from {start:#x}");
+                        taken += 1;
+                        shared.borrow_mut().log.clear();
+                        eq.update_consumer_index();
+                        // At each quarter of the ring, and not before.
+                        let value = 9 << 24 | (taken % (1 << 24)) as u32;
+                        let told = shared.borrow().log.contains(&Done::Register(0x4048, value.to_be_bytes().to_vec()));
+                        assert_eq!(told, taken - reported == size / 4, "{taken:#x} of {size}");
+                        if told {
+                            reported = taken;
+                        }
+                    }
+                    while taken < written {
+                        assert!(eq.pop().is_some());
+                        taken += 1;
+                    }
+                    assert_eq!(eq.pop(), None, "the round before, {size} from {start:#x}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_full_queue_is_reported_once() {
         let (mut eq, shared) = queue(0);

@@ -495,6 +495,89 @@ mod tests {
         assert_eq!(list(base, 0x1000, &odd), Err(Error::Misaligned));
     }
 
+    /// Returns the page list that covers most with each page: by looking at every page of 4096 bytes, for each size of page.
+    fn best_list(base: u64, map: &[u64], addr: u64, last: u64) -> (u32, Vec<u64>) {
+        let device = |page: u64| map[(page - base / 4096) as usize];
+        let pages = addr / 4096..=last / 4096;
+        for log_size in (12..=31).rev() {
+            let size = 1_u64 << log_size;
+            // No larger than what covers the region.
+            if log_size > 12 && addr / (size / 2) == last / (size / 2) {
+                continue;
+            }
+            // Where each page of this size would begin for the device.
+            let begin = |page: u64| device(page).wrapping_sub(page * 4096 % size);
+            let good = pages.clone().all(|page| {
+                let whole = begin(page);
+                let same = pages.clone().filter(|other| other * 4096 / size == page * 4096 / size);
+                whole % size == 0 && same.into_iter().all(|other| begin(other) == whole)
+            });
+            if good {
+                let mut list: Vec<u64> = pages.clone().map(begin).collect();
+                let mut numbers: Vec<u64> = pages.clone().map(|page| page * 4096 / size).collect();
+                (0..list.len()).rev().for_each(|n| {
+                    if n != 0 && numbers[n] == numbers[n - 1] {
+                        list.remove(n);
+                        numbers.remove(n);
+                    }
+                });
+                return (log_size, list);
+            }
+        }
+        panic!("pages of 4096 bytes always do")
+    }
+
+    /// Each way in which one to three pages lie among eight of the device, from each of eight pages on, with the first and the last page in
+    /// part: the largest pages that do.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes")]
+    fn every_map_of_a_few_pages_has_the_largest_pages_that_fit() {
+        let mut sizes = std::collections::BTreeSet::new();
+        for first in 0..8 {
+            let base = 0x7000_0000 + 4096 * first;
+            for count in 1..=3_u32 {
+                for code in 0..8_u64.pow(count) {
+                    let map: Vec<u64> = (0..count).map(|n| 0x9000_0000 + 4096 * (code >> (3 * n) & 7)).collect();
+                    let scattered = Scattered { base, pages: &map };
+                    for (start, end) in [(0, 0), (1, 0), (4095, 0), (0, 4095), (1, 1), (2000, 2000)] {
+                        let (addr, last) = (base + start, base + 4096 * u64::from(count) - 1 - end);
+                        if addr > last {
+                            continue;
+                        }
+                        let best = best_list(base, &map, addr, last);
+                        sizes.insert(best.0);
+                        assert_eq!(list(addr, last - addr + 1, &scattered), Ok(best), "{map:x?} from {addr:#x} to {last:#x}");
+                    }
+                }
+            }
+        }
+        assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [12, 13, 14, 15]);
+    }
+
+    /// Each number of bytes that a WQE may have: in 64-byte blocks behind the first two, four pieces each.
+    #[test]
+    fn pieces_fill_the_blocks_behind_the_first_two() {
+        let mut most = 0;
+        for bytes in 0..=u32::from(u16::MAX) {
+            if bytes >= 192 && bytes % 64 == 0 {
+                most += 4;
+            }
+            assert_eq!(max_pieces(bytes), most, "{bytes}");
+        }
+    }
+
+    /// A command counts the bytes of its list in 32 bits.
+    #[test]
+    fn a_list_is_no_longer_than_a_command_can_say() {
+        let limit = (1 << 28) - 1;
+        for count in [0, 1, 4, limit - 1, limit] {
+            assert_eq!(octowords(count), Ok(count as u32));
+        }
+        for count in [limit + 1, limit + 2, 1 << 32, (1 << 32) + 1, u64::MAX] {
+            assert_eq!(octowords(count), Err(Error::LimitExceeded { limit: limit as u32 }.pack()), "{count:#x}");
+        }
+    }
+
     #[test]
     fn a_map_that_breaks_within_a_page_has_no_page_list() {
         struct Broken;

@@ -124,3 +124,55 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::mock::started;
+
+    const SIZES: &[CqeSize] = &[
+        CqeSize::Bytes64,
+        #[cfg(feature = "large-completions")]
+        CqeSize::Bytes128,
+    ];
+
+    /// Entries lie one behind the other, and after the last is the first again; a completion is the last 64 bytes of its entry.
+    #[test]
+    fn completions_lie_one_behind_the_other() {
+        for (log_entry, &cqe_size) in (6..).zip(SIZES) {
+            for log_size in 0..=12 {
+                let size = RingSize { log_size, cqe_size };
+                let entry = 1_usize << log_entry;
+                assert_eq!(size.bytes(), entry << log_size);
+                let mut at = 0;
+                // From a round before the wrap on.
+                for counter in ((1_u64 << 32) - (1 << 13)..(1 << 32) + (1 << 13)).step_by(if cfg!(miri) { 1 << 12 } else { 1 })
+                {
+                    if cfg!(miri) {
+                        at = 0;
+                    }
+                    assert_eq!(size.place(counter as u32), at + entry - 64, "{counter:#x} of 2^{log_size}");
+                    at = if at + entry == size.bytes() { 0 } else { at + entry };
+                }
+            }
+        }
+    }
+
+    /// The least power of two that is enough, or a refusal.
+    #[test]
+    fn a_queue_has_the_fewest_entries_that_are_enough() {
+        let (mut driver, _shared) = started();
+        let driver: &mut Driver<_> = &mut driver;
+        driver.caps.log_max_cq_sz = 16;
+        let (mut log, mut size) = (0, 1);
+        for entries in 0..=1 << 16 {
+            if entries > size {
+                (log, size) = (log + 1, size * 2);
+            }
+            assert_eq!(driver.log_cq_size(entries), Ok(log), "{entries}");
+        }
+        for entries in [(1 << 16) + 1, 1 << 17, 1 << 31, u32::MAX] {
+            assert_eq!(driver.log_cq_size(entries), Err(Error::LimitExceeded { limit: 1 << 16 }.pack()));
+        }
+    }
+}

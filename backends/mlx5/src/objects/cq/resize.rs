@@ -96,3 +96,90 @@ impl<P: Platform> Driver<P> {
         Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer }.pack())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::tests::mock::{MockPlatform, started};
+
+    const OLD: usize = 0x4000;
+    const NEW: usize = 0x8000;
+    const SIZES: &[CqeSize] = &[
+        CqeSize::Bytes64,
+        #[cfg(feature = "large-completions")]
+        CqeSize::Bytes128,
+    ];
+
+    /// What the device has written as the entry with this counter of a ring of so many.
+    fn completion(counter: u64, entries: u64, opcode: u8) -> [u8; CQE] {
+        let mut entry = [0; CQE];
+        entry[..8].copy_from_slice(&counter.to_be_bytes());
+        entry[62] = counter as u8;
+        entry[63] = opcode << 4 | (counter / entries % 2) as u8;
+        entry
+    }
+
+    /// From a ring of each small size into one of each, with every number of completions that wait and fit, from each place about each
+    /// wrap: they stand one counter further, as the device writes that round of the new ring, and the rest of it is as it was.
+    #[test]
+    fn what_waits_is_copied_one_counter_further() {
+        let (mut driver, shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        let mut copied = 0;
+        for (log_entry, &cqe_size) in (6..).zip(SIZES) {
+            let at = |base: usize, counter: u64, entries: u64| base + (((counter % entries) as usize + 1) << log_entry) - CQE;
+            for (old_log, new_log) in (0..=4).flat_map(|old| (0..=5).map(move |new| (old, new))) {
+                let (old, new) = (1_u64 << old_log, 1_u64 << new_log);
+                let sizes = [old_log, new_log].map(|log_size| RingSize { log_size, cqe_size });
+                for wrap in [1_u64 << 24, 1 << 32] {
+                    for first in (wrap - 2 * old - 1..=wrap + 1).step_by(if cfg!(miri) { 13 } else { 1 }) {
+                        // One place is the entry that ends the ring.
+                        for waiting in 0..old.min(new + 1) {
+                            shared.borrow_mut().memory[OLD..].fill(0xee);
+                            let put = |base, counter, entries, entry: [u8; CQE]| {
+                                shared.borrow_mut().memory[at(base, counter, entries)..][..CQE].copy_from_slice(&entry);
+                            };
+                            // What is left of the round before.
+                            for n in 0..old {
+                                put(OLD, first + n, old, completion(first + n - old, old, 2));
+                            }
+                            for n in 0..waiting {
+                                put(OLD, first + n, old, completion(first + n, old, 2));
+                            }
+                            for n in 0..new {
+                                put(NEW, n, new, [0xf1; CQE]);
+                            }
+                            let rings = ((OLD, sizes[0]), (NEW, sizes[1]));
+                            let lacks = driver.copy_entries(rings.0, rings.1, first as u32);
+                            let opcode = CmdOpcode::ModifyCq.code() as u16;
+                            assert_eq!(lacks, Err(Error::BadAnswer { opcode, value: first as u32 }.pack()), "no end");
+                            for n in 0..new {
+                                shared.borrow_mut().memory[at(NEW, n, new)..][..CQE].fill(0xf1);
+                            }
+                            let end = first + waiting;
+                            shared.borrow_mut().memory[at(OLD, end, old)..][..CQE].copy_from_slice(&completion(
+                                end,
+                                old,
+                                CqeOpcode::ResizeCq.code() as u8,
+                            ));
+                            let mut expected: Vec<u8> = shared.borrow().memory[NEW..].to_vec();
+                            for n in 0..waiting {
+                                let to = first + n + 1;
+                                let mut entry = completion(first + n, old, 2);
+                                entry[63] = 2 << 4 | (to / new % 2) as u8;
+                                expected[at(0, to, new)..][..CQE].copy_from_slice(&entry);
+                            }
+                            assert_eq!(driver.copy_entries(rings.0, rings.1, first as u32), Ok((first + 1) as u32));
+                            assert!(shared.borrow().memory[NEW..] == expected, "{waiting} of {old} into {new} from {first:#x}");
+                            shared.borrow_mut().log.clear();
+                            copied += waiting;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(cfg!(miri) || copied > 5000, "{copied}");
+    }
+}

@@ -220,3 +220,82 @@ const fn flags_dword(flags: SendFlags) -> u32 {
     let completion = if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY };
     WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Each length of a payload up to beyond what a WQE has: the least units that hold the head of four bytes and the payload.
+    #[test]
+    fn inline_units_hold_the_head_and_the_payload() {
+        let mut units = 0;
+        assert_eq!(inline_units(0), 0);
+        for len in 1..=70_000 {
+            while units * 16 < 4 + len {
+                units += 1;
+            }
+            assert_eq!(inline_units(len) as usize, units, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_filled_up_to_whole_blocks() {
+        let mut octowords = 0;
+        for count in 0..=5000_usize {
+            while octowords < count {
+                octowords += 4;
+            }
+            assert_eq!(list_octowords(count) as usize, octowords, "{count}");
+        }
+    }
+
+    /// Eight bytes from each byte of a payload of each length, with zeros behind its end.
+    #[test]
+    fn a_word_is_eight_bytes_of_the_payload_or_zeros() {
+        for len in 0..=80_usize {
+            let bytes: Vec<u8> = (1..=len as u8).collect();
+            for at in 0..=len + 9 {
+                let mut expected = [0; 8];
+                for (n, place) in expected.iter_mut().enumerate() {
+                    *place = bytes.get(at + n).copied().unwrap_or(0);
+                }
+                assert_eq!(word_of(&bytes, at).to_ne_bytes(), expected, "{at} of {len}");
+                if at < len && len - at < 8 {
+                    assert_eq!(last_word(&bytes, &bytes[at..]).to_ne_bytes(), expected, "{at} of {len}");
+                }
+            }
+            if len != 0 {
+                let mut head = [0; 8];
+                head[..4].copy_from_slice(&(0x8000_0000 | len as u32).to_be_bytes());
+                for (place, byte) in head[4..].iter_mut().zip(&bytes) {
+                    *place = *byte;
+                }
+                assert_eq!(inline_head(&bytes).to_ne_bytes(), head, "{len}");
+            }
+        }
+    }
+
+    /// All flags: by `MLX5_WQE_CTRL_CQ_UPDATE` (8), `MLX5_WQE_CTRL_SOLICITED` (2), `MLX5_WQE_CTRL_FENCE` (4 << 5) and
+    /// `MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE` (1 << 5) of rdma-core's `mlx5dv.h`.
+    #[test]
+    fn each_combination_of_flags_is_a_byte_of_the_control_segment() {
+        for bits in 0..=u32::from(u16::MAX) {
+            let flags = SendFlags::from_bits_retain(bits);
+            let mut expected = 0;
+            if flags.contains(SendFlags::SIGNALED) {
+                expected += 8;
+            }
+            if flags.contains(SendFlags::SOLICITED) {
+                expected += 2;
+            }
+            if flags.contains(SendFlags::FENCE) {
+                expected += 128;
+            } else if flags.contains(SendFlags::AFTER_BIND) {
+                expected += 32;
+            }
+            assert_eq!(control_flags(flags), expected, "{flags:?}");
+        }
+    }
+}

@@ -175,6 +175,25 @@ mod tests {
         assert_eq!(sizes(u32::MAX, u32::MAX), Err(Error::LimitExceeded { limit: 32_767 }));
     }
 
+    /// Each number of requests and of SGEs that a device has: one slot more than requests, one unit more than SGEs, powers of two.
+    #[test]
+    fn every_queue_has_the_least_power_of_two_that_is_enough() {
+        let least = |wanted: u32| {
+            let mut size = 2;
+            while size < wanted {
+                size += size;
+            }
+            size
+        };
+        for max_wr in (1..=32_767).step_by(if cfg!(miri) { 4099 } else { 1 }) {
+            for max_sge in if max_wr < 64 { &[0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 30, 31][..] } else { &[1, 31] } {
+                let slots = least(max_wr + 1);
+                let cap = SrqCap { max_wr: slots - 1, max_sge: least(max_sge + 1) - 1 };
+                assert_eq!(sizes(max_wr, *max_sge), Ok(SrqSizes { slots, cap }), "{max_wr} {max_sge}");
+            }
+        }
+    }
+
     #[test]
     fn a_device_without_pools_has_none() {
         for caps in

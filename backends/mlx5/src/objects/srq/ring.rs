@@ -37,3 +37,59 @@ impl<P: Platform> bareverbs::SrqRing for Mlx5SrqRing<P> {
         self.ring.view().record(false, (end & 0xffff).to_be());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use bareverbs::{Lkey, SrqRing as _};
+
+    use super::*;
+    use crate::ring::open_ring;
+    use crate::tests::mock::{MockPlatform, Part, machine};
+
+    const RING: usize = 0x2000;
+    const RECORD: usize = 0x1000;
+
+    /// Each place of rings of each small shape, by `struct mlx5_wqe_srq_next_seg` of rdma-core's `wqe.h` (the index of the next one in bytes
+    /// 2 and 3) and data segments behind it, of which key 0x100 without bytes ends the list.
+    #[test]
+    fn a_receive_is_a_link_and_segments_at_its_place() {
+        for units in [2, 4, 8, 32_u32] {
+            for slots in [2, 4, 16_u32] {
+                let (machine, shared) = machine();
+                let bytes = (units * slots * 16) as usize;
+                let ring = open_ring(&Part(shared.clone()), RING, bytes.max(64), RECORD).unwrap();
+                let mut ring: Mlx5SrqRing<MockPlatform> = Mlx5SrqRing::new(ring, machine.fence, units);
+                for at in 0..slots as u16 {
+                    for count in 0..units {
+                        shared.borrow_mut().memory[RING..].fill(0xee);
+                        let mut expected: Vec<u8> = shared.borrow().memory[RING..].to_vec();
+                        let sge = |n: u32| Sge { addr: 0x1000 + u64::from(n), length: n + 1, lkey: Lkey::new(0xa1b2_c3d4) };
+                        let sges: Vec<Sge> = (0..count).map(sge).collect();
+                        let next = 0xfe00 + at;
+                        ring.put(at, next, &sges);
+                        let mut entry = std::vec![0, 0];
+                        entry.extend(next.to_be_bytes());
+                        entry.resize(16, 0);
+                        for sge in &sges {
+                            entry.extend(
+                                [&sge.length.to_be_bytes()[..], &[0xa1, 0xb2, 0xc3, 0xd4], &sge.addr.to_be_bytes()].concat(),
+                            );
+                        }
+                        if count < units - 1 {
+                            entry.extend([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+                        }
+                        expected[usize::from(at) * units as usize * 16..][..entry.len()].copy_from_slice(&entry);
+                        assert!(shared.borrow().memory[RING..] == expected, "{count} at {at} of {slots} with {units}");
+                        shared.borrow_mut().log.clear();
+                    }
+                }
+                for end in [0, 1, 0xffff, 0x1_0000, 0x1_0001, u32::MAX] {
+                    ring.ring(end);
+                    assert_eq!(shared.borrow().memory[RECORD..RECORD + 4], ((end % (1 << 16)).to_be_bytes()));
+                }
+            }
+        }
+    }
+}

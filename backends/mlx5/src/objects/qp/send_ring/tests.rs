@@ -458,3 +458,227 @@ fn a_request_to_a_shared_receive_queue_names_it_before_all_else() {
     ));
     assert_eq!((ring(&shared, 0, 80), Writer::XRC_ATOMIC_BLOCKS), (expected, 2));
 }
+
+/// A request that is written at a block.
+type Put = std::boxed::Box<dyn Fn(&mut Mlx5SendWriter<'_, MockPlatform>, u32)>;
+
+/// Requests of each kind with each number of SGEs and many lengths, of one block to 15.
+fn each_request() -> Vec<(std::string::String, Put)> {
+    fn boxed(
+        name: std::string::String,
+        put: impl Fn(&mut Mlx5SendWriter<'_, MockPlatform>, u32) + 'static,
+    ) -> (std::string::String, Put) {
+        (name, std::boxed::Box::new(put))
+    }
+    let list = |count: usize| -> Vec<Sge> { (1..=count as u64).map(|n| sge(0x1000 * n, n as u32)).collect() };
+    let bytes = |len: usize| -> Vec<u8> { (0..len).map(|n| (n % 251) as u8 + 1).collect() };
+    let mut all = Vec::new();
+    for op in [SEND, WRITE, DataOp { opcode: DataOpcode::Read, ..WRITE }] {
+        for count in (0..=10).chain([30, 58]) {
+            let list = list(count);
+            all.push(boxed(std::format!("{:?} of {count} SGEs", op.opcode), move |writer, at| {
+                writer.put_sges(at, &op, &list, SIGNALED);
+            }));
+        }
+    }
+    for len in [0, 1, 3, 4, 5, 11, 12, 13, 19, 20, 27, 28, 29, 43, 44, 45, 60, 61, 76, 100, 124, 200, 500, 972] {
+        for op in [SEND, WRITE] {
+            let bytes = bytes(len);
+            all.push(boxed(std::format!("{:?} of {len} bytes inline", op.opcode), move |writer, at| {
+                writer.put_inline(at, &op, &bytes, SIGNALED);
+            }));
+        }
+        let address = EncodedAddress([1, 2, 3, 4, 5, 6]);
+        let inline = bytes(len.min(900));
+        all.push(boxed(std::format!("a datagram of {len} bytes inline"), move |writer, at| {
+            let (remote_qpn, remote_qkey) = (Qpn::new(1), Qkey::new(2));
+            let op = DatagramOp { address: &address, remote_qpn, remote_qkey, imm: None };
+            writer.put_datagram(at, &op, Payload::Inline(&inline), SIGNALED);
+        }));
+        let inline = bytes(len.min(900));
+        all.push(boxed(std::format!("XRC with {len} bytes inline"), move |writer, at| {
+            writer.put_xrc(at, Srqn::new(5), &WRITE, Payload::Inline(&inline), SIGNALED);
+        }));
+    }
+    for count in 0..=9 {
+        let sges = list(count);
+        all.push(boxed(std::format!("a datagram of {count} SGEs"), move |writer, at| {
+            let address = EncodedAddress([1, 2, 3, 4, 5, 6]);
+            let op = DatagramOp { address: &address, remote_qpn: Qpn::new(1), remote_qkey: Qkey::new(2), imm: Some([7; 4]) };
+            writer.put_datagram(at, &op, Payload::Sges(&sges), SIGNALED);
+        }));
+        let sges = list(count);
+        all.push(boxed(std::format!("XRC with {count} SGEs"), move |writer, at| {
+            writer.put_xrc(at, Srqn::new(5), &WRITE, Payload::Sges(&sges), SIGNALED);
+        }));
+    }
+    let atomic = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote: REMOTE, swap_add: 2, compare: 1 };
+    all.push(boxed("an atomic".into(), move |writer, at| writer.put_atomic(at, &atomic, &sge(0x80, 8), SIGNALED)));
+    all.push(boxed("an atomic of XRC".into(), move |writer, at| {
+        writer.put_xrc_atomic(at, Srqn::new(5), &atomic, &sge(0x80, 8), SIGNALED);
+    }));
+    let (four, eight) = (
+        MaskedOp::FetchAdd4 { add: 5, boundary: 1 },
+        MaskedOp::CompareSwap8 { compare: 1, compare_mask: 2, swap: 3, swap_mask: 4 },
+    );
+    for (op, len) in [(four, 4), (eight, 8)] {
+        for srqn in [None, Some(Srqn::new(5))] {
+            all.push(boxed(std::format!("a masked atomic of {len}"), move |writer, at| {
+                writer.put_masked(at, &op, srqn, &REMOTE, &sge(0x80, len), SIGNALED);
+            }));
+        }
+    }
+    for length in [0, 0x10] {
+        let op = bind(MwType::Type2, length, Access::REMOTE_READ);
+        all.push(boxed(std::format!("a bind of {length} bytes"), move |writer, at| writer.put_bind(at, &op, SIGNALED)));
+    }
+    all.push(boxed("an invalidation".into(), |writer, at| writer.put_local_inv(at, Rkey::new(7), SIGNALED)));
+    for count in [1, 3, 4, 5, 8, 9, 51, 52] {
+        let sges = list(count);
+        all.push(boxed(std::format!("a registration of {count} pieces"), move |writer, at| {
+            let (old, new) = (Rkey::new(1), Rkey::new(2));
+            let op = RegOp { old, new, base: 0x1000, length: 0x2000, access: Access::REMOTE_READ, sges: &sges };
+            writer.put_reg(at, &op, SIGNALED);
+        }));
+    }
+    all
+}
+
+/// Each request at each block of rings of each size that it fits, about each wrap of the counter: its blocks are those that it has at the
+/// start of a long ring, but for the index in the control segment; the other blocks of the ring are as they were. The doorbell has the
+/// control segment and the record the low 16 bits of the end.
+#[test]
+fn every_request_lies_in_its_blocks_wherever_the_ring_ends() {
+    for (name, put) in each_request() {
+        let (sq, shared) = made(64);
+        put(&mut sq.writer(), 0);
+        let units = usize::from(ring(&shared, 0, 8)[7]);
+        let mut blocks = 0;
+        while blocks * 64 < units * 16 {
+            blocks += 1;
+        }
+        let alone = ring(&shared, 0, 64 * 64);
+        assert!(alone[blocks * 64..].iter().all(|byte| *byte == 0xee), "{name}: behind its {blocks} blocks");
+        for size in [1, 2, 4, 8, 16_usize].into_iter().filter(|size| *size >= blocks) {
+            let (sq, shared) = made(size);
+            for wrap in [1_u64 << 16, 1 << 32] {
+                for at in (wrap - size as u64 - 1..=wrap + 1).step_by(if cfg!(miri) { 7 } else { 1 }) {
+                    shared.borrow_mut().memory[RING..].fill(0xee);
+                    shared.borrow_mut().log.clear();
+                    let mut writer = sq.writer();
+                    put(&mut writer, at as u32);
+                    let end = at + blocks as u64;
+                    writer.ring(end as u32);
+                    let mut expected = std::vec![0xee; size * 64];
+                    for block in 0..blocks {
+                        let to = (at as usize + block) % size * 64;
+                        expected[to..to + 64].copy_from_slice(&alone[block * 64..][..64]);
+                    }
+                    let first = at as usize % size * 64;
+                    expected[first + 1..first + 3].copy_from_slice(&(at as u16).to_be_bytes());
+                    assert!(ring(&shared, 0, size * 64) == expected, "{name} at {at:#x} of {size}");
+                    assert!(ring(&shared, size, 64) == [0xee; 64], "{name} at {at:#x}: behind the ring of {size}");
+                    let record = shared.borrow().memory[RECORD + 4..RECORD + 8].to_vec();
+                    assert_eq!(record, ((end % (1 << 16)) as u32).to_be_bytes(), "{name}");
+                    let word = Done::Register(4 * 4096 + 0x800, expected[first..first + 8].to_vec());
+                    assert_eq!(shared.borrow().log.last(), Some(&word), "{name} at {at:#x}");
+                }
+            }
+        }
+    }
+}
+
+/// Requests of each length alone and behind others that the device was not notified of, about each wrap, with registers of each size: one
+/// that is alone and fits is copied whole, of any other the first word is written.
+#[test]
+fn what_is_alone_and_fits_goes_through_blue_flame() {
+    for half in [0, 64, 128, 256_usize] {
+        for len in (0..=300_usize).step_by(if cfg!(miri) { 60 } else { 1 }) {
+            let bytes = std::vec![7; len];
+            let mut blocks = 0;
+            while blocks * 64 < 32 + if len == 0 { 0 } else { 4 + len } {
+                blocks += 1;
+            }
+            for from in [0, 3, 0xffff, 0x1_0000, u64::from(u32::MAX) - 1, u64::from(u32::MAX), 1 << 32] {
+                for others in 0..=2 {
+                    let (sq, shared) = made_with(16, &Uar::at(4, half, true));
+                    sq.notified.set(from as u32);
+                    let at = from + others;
+                    let mut writer = sq.writer();
+                    writer.put_inline(at as u32, &WRITE, &bytes, SIGNALED);
+                    shared.borrow_mut().log.clear();
+                    writer.ring((at + blocks as u64) as u32);
+                    let log = shared.borrow().log.clone();
+                    let written: Vec<&Done> = log.iter().filter(|done| matches!(done, Done::Register(..))).collect();
+                    let copied = if others == 0 && blocks * 64 <= half { blocks * 8 } else { 1 };
+                    let words = (0..copied).map(|n| {
+                        let word = (at as usize % 16 * 8 + n) % 128;
+                        Done::Register(4 * 4096 + 0x800 + 8 * n, shared.borrow().memory[RING + 8 * word..][..8].to_vec())
+                    });
+                    assert!(
+                        written.into_iter().eq(&words.collect::<Vec<_>>()),
+                        "{len} bytes at {at:#x}, {others} before, {half}"
+                    );
+                    assert_eq!(log.last(), Some(&Done::Flush));
+                    assert_eq!(sq.notified.get(), (at + blocks as u64) as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Each number of units of 16 bytes that a request can have.
+#[test]
+fn blocks_are_the_least_that_hold_the_units() {
+    let mut blocks = 0;
+    for units in 0..=1 << 16 {
+        while blocks * 4 < units {
+            blocks += 1;
+        }
+        assert_eq!(blocks_of(units), blocks, "{units}");
+    }
+}
+
+/// Receives of each shape of entry at each place of rings of each small size, about each wrap of the counter and of the words that it stands
+/// for, with each number of SGEs, some without bytes: segments of those that have some, and key 0x100 behind them unless they fill it.
+#[test]
+fn every_receive_lies_in_its_entry() {
+    for log_units in 0..=5 {
+        let units = 1_u64 << log_units;
+        for entries in [1, 2, 4, 8, 16_u64].into_iter().filter(|entries| entries * units >= 4) {
+            let (machine, shared) = machine();
+            let ring_bytes = (entries * units * 16) as usize;
+            let place = open_ring(&Part(shared.clone()), RING, ring_bytes, RECORD).unwrap();
+            let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing::new(place, machine.fence, units as u32);
+            for wrap in [1_u64 << 16, (1 << 32) / (2 * units), 1 << 32] {
+                for at in (wrap - entries - 1..=wrap + 1).step_by(if cfg!(miri) { 7 } else { 1 }) {
+                    for count in 0..=units + 1 {
+                        for empty in [None, Some(0), Some(count / 2)] {
+                            shared.borrow_mut().memory[RING..].fill(0xee);
+                            let list: Vec<Sge> =
+                                (0..count).map(|n| sge(n, if Some(n) == empty { 0 } else { n as u32 + 1 })).collect();
+                            rq.put(at as u32, &list);
+                            let mut entry = Vec::new();
+                            for sge in list.iter().filter(|sge| sge.length != 0).take(units as usize) {
+                                entry.extend(sge.length.to_be_bytes());
+                                entry.extend([0xa1, 0xb2, 0xc3, 0xd4]);
+                                entry.extend(sge.addr.to_be_bytes());
+                            }
+                            if entry.len() < units as usize * 16 {
+                                entry.extend(hex("00000000 00000100 0000000000000000"));
+                            }
+                            let mut expected = std::vec![0xee; ring_bytes + 64];
+                            expected[(at % entries * units) as usize * 16..][..entry.len()].copy_from_slice(&entry);
+                            let text = || std::format!("{count} SGEs at {at:#x} of {entries} with {units}");
+                            assert!(shared.borrow().memory[RING..][..ring_bytes + 64] == expected, "{}", text());
+                        }
+                    }
+                    shared.borrow_mut().log.clear();
+                    rq.ring(at as u32);
+                    let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
+                    assert_eq!(record, ((at % (1 << 16)) as u32).to_be_bytes());
+                }
+            }
+        }
+    }
+}
