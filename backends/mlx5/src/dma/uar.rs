@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use bareverbs::{Doorbell, Registers};
-use bareverbs_mlx5_spec::{UAR_BLUEFLAME, UAR_PAGE};
+use bareverbs_mlx5_spec::{UAR_BLUEFLAME, UAR_PAGE, WQEBB};
 
 use crate::error::PackedError;
 
@@ -62,6 +62,15 @@ impl<D: Doorbell> SendDoorbell<D> {
     /// Writes word `index` of a request into the current BlueFlame half.
     pub(crate) fn copy(&self, index: usize, value: u64) {
         self.register.write(self.at.get().wrapping_add(index), value);
+    }
+
+    /// Writes block `block` of a request into the current BlueFlame half.
+    #[inline(always)]
+    pub(crate) fn copy_block(&self, block: u32, words: [u64; WQEBB / 8]) {
+        let at = self.at.get().wrapping_add((block as usize).wrapping_mul(WQEBB / 8));
+        for (index, word) in words.into_iter().enumerate() {
+            self.register.write(at.wrapping_add(index), word);
+        }
     }
 
     /// Switches to the other BlueFlame half.
