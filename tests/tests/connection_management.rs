@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::task::{Context, Waker};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DmaBuffer, Gid, GidEntry, Guid, Instant, LinkLayer,
-    Mac, PollCqError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Region, SendWr,
-    WcStatus,
+    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DestroyCqError, DestroyQpError, DmaBuffer, Gid,
+    GidEntry, Guid, Instant, LinkLayer, Mac, PollCqError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn,
+    QueuePair, RecvWr, Region, SendWr, WcStatus,
 };
 use bareverbs_cm::{
-    Accept, Address, Attributes, Carrier, CarrierError, Cause, Config, ConnectRequest, ConnectionId, Endpoint, Event, Mad,
-    OpenError, Path, PortSpace, RejectReason, ResolveRequest, ServiceAnswer, ServiceId, SidrStatus, Unanswered,
+    Accept, Address, Attributes, Carrier, CarrierError, Cause, CloseError, Config, ConnectRequest, ConnectionId, Endpoint,
+    Event, Mad, OpenError, Path, PortSpace, RejectReason, ResolveRequest, ServiceAnswer, ServiceId, SidrStatus, Unanswered,
 };
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, Faults, Node, Probability, pair};
@@ -544,7 +544,8 @@ fn what_was_opened_is_closed_and_what_cannot_be_opened_gives_its_memory_back() {
     let [mut node, _] = pair(Faults::none()).unwrap();
     let bytes = Carrier::<Driver, SimBuffer>::BYTES;
     let short = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes / 2).whole()).unwrap_err();
-    assert!(matches!(short.error, OpenError::Buffer { length } if length < bytes) && short.returned.is_some());
+    assert!(matches!(short.error, OpenError::Buffer { length } if length < bytes));
+    assert!(short.returned.unwrap().close(&mut node.verbs).unwrap().len() < bytes as u64);
     let no_port = Carrier::open(&mut node.verbs, node.pd, 9, node.host.memory(bytes).whole()).unwrap_err();
     assert!(matches!(no_port.error, OpenError::Port(_)) && no_port.returned.is_some());
     for _ in 0..40 {
@@ -553,9 +554,71 @@ fn what_was_opened_is_closed_and_what_cannot_be_opened_gives_its_memory_back() {
     }
     let queues: Vec<_> = (0..16).map(|_| queue_pair(&mut node)).collect();
     let full = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap_err();
-    assert!(matches!(full.error, OpenError::Qp(_)) && full.returned.is_some(), "{full:?}");
+    assert!(matches!(full.error, OpenError::Qp(_)), "{full:?}");
+    full.returned.unwrap().close(&mut node.verbs).unwrap();
     assert_eq!(queues.len(), 16);
     assert_eq!(node.findings(), []);
+}
+
+/// As long as the interrupt handler is taken, no completion queue is destroyed. The buffer comes back when it is returned.
+#[test]
+fn what_is_left_of_a_carrier_is_closed_when_the_interrupt_handler_is_back() {
+    let [mut node, _] = pair(Faults::none()).unwrap();
+    let bytes = Carrier::<Driver, SimBuffer>::BYTES;
+    // More often than there are places for completion queues and regions.
+    for _ in 0..40 {
+        let carrier = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap();
+        let (qp, cq) = (carrier.qp(), carrier.cq());
+        let handler = node.verbs.take_interrupt_handler().unwrap();
+        let refused = carrier.close(&mut node.verbs).unwrap_err();
+        assert_eq!(refused.error, CloseError::Cq(DestroyCqError::EventsTaken));
+        let left = refused.returned.unwrap();
+        assert_eq!((left.qp(), left.cq()), (None, Some(cq)));
+        assert!(node.verbs.qp_info(qp).is_err(), "the queue pair is gone");
+        let again = left.close(&mut node.verbs).unwrap_err();
+        assert_eq!(again.error, refused.error);
+        drop(handler);
+        assert_eq!(again.returned.unwrap().close(&mut node.verbs).unwrap().len(), bytes as u64);
+        assert!(node.verbs.cq_info(cq).is_err(), "the completion queue is gone");
+    }
+    // The same of one that is not opened: there is no place for its queue pair.
+    let queues: Vec<_> = (0..16).map(|_| queue_pair(&mut node)).collect();
+    for _ in 0..40 {
+        let handler = node.verbs.take_interrupt_handler().unwrap();
+        let full = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap_err();
+        assert!(matches!(full.error, OpenError::Qp(_)), "{full:?}");
+        let left = full.returned.unwrap();
+        assert!(left.qp().is_none() && left.cq().is_some(), "{left:?}");
+        drop(handler);
+        assert_eq!(left.close(&mut node.verbs).unwrap().len(), bytes as u64);
+    }
+    assert_eq!(queues.len(), 16);
+    assert_eq!(node.findings(), []);
+}
+
+/// With the verbs of another device nothing is destroyed, and with a queue pair of the program on its completion queue not all.
+#[test]
+fn a_carrier_that_is_not_closed_comes_back() {
+    let [mut node, mut other] = pair(Faults::none()).unwrap();
+    let bytes = Carrier::<Driver, SimBuffer>::BYTES;
+    let carrier = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap();
+    let (qp, cq) = (carrier.qp(), carrier.cq());
+    let refused = carrier.close(&mut other.verbs).unwrap_err();
+    assert_eq!(refused.error, CloseError::Qp(DestroyQpError::Stale));
+    let left = refused.returned.unwrap();
+    assert_eq!((left.qp(), left.cq()), (Some(qp), Some(cq)));
+    let init = QpInit { pd: node.pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+    let guest = node.verbs.create_qp(&init).unwrap();
+    let refused = left.close(&mut node.verbs).unwrap_err();
+    assert_eq!(refused.error, CloseError::Cq(DestroyCqError::Busy { users: 2 }));
+    let left = refused.returned.unwrap();
+    let refused = left.close(&mut other.verbs).unwrap_err();
+    assert_eq!(refused.error, CloseError::Cq(DestroyCqError::Stale));
+    node.verbs.destroy_qp(guest).unwrap();
+    assert_eq!(refused.returned.unwrap().close(&mut node.verbs).unwrap().len(), bytes as u64);
+    // There is one QP1: it can be made again.
+    Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap().close(&mut node.verbs).unwrap();
+    assert_eq!((node.findings(), other.findings()), (vec![], vec![]));
 }
 
 /// A queue pair of the program that completes where the carrier does: nothing of it is taken for the carrier's.

@@ -1,15 +1,16 @@
 //! Datagrams over a queue pair with the service of QP1: what an [`Endpoint`] transmits goes out, what comes in is for it to receive.
 
 use bareverbs::{
-    Access, AddressVector, CompletionQueue, CqHandle, CreateAhError, CreateCqError, CreateQpError, DeregMrError, Destination,
-    DestroyCqError, DestroyQpError, DmaBuffer, Gid, LinkLayer, Mac, ModifyQpError, NotifyCqError, OutOfRange, PdHandle,
-    PollCqError, PostRecvError, PostSendError, Provider, Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueryError, QueuePair,
-    RecvWr, Refused, RegMrError, Region, SendWr, Verbs, WcStatus,
+    Access, AddressVector, CompletionQueue, CqHandle, CreateAhError, CreateCqError, CreateQpError, Destination, DmaBuffer, Gid,
+    LinkLayer, Mac, ModifyQpError, NotifyCqError, OutOfRange, PdHandle, PollCqError, PostRecvError, PostSendError, Provider,
+    Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueryError, QueuePair, RecvWr, Refused, RegMrError, Region, SendWr, Verbs,
+    WcStatus,
 };
 
 use crate::endpoint::Endpoint;
 use crate::message::{MAD_BYTES, Mad};
 use crate::path::{Address, GlobalRoute, PathAddress, Source};
+use crate::unclosed::{CloseError, Memory, Unclosed};
 
 /// Bytes before the datagram in each receive.
 const AREA: usize = bareverbs::GlobalRoute::AREA;
@@ -154,31 +155,6 @@ impl<E: bareverbs::DeviceError> core::fmt::Display for OpenError<E> {
 
 impl<E: bareverbs::DeviceError> core::error::Error for OpenError<E> {}
 
-/// Why a [`Carrier`] was not closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum CloseError<E> {
-    /// The queue pair was not destroyed.
-    Qp(DestroyQpError<E>),
-    /// The completion queue was not destroyed.
-    Cq(DestroyCqError<E>),
-    /// The buffer was not deregistered.
-    Region(DeregMrError<E>),
-}
-
-impl<E: bareverbs::DeviceError> core::fmt::Display for CloseError<E> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Qp(error) => error.fmt(f),
-            Self::Cq(error) => error.fmt(f),
-            Self::Region(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: bareverbs::DeviceError> core::error::Error for CloseError<E> {}
-
 /// What a [`Carrier`] asks of the storage of its verbs: one queue pair with these capacities, one completion queue, one region.
 pub const CARRIER_CAP: QpCap =
     QpCap { max_send_wr: SENDS as u32, max_recv_wr: RECEIVES as u32, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -191,14 +167,16 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
     ///
     /// # Errors
     ///
-    /// The buffer is too small, a table is full, or the device refuses. The buffer comes back, unless the device may use it.
+    /// The buffer is too small, a table is full, or the device refuses. What was made is destroyed again, and [`Unclosed::close`] gives the
+    /// buffer back; it destroys too what was not, because the interrupt handler is taken, say. Nothing comes back if the device may use the buffer.
+    #[expect(clippy::result_large_err, clippy::type_complexity, reason = "the queues themselves are given back")]
     pub fn open(
         verbs: &mut Verbs<'s, P>,
         pd: PdHandle,
         port_num: u8,
         buffer: B,
-    ) -> Result<Self, Refused<B, OpenError<P::Error>>> {
-        let refuse = |error, buffer| Err(Refused { error, returned: Some(buffer) });
+    ) -> Result<Self, Refused<Unclosed<'s, P, B>, OpenError<P::Error>>> {
+        let refuse = |error, buffer| Err(Refused { error, returned: Some(Unclosed::of(buffer)) });
         if buffer.len() < Self::BYTES as u64 {
             let length = buffer.len() as usize;
             return refuse(OpenError::Buffer { length }, buffer);
@@ -207,19 +185,24 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
             Ok(identity) => identity,
             Err(error) => return refuse(OpenError::Port(error), buffer),
         };
-        let region = verbs
-            .reg_mr(pd, buffer, Access::LOCAL_WRITE)
-            .map_err(|refused| Refused { error: OpenError::Region(refused.error), returned: refused.returned })?;
-        match queues(verbs, pd) {
-            Ok((qp, cq)) => {
-                let (posted, completed) = (0, 0);
-                let mut carrier = Self { qp, cq, region, pd, port_num, link_layer, partition_key, gids, posted, completed };
-                match carrier.start(verbs) {
-                    Ok(()) => Ok(carrier),
-                    Err(error) => Err(Refused { error: OpenError::Start(error), returned: carrier.close(verbs).ok() }),
-                }
-            }
-            Err(error) => Err(Refused { error, returned: verbs.dereg_mr(region).ok() }),
+        let region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).map_err(|refused| Refused {
+            error: OpenError::Region(refused.error),
+            returned: refused.returned.map(Unclosed::of),
+        })?;
+        let left = |cq, region| Unclosed { qp: None, cq, memory: Memory::Registered(region) };
+        let cq = match completion_queue(verbs) {
+            Ok(cq) => cq,
+            Err(error) => return Err(left(None, region).undo(verbs, error)),
+        };
+        let qp = match queue_pair(verbs, pd, cq.handle()) {
+            Ok(qp) => qp,
+            Err(error) => return Err(left(Some(cq), region).undo(verbs, error)),
+        };
+        let (posted, completed) = (0, 0);
+        let mut carrier = Self { qp, cq, region, pd, port_num, link_layer, partition_key, gids, posted, completed };
+        match carrier.start(verbs) {
+            Ok(()) => Ok(carrier),
+            Err(error) => Err(carrier.into_unclosed().undo(verbs, OpenError::Start(error))),
         }
     }
 
@@ -414,15 +397,35 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
 
     /// Destroys QP1, and gives the buffer back.
     ///
+    /// ```
+    /// # use bareverbs::{DmaBuffer, Provider, Refused, Verbs};
+    /// # use bareverbs_cm::{Carrier, CloseError};
+    /// # fn end<'s, P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'s, P>, carrier: Carrier<'s, P, B>) -> Option<B> {
+    /// let handler = verbs.take_interrupt_handler().ok();
+    /// match carrier.close(verbs) {
+    ///     Ok(buffer) => Some(buffer),
+    ///     // The interrupt handler may have events of the completion queue.
+    ///     Err(Refused { error: CloseError::Cq(_), returned: Some(left) }) => {
+    ///         drop(handler);
+    ///         left.close(verbs).ok()
+    ///     }
+    ///     Err(refused) => panic!("{}", refused.error),
+    /// }
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// The device does not destroy an object. What is left of them is left until the device is torn down; the buffer too, since the
-    /// device may use it.
-    pub fn close(self, verbs: &mut Verbs<'s, P>) -> Result<B, CloseError<P::Error>> {
+    /// [`CloseError`]: queue pair, completion queue and region are destroyed in this order, up to the first that is not. That one and those
+    /// behind it come back, to be closed again when its reason is gone. Nothing comes back if the device may use the buffer.
+    #[expect(clippy::result_large_err, clippy::type_complexity, reason = "the queues themselves are given back")]
+    pub fn close(self, verbs: &mut Verbs<'s, P>) -> Result<B, Refused<Unclosed<'s, P, B>, CloseError<P::Error>>> {
+        self.into_unclosed().close(verbs)
+    }
+
+    fn into_unclosed(self) -> Unclosed<'s, P, B> {
         let Self { qp, cq, region, .. } = self;
-        verbs.destroy_qp(qp).map_err(|refused| CloseError::Qp(refused.error))?;
-        verbs.destroy_cq(cq).map_err(|refused| CloseError::Cq(refused.error))?;
-        verbs.dereg_mr(region).map_err(|refused| CloseError::Region(refused.error))
+        Unclosed { qp: Some(qp), cq: Some(cq), memory: Memory::Registered(region) }
     }
 }
 
@@ -440,23 +443,20 @@ fn identity<P: Provider>(
     Ok((port.link_layer, partition_key, gids))
 }
 
-type Queues<'s, P> = (QueuePair<'s, P>, CompletionQueue<'s, P>);
-
-/// Creates the queues.
-fn queues<'s, P: Provider>(verbs: &mut Verbs<'s, P>, pd: PdHandle) -> Result<Queues<'s, P>, OpenError<P::Error>> {
+/// Creates the completion queue.
+fn completion_queue<'s, P: Provider>(verbs: &mut Verbs<'s, P>) -> Result<CompletionQueue<'s, P>, OpenError<P::Error>> {
     let sizes = verbs.ring_sizes(QpType::Gsi, &CARRIER_CAP).map_err(OpenError::Qp)?;
-    let entries = sizes.send_blocks.saturating_add(sizes.recv_entries);
-    let cq = verbs.create_cq(entries).map_err(OpenError::Cq)?;
-    let (send_cq, recv_cq) = (cq.handle(), cq.handle());
-    let init = QpInit { pd, qp_type: QpType::Gsi, send_cq, recv_cq, cap: CARRIER_CAP, sq_sig_all: true };
-    match verbs.create_qp(&init) {
-        Ok(qp) => Ok((qp, cq)),
-        Err(error) => {
-            // The first error is the one to report.
-            let _ = verbs.destroy_cq(cq);
-            Err(OpenError::Qp(error))
-        }
-    }
+    verbs.create_cq(sizes.send_blocks.saturating_add(sizes.recv_entries)).map_err(OpenError::Cq)
+}
+
+/// Creates the queue pair.
+fn queue_pair<'s, P: Provider>(
+    verbs: &mut Verbs<'s, P>,
+    pd: PdHandle,
+    cq: CqHandle,
+) -> Result<QueuePair<'s, P>, OpenError<P::Error>> {
+    let init = QpInit { pd, qp_type: QpType::Gsi, send_cq: cq, recv_cq: cq, cap: CARRIER_CAP, sq_sig_all: true };
+    verbs.create_qp(&init).map_err(OpenError::Qp)
 }
 
 /// Returns where a datagram came from, by its completion and what precedes it in the buffer.

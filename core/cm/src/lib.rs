@@ -64,8 +64,9 @@ mod message;
 mod path;
 mod service_id;
 mod timeout;
+mod unclosed;
 
-pub use carrier::{CARRIER_CAP, Carrier, CarrierError, CloseError, OpenError};
+pub use carrier::{CARRIER_CAP, Carrier, CarrierError, OpenError};
 pub use codes::{ApStatus, MessageType, RejectReason, SidrStatus, Transport};
 pub use endpoint::{Accept, Config, ConnectRequest, Endpoint, ResolveRequest, ServiceAnswer};
 pub use error::CmError;
@@ -77,3 +78,4 @@ pub use message::{
 pub use path::{Address, GlobalRoute, Path, PathAddress, Source};
 pub use service_id::{PortSpace, ServiceId};
 pub use timeout::{TIMEOUT_UNIT, ack_timeout, timeout};
+pub use unclosed::{CloseError, Unclosed};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use bareverbs::{
-    Access, Completion, DmaBuffer as _, Gid, Guid, Instant, Lid, LinkLayer, Mac, Mtu, Psn, QpAttr, QpCap, QpType, Remote, Rkey,
-    SendWr, WcStatus,
+    Access, Completion, DmaBuffer as _, Gid, Guid, Instant, Lid, LinkLayer, Mac, Mtu, Psn, QpAttr, QpCap, QpType, Refused,
+    Remote, Rkey, SendWr, WcStatus,
 };
 use bareverbs_cm::{
     Accept, Attributes, CarrierError, Config, ConnectRequest, ConnectionId, Event, IpAddresses, IpPrivateData, MAD_BYTES, Path,
@@ -122,7 +122,7 @@ impl<H: Host> RpingEnd<H> {
         let mut endpoint = Endpoint::new(device, DATA + 2 * size.next_multiple_of(64), access)?;
         let buffer = device.host.buffer(Carrier::<H>::BYTES).context("memory for QP1")?;
         let opened = Carrier::<H>::open(&mut device.verbs, endpoint.pd(), PORT, buffer);
-        let carrier = opened.map_err(|refused| refused.error).context("QP1")?;
+        let carrier = opened.map_err(Refused::into_error).context("QP1")?;
         let cq = endpoint.create_cq(device, 64)?;
         let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
@@ -485,7 +485,7 @@ impl<H: Host> RpingEnd<H> {
 
     /// Destroys all verbs objects.
     pub(crate) fn destroy(self, device: &mut Device<H>) -> Result<()> {
-        self.carrier.close(&mut device.verbs).context("QP1")?;
+        self.carrier.close(&mut device.verbs).map_err(Refused::into_error).context("QP1")?;
         self.endpoint.destroy(device)
     }
 }
