@@ -89,7 +89,6 @@ pub use events::completion::Mlx5CompletionEvents;
 pub use objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
 pub use objects::qp::recv_ring::Mlx5RecvRing;
 pub use objects::qp::send_ring::{Mlx5SendRing, Mlx5SendWriter};
-pub use objects::srq::ring::Mlx5SrqRing;
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;

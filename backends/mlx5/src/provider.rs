@@ -19,7 +19,6 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
-use crate::objects::srq::ring::Mlx5SrqRing;
 use crate::objects::srq::{Srq, srq_sizes};
 use crate::objects::xrc::Xrcd;
 
@@ -50,7 +49,7 @@ where
     type Xrcd = Xrcd;
     type SendRing = Mlx5SendRing<P>;
     type RecvRing = Mlx5RecvRing<P>;
-    type SrqRing = Mlx5SrqRing<P>;
+    type SrqRing = Mlx5RecvRing<P>;
     type CqRing = Mlx5CqRing<P>;
     type CompletionEvents = Mlx5CompletionEvents<P>;
     type Direct<'a> = Mlx5Direct<'a, P>;

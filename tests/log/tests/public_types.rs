@@ -328,7 +328,6 @@ fn of_the_driver() {
         bareverbs_mlx5::Mlx5RecvRing<P>,
         bareverbs_mlx5::Mlx5SendRing<P>,
         bareverbs_mlx5::Mlx5SendWriter<'static, P>,
-        bareverbs_mlx5::Mlx5SrqRing<P>,
         bareverbs_mlx5::Srq,
         bareverbs_mlx5::Xrcd,
         bareverbs_mlx5::Statistics,

@@ -1,6 +1,6 @@
 //! The queues for frames in the caller's hands.
 
-use bareverbs::{Mac, Machine, Platform};
+use bareverbs::{Mac, Platform};
 
 use super::config::{Checksums, EthernetConfig};
 use super::error::{FrameQueueFault, OpenEthernetError, ReceiveFrameError, SendFrameError};
@@ -15,7 +15,7 @@ use crate::log::{format_as, logged};
 /// The port's state is [`Verbs::query_port`](bareverbs::Verbs::query_port); its changes are events
 /// ([`Event::PortActive`](bareverbs::Event::PortActive), [`Event::PortDown`](bareverbs::Event::PortDown)).
 pub struct Ethernet<'a, P: Platform> {
-    machine: &'a mut Machine<P>,
+    memory: &'a mut P::Memory,
     queues: &'a mut FrameInterface<P>,
     dead: Option<PackedError>,
 }
@@ -36,7 +36,7 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
         let driver = self.driver;
         let dead = driver.commands.dead;
         let queues = driver.ethernet.as_mut()?;
-        Some(Ethernet { machine: &mut driver.commands.machine, queues, dead })
+        Some(Ethernet { memory: &mut driver.commands.machine.memory, queues, dead })
     }
 
     /// Closes the queues for frames, if they are open. Frames that wait may be lost.
@@ -67,8 +67,7 @@ impl<P: Platform> Ethernet<'_, P> {
 
     /// Returns whether a frame can be sent at once.
     pub fn can_send(&mut self) -> bool {
-        // What went wrong is said by the next `send`.
-        let _ = self.queues.reap(self.machine);
+        self.queues.reap();
         self.dead.is_none() && self.queues.fault.is_none() && self.queues.has_room()
     }
 
@@ -88,7 +87,7 @@ impl<P: Platform> Ethernet<'_, P> {
         if let Some(error) = self.dead {
             return Err(SendFrameError::Device(error.into()));
         }
-        self.queues.send(self.machine, frame, checksums)
+        self.queues.send(self.memory, frame, checksums)
     }
 
     /// Copies the next frame that was received to the start of `into`.
@@ -99,7 +98,7 @@ impl<P: Platform> Ethernet<'_, P> {
         if let Some(error) = self.dead {
             return Err(ReceiveFrameError::Device(error.into()));
         }
-        self.queues.receive(self.machine, into)
+        self.queues.receive(self.memory, into)
     }
 
     /// Returns why a queue has ended.

@@ -1,18 +1,18 @@
 //! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
 
-use bareverbs::{Access, AddressMap, DmaMemory, Extent, Mac, MrRequest, Platform};
+use bareverbs::{Access, AddressMap, Extent, Lkey, Mac, MrRequest, Platform, RecvRing as _, Sge};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn,
-    CreateTisIn, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE, FlowContext,
-    FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, Layout, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn,
-    QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq,
-    WqeDataSeg, WqeInlineCap, cmd, flow_action,
+    CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE,
+    FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, Layout, MATCH_OUTER_HEADERS, ModifyRqIn,
+    ModifySqIn, QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB,
+    Wq, WqeInlineCap, cmd, flow_action,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
 use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
-use super::queues::{EthernetStatistics, FrameCq, FrameInterface, HEADER, RECEIVE_WQE, ReceiveQueue, SendQueue, TAGGED_HEADER};
+use super::queues::{EthernetStatistics, FrameInterface, HEADER, ReceiveQueue, SendQueue, TAGGED_HEADER};
 use crate::command::List;
 use crate::config::CqeSize;
 use crate::dma::arena::PAGE;
@@ -20,7 +20,11 @@ use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::PackedError;
 use crate::log::log_event;
+use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::pd::Pd;
+use crate::objects::qp::recv_ring::Mlx5RecvRing;
+use crate::objects::qp::send_ring::Mlx5SendRing;
+use crate::ring::open_ring;
 
 /// Most frames of a queue: with three blocks each, indices of 16 bits tell those under way apart.
 const MAX_FRAMES: u16 = 4096;
@@ -88,7 +92,8 @@ impl<P: Platform> Driver<P> {
                     statistics: EthernetStatistics::default(),
                 });
                 log_event!(info, "queues for frames: MTU {}, {} bytes a buffer", mtu, stride);
-                Ok(queues.post(&mut self.commands.machine).map_err(PackedError::from)?)
+                queues.receive.ring.ring(queues.receive.frames);
+                Ok(())
             }
             Err(error) => {
                 // The caller needs the first cause. What is left, and its memory, stays until the teardown.
@@ -112,7 +117,7 @@ impl<P: Platform> Driver<P> {
         mac: Mac,
         mtu: usize,
         inline: InlineHeaders,
-    ) -> Result<(SendQueue<P>, ReceiveQueue, u32), PackedError> {
+    ) -> Result<(SendQueue<P>, ReceiveQueue<P>, Lkey), PackedError> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
         let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd)?;
@@ -133,27 +138,21 @@ impl<P: Platform> Driver<P> {
         let mut input = Buffer::zeroed();
         input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
         let tis = self.make::<cmd::CreateTis>(objects, input.view(), CmdOpcode::DestroyTis)?;
-        let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
-        let (sqn, sq) = self.make_sq(objects, blocks, [pd, send_cqn, tis], inline)?;
-        let (rqn, rq) = self.make_rq(objects, receive_frames, [pd, receive_cqn])?;
+        let (sqn, send_ring) = self.make_sq(objects, blocks, [pd, send_cqn, tis], inline)?;
+        let (rqn, mut receive_ring) = self.make_rq(objects, receive_frames, [pd, receive_cqn])?;
         let receive_buffers = memory.at() + send_frames as usize * stride;
-        for index in 0..receive_frames as usize {
-            let buffer = self.commands.arena.addr(receive_buffers + index * stride);
-            let segment = WqeDataSeg::be_words(stride as u32, lkey.get(), buffer);
-            self.commands.machine.memory.store(rq.at() + index * RECEIVE_WQE, &segment)?;
+        for index in 0..receive_frames {
+            let addr = self.commands.arena.addr(receive_buffers + index as usize * stride);
+            receive_ring.put(index, &[Sge { addr, length: stride as u32, lkey }]);
         }
         self.ready(sqn, rqn)?;
         self.lead_frames(objects, [rqn, domain], config.filter, mac)?;
         let send = SendQueue {
-            number: sqn,
-            doorbell,
+            ring: send_ring,
             cq: send_cq,
-            ring: sq.at(),
-            blocks,
-            record: sq.record(),
             buffers: memory.at(),
             frames: send_frames,
             inline: inline.bytes(),
@@ -163,8 +162,8 @@ impl<P: Platform> Driver<P> {
             done: 0,
         };
         let receive =
-            ReceiveQueue { cq: receive_cq, record: rq.record(), buffers: receive_buffers, frames: receive_frames, taken: 0 };
-        Ok((send, receive, lkey.get()))
+            ReceiveQueue { ring: receive_ring, cq: receive_cq, buffers: receive_buffers, frames: receive_frames, taken: 0 };
+        Ok((send, receive, lkey))
     }
 
     #[inline(always)]
@@ -190,12 +189,11 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Makes a completion queue that is polled.
-    fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, FrameCq), PackedError> {
+    fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, Mlx5CqRing<P>), PackedError> {
         let (cq, _, ring) = self.create_cq(entries, CqeSize::Bytes64)?;
-        let (log_size, consumer) = ring.position();
-        let (cqn, memory) = (cq.cqn().get(), cq.memory());
-        objects.add(Made::Cq { number: cqn, memory });
-        Ok((cqn, FrameCq { at: memory.at(), record: memory.record(), log_size, consumer }))
+        let number = cq.cqn().get();
+        objects.add(Made::Cq { number, memory: cq.memory() });
+        Ok((number, ring))
     }
 
     #[inline(never)]
@@ -205,14 +203,17 @@ impl<P: Platform> Driver<P> {
         blocks: u32,
         [pd, cqn, tis]: [u32; 3],
         inline: InlineHeaders,
-    ) -> Result<(u32, ObjectMemory), PackedError> {
+    ) -> Result<(u32, Mlx5SendRing<P>), PackedError> {
         const {
             assert!(
                 InlineHeaders::Transport as u32 == InlineMode::TcpUdp as u32
                     && InlineHeaders::L2 as u32 == InlineMode::L2 as u32
             )
         };
-        self.in_memory(blocks as usize * WQEBB, true, |this, memory| {
+        let bytes = blocks as usize * WQEBB;
+        self.in_memory(bytes, true, |this, memory| {
+            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
+            let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateSqIn::CTX);
@@ -225,7 +226,8 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
-            Ok((this.make_in::<cmd::CreateSq>(objects, input.view(), (CmdOpcode::DestroySq, memory))?, memory))
+            let number = this.make_in::<cmd::CreateSq>(objects, input.view(), (CmdOpcode::DestroySq, memory))?;
+            Ok((number, Mlx5SendRing::new(ring, doorbell, this.commands.machine.fence.clone(), number)))
         })
     }
 
@@ -236,15 +238,18 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         frames: u32,
         [pd, cqn]: [u32; 2],
-    ) -> Result<(u32, ObjectMemory), PackedError> {
-        self.in_memory(frames as usize * RECEIVE_WQE, true, |this, memory| {
+    ) -> Result<(u32, Mlx5RecvRing<P>), PackedError> {
+        let bytes = frames as usize * DS_UNIT;
+        self.in_memory(bytes, true, |this, memory| {
+            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateRqIn::CTX);
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
             context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
-            this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, RECEIVE_WQE, frames);
-            Ok((this.make_in::<cmd::CreateRq>(objects, input.view(), (CmdOpcode::DestroyRq, memory))?, memory))
+            this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, DS_UNIT, frames);
+            let number = this.make_in::<cmd::CreateRq>(objects, input.view(), (CmdOpcode::DestroyRq, memory))?;
+            Ok((number, Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units: 1 }))
         })
     }
 

@@ -1,17 +1,20 @@
 //! The queues for frames while they work: WQEs, completions, doorbells. Every value from the device is checked.
 
-use bareverbs::{DmaFence, DmaMemory, Mac, Machine, OutOfRange, Platform, Registers};
-use bareverbs_mlx5_spec::{
-    CQE, CqDoorbellRecord, Cqe, CqeOpcode, DS_UNIT, ErrCqe, Field, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeEthSeg, WqeOpcode,
-    be_word, ce, eth_checksum, fm, frame_ok,
+use bareverbs::{
+    CqReader as _, CqRing as _, DmaMemory, Lkey, Mac, OutOfRange, Peek, Platform, RecvRing as _, SendFlags, SendRing as _,
+    SendWriter as _, Sge,
 };
+use bareverbs_mlx5_spec::{Cqe, CqeOpcode, DS_UNIT, ErrCqe, WQEBB, WqeEthSeg, WqeOpcode, be_word, eth_checksum, frame_ok};
 
-use super::config::{Checksums, InlineHeaders};
+use super::config::Checksums;
 use super::error::{FrameQueueFault, ReceiveFrameError, SendFrameError};
 use super::made::FrameObjects;
-use crate::dma::uar::SendDoorbell;
+use crate::command::copy;
 use crate::error::{Error, PackedError};
-use crate::ring::owner_matches;
+use crate::objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
+use crate::objects::qp::recv_ring::Mlx5RecvRing;
+use crate::objects::qp::segment::{data, word_of};
+use crate::objects::qp::send_ring::Mlx5SendRing;
 
 /// Bytes of an Ethernet header without a tag.
 pub(crate) const HEADER: usize = 14;
@@ -19,13 +22,6 @@ pub(crate) const HEADER: usize = 14;
 pub(crate) const TAGGED_HEADER: usize = HEADER + 4;
 /// Bytes of the shortest frame without its check sequence (IEEE 802.3); a shorter one is filled up.
 const SHORTEST: usize = 60;
-/// Bytes of a receive WQE: one data segment.
-pub(crate) const RECEIVE_WQE: usize = DS_UNIT;
-/// Most blocks of a send WQE: control, Ethernet and data segment with the longest headers.
-const MAX_BLOCKS: usize = (2 * DS_UNIT + (InlineHeaders::Transport.bytes() - 2).next_multiple_of(DS_UNIT) + DS_UNIT) / WQEBB;
-const WORDS: usize = WQEBB / 8;
-/// The word of an entry that the device writes last.
-const LAST: usize = Cqe::OWNER.word();
 
 /// Counters of the queues since they were opened. They wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,72 +59,26 @@ pub struct Received {
     pub verified: Verified,
 }
 
-/// A completion queue of one of the two queues.
-#[derive(Debug)]
-pub(crate) struct FrameCq {
-    pub(crate) at: usize,
-    pub(crate) record: usize,
-    pub(crate) log_size: u32,
-    pub(crate) consumer: u32,
-}
-
-struct Entry([u64; CQE / 8]);
-
-impl Entry {
-    fn get<L>(&self, field: Field<L>) -> u32 {
-        field.take_word(u64::from_be(self.0.get(field.word()).copied().unwrap_or_default()))
-    }
-}
-
-impl FrameCq {
-    /// Takes the next entry, if the device has written one.
-    fn take<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
-        let mask = (1 << self.log_size) - 1;
-        let at = self.at + (self.consumer & mask) as usize * CQE;
-        let [last] = machine.memory.load(at + LAST * 8)?;
-        let last = u64::from_be(last);
-        if Cqe::OPCODE.take_word(last) == CqeOpcode::Invalid.code()
-            || !owner_matches(Cqe::OWNER, last, self.consumer, self.log_size)
-        {
-            return Ok(None);
-        }
-        machine.fence.acquire();
-        let entry = Entry(machine.memory.load(at)?);
-        self.consumer = self.consumer.wrapping_add(1);
-        Ok(Some(entry))
-    }
-
-    /// Tells the device which entries it may write.
-    fn publish<P: Platform>(&self, machine: &mut Machine<P>) -> Result<(), OutOfRange> {
-        machine.fence.read_before_write();
-        machine.memory.store_u32(self.record, CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer).to_be())
-    }
-}
-
 pub(crate) struct SendQueue<P: Platform> {
-    pub(crate) number: u32,
-    pub(crate) doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
-    pub(crate) cq: FrameCq,
-    pub(crate) ring: usize,
-    pub(crate) blocks: u32,
-    pub(crate) record: usize,
+    pub(crate) ring: Mlx5SendRing<P>,
+    pub(crate) cq: Mlx5CqRing<P>,
     /// Where its frames lie.
     pub(crate) buffers: usize,
     /// Frames that may wait, a power of two.
     pub(crate) frames: u32,
+    /// Bytes of a frame that its WQE has.
     pub(crate) inline: usize,
     /// Blocks written, and the block after the last that is known to be done.
-    pub(crate) written: u16,
+    pub(crate) written: u32,
     pub(crate) done_block: u16,
     /// Frames posted, and frames done.
     pub(crate) posted: u32,
     pub(crate) done: u32,
 }
 
-#[derive(Debug)]
-pub(crate) struct ReceiveQueue {
-    pub(crate) cq: FrameCq,
-    pub(crate) record: usize,
+pub(crate) struct ReceiveQueue<P: Platform> {
+    pub(crate) ring: Mlx5RecvRing<P>,
+    pub(crate) cq: Mlx5CqRing<P>,
     /// Where its frames lie.
     pub(crate) buffers: usize,
     /// Frames that have room, a power of two.
@@ -141,12 +91,12 @@ pub(crate) struct ReceiveQueue {
 pub(crate) struct FrameInterface<P: Platform> {
     pub(crate) objects: FrameObjects,
     pub(crate) send: SendQueue<P>,
-    pub(crate) receive: ReceiveQueue,
+    pub(crate) receive: ReceiveQueue<P>,
     pub(crate) mac: Mac,
     pub(crate) mtu: usize,
     /// Bytes from buffer to buffer.
     pub(crate) stride: usize,
-    pub(crate) lkey: u32,
+    pub(crate) lkey: Lkey,
     /// Device address of the first byte of the arena.
     pub(crate) base: u64,
     pub(crate) fault: Option<FrameQueueFault>,
@@ -160,32 +110,30 @@ impl<P: Platform> FrameInterface<P> {
     }
 
     /// Takes the completions of sent frames; of as many as wait, so that it ends.
-    pub(crate) fn reap(&mut self, machine: &mut Machine<P>) -> Result<(), OutOfRange> {
-        let send = &mut self.send;
-        let mut taken = false;
-        while self.fault.is_none() && send.posted != send.done {
-            let Some(entry) = send.cq.take(machine)? else { break };
-            taken = true;
-            let (opcode, index) = (entry.get(Cqe::OPCODE), entry.get(Cqe::WQE_COUNTER) as u16);
-            self.fault = match CqeOpcode::from_code(opcode) {
-                Some(CqeOpcode::Req) => {
-                    let under_way = send.written.wrapping_sub(send.done_block);
-                    if index.wrapping_sub(send.done_block) < under_way {
-                        send.done_block = index.wrapping_add(1);
-                        send.done = send.done.wrapping_add(1);
+    pub(crate) fn reap(&mut self) {
+        let SendQueue { cq, written, done_block, posted, done, .. } = &mut self.send;
+        let (mut entry, mut taken) = (cq.reader(), false);
+        while self.fault.is_none() && posted != done {
+            self.fault = match entry.peek() {
+                Peek::Empty => break,
+                Peek::Success { recv: false, index, .. } => {
+                    let under_way = (*written as u16).wrapping_sub(*done_block);
+                    if index.wrapping_sub(*done_block) < under_way {
+                        *done_block = index.wrapping_add(1);
+                        *done = done.wrapping_add(1);
                         None
                     } else {
                         Some(FrameQueueFault::Order { index })
                     }
                 }
-                Some(CqeOpcode::ReqErr) => Some(FrameQueueFault::Send {
-                    syndrome: entry.get(ErrCqe::SYNDROME) as u8,
-                    vendor: entry.get(ErrCqe::VENDOR_ERR_SYND) as u8,
-                }),
-                _ => Some(FrameQueueFault::Completion { opcode: opcode as u8 }),
+                _ => Some(fault_of(&entry)),
             };
+            entry.advance();
+            taken = true;
         }
-        if taken { send.cq.publish(machine) } else { Ok(()) }
+        if taken {
+            entry.publish_consumer_index();
+        }
     }
 
     /// Returns whether there is room for a frame to send.
@@ -193,200 +141,126 @@ impl<P: Platform> FrameInterface<P> {
         self.send.posted.wrapping_sub(self.send.done) < self.send.frames
     }
 
-    pub(crate) fn send(&mut self, machine: &mut Machine<P>, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
+    pub(crate) fn send(&mut self, memory: &mut P::Memory, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
         let limit = self.max_frame();
         if !(HEADER..=limit).contains(&frame.len()) {
             return Err(SendFrameError::Length { limit });
         }
-        self.reap(machine).map_err(|error| SendFrameError::Device(lost(error)))?;
+        self.reap();
         if let Some(fault) = self.fault {
             return Err(SendFrameError::Fault(fault));
         }
         if !self.has_room() {
             return Err(SendFrameError::Full);
         }
-        self.put(machine, frame, checksums).map_err(|error| SendFrameError::Device(lost(error)))
-    }
-
-    /// Writes a frame and its WQE, and rings.
-    fn put(&mut self, machine: &mut Machine<P>, frame: &[u8], checksums: Checksums) -> Result<(), OutOfRange> {
+        // Bytes of an earlier frame must not go to this one's peer.
+        let mut filled = [0; SHORTEST];
+        let frame = if frame.len() < SHORTEST {
+            copy(&mut filled, frame);
+            &filled
+        } else {
+            frame
+        };
         let send = &mut self.send;
         let buffer = send.buffers + (send.posted & (send.frames - 1)) as usize * self.stride;
-        machine.memory.write(buffer, frame)?;
-        let len = frame.len().max(SHORTEST);
-        if len > frame.len() {
-            // Bytes of an earlier frame must not go to this one's peer.
-            let zeros = [0; SHORTEST];
-            machine.memory.write(buffer + frame.len(), zeros.get(frame.len()..).unwrap_or_default())?;
-        }
-        let (words, units) = wqe(
-            frame,
-            &Sent {
-                sqn: send.number,
-                index: send.written,
-                len,
-                inline: send.inline.min(len),
-                lkey: self.lkey,
-                addr: self.base.wrapping_add(buffer as u64),
-                checksums,
-            },
-        );
-        let blocks = units.div_ceil(WQEBB / DS_UNIT);
-        for (index, block) in words.iter().take(blocks).enumerate() {
-            let place = u32::from(send.written).wrapping_add(index as u32) & (send.blocks - 1);
-            machine.memory.store(send.ring + place as usize * WQEBB, block)?;
-        }
-        send.written = send.written.wrapping_add(blocks as u16);
-        send.posted = send.posted.wrapping_add(1);
+        memory.write(buffer, frame).map_err(|error| SendFrameError::Device(lost(error)))?;
+        send.put(frame, self.lkey, self.base.wrapping_add(buffer as u64), checksums);
         let statistics = &mut self.statistics;
         statistics.sent_frames = statistics.sent_frames.wrapping_add(1);
-        statistics.sent_bytes = statistics.sent_bytes.wrapping_add(len as u64);
-        machine.fence.publish();
-        machine.memory.store_u32(send.record + 4, u32::from(send.written).to_be())?;
-        let [[first, ..], ..] = words;
-        if send.doorbell.combining {
-            machine.fence.release();
-            send.doorbell.copy(0, first);
-            machine.fence.flush();
-            send.doorbell.switch_half();
-        } else {
-            machine.fence.release_uncached();
-            send.doorbell.ring(first);
-        }
+        statistics.sent_bytes = statistics.sent_bytes.wrapping_add(frame.len() as u64);
         Ok(())
     }
 
-    /// Copies the next frame into `into`, which has room for the longest. Ends after as many frames of impossible lengths as the queue
-    /// has buffers.
-    pub(crate) fn receive(&mut self, machine: &mut Machine<P>, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
+    /// Copies the next frame into `into`, which has room for the longest, and posts its buffer again. Ends after as many frames of
+    /// impossible lengths as the queue has buffers.
+    pub(crate) fn receive(&mut self, memory: &P::Memory, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
         let need = self.max_frame();
         if into.len() < need {
             return Err(ReceiveFrameError::Buffer { need });
         }
-        for _ in 0..self.receive.frames {
-            if let Some(fault) = self.fault {
-                return Err(ReceiveFrameError::Fault(fault));
+        let Self { receive: ReceiveQueue { ring, cq, buffers, frames, taken }, stride, fault, statistics, .. } = self;
+        let mut entry = cq.reader();
+        for _ in 0..*frames {
+            if fault.is_some() {
+                break;
             }
-            let taken = self.take(machine, into).map_err(|error| ReceiveFrameError::Device(lost(error)))?;
-            match taken {
-                Taken::Nothing => break,
-                Taken::Frame(received) => return Ok(Some(received)),
-                Taken::Dropped => {}
+            *fault = match entry.peek() {
+                Peek::Empty => break,
+                // A compressed entry stands for several; the queue has compression off.
+                Peek::Success { recv: true, index, .. } if entry.get(Cqe::FORMAT) == 0 => {
+                    (index != *taken).then_some(FrameQueueFault::Order { index })
+                }
+                _ => Some(fault_of(&entry)),
+            };
+            if fault.is_some() {
+                break;
+            }
+            let (len, found) = (entry.get(Cqe::BYTE_CNT) as usize, entry.get(Cqe::HDS_IP_EXT));
+            let place = into.get_mut(..len).filter(|_| (HEADER..=need).contains(&len));
+            let received = if let Some(place) = place {
+                let buffer = *buffers + (u32::from(*taken) & (*frames - 1)) as usize * *stride;
+                memory.read(buffer, place).map_err(|error| ReceiveFrameError::Device(lost(error)))?;
+                statistics.received_frames = statistics.received_frames.wrapping_add(1);
+                statistics.received_bytes = statistics.received_bytes.wrapping_add(len as u64);
+                let verified = Verified { header: found & frame_ok::L3 != 0, transport: found & frame_ok::L4 != 0 };
+                Some(Received { len, verified })
+            } else {
+                statistics.dropped_frames = statistics.dropped_frames.wrapping_add(1);
+                None
+            };
+            entry.advance();
+            entry.publish_consumer_index();
+            *taken = taken.wrapping_add(1);
+            ring.ring(u32::from(*taken).wrapping_add(*frames));
+            if received.is_some() {
+                return Ok(received);
             }
         }
         self.fault.map_or(Ok(None), |fault| Err(ReceiveFrameError::Fault(fault)))
     }
+}
 
-    /// Takes the next completion of a received frame, and posts its buffer again.
-    fn take(&mut self, machine: &mut Machine<P>, into: &mut [u8]) -> Result<Taken, OutOfRange> {
-        let (max_frame, receive) = (self.max_frame(), &mut self.receive);
-        let Some(entry) = receive.cq.take(machine)? else { return Ok(Taken::Nothing) };
-        let (opcode, index) = (entry.get(Cqe::OPCODE), entry.get(Cqe::WQE_COUNTER) as u16);
-        let fault = match CqeOpcode::from_code(opcode) {
-            // A compressed entry stands for several; the queue has compression off.
-            Some(CqeOpcode::RespSend) if entry.get(Cqe::FORMAT) == 0 => {
-                (index != receive.taken).then_some(FrameQueueFault::Order { index })
-            }
-            Some(CqeOpcode::RespErr) => Some(FrameQueueFault::Receive {
-                syndrome: entry.get(ErrCqe::SYNDROME) as u8,
-                vendor: entry.get(ErrCqe::VENDOR_ERR_SYND) as u8,
-            }),
-            _ => Some(FrameQueueFault::Completion { opcode: opcode as u8 }),
-        };
-        if fault.is_some() {
-            self.fault = fault;
-            return Ok(Taken::Dropped);
+impl<P: Platform> SendQueue<P> {
+    /// Writes the WQE of a frame at device address `addr`, and rings. The bytes of the frame that lie in it begin in the last two bytes
+    /// of the Ethernet segment.
+    fn put(&mut self, frame: &[u8], lkey: Lkey, addr: u64, checksums: Checksums) {
+        let (inline, rest) = frame.split_at_checked(self.inline).unwrap_or((frame, &[]));
+        let (start, more) = inline.split_at_checked(2).unwrap_or_default();
+        let more_units = more.len().div_ceil(DS_UNIT);
+        let units = 2 + more_units + usize::from(!rest.is_empty());
+        let mut flags = if checksums.header { eth_checksum::HEADER } else { 0 };
+        if checksums.transport {
+            flags |= eth_checksum::TRANSPORT;
         }
-        let len = entry.get(Cqe::BYTE_CNT) as usize;
-        let place = into.get_mut(..len).filter(|_| (HEADER..=max_frame).contains(&len));
-        let statistics = &mut self.statistics;
-        let taken = if let Some(place) = place {
-            let buffer = receive.buffers + (u32::from(receive.taken) & (receive.frames - 1)) as usize * self.stride;
-            machine.memory.read(buffer, place)?;
-            statistics.received_frames = statistics.received_frames.wrapping_add(1);
-            statistics.received_bytes = statistics.received_bytes.wrapping_add(len as u64);
-            let found = entry.get(Cqe::HDS_IP_EXT);
-            let verified = Verified { header: found & frame_ok::L3 != 0, transport: found & frame_ok::L4 != 0 };
-            Taken::Frame(Received { len, verified })
-        } else {
-            statistics.dropped_frames = statistics.dropped_frames.wrapping_add(1);
-            Taken::Dropped
-        };
-        receive.cq.publish(machine)?;
-        receive.taken = receive.taken.wrapping_add(1);
-        self.post(machine)?;
-        Ok(taken)
-    }
-
-    /// Tells the device of every receive WQE that is free.
-    pub(crate) fn post(&self, machine: &mut Machine<P>) -> Result<(), OutOfRange> {
-        let posted = self.receive.taken.wrapping_add(self.receive.frames as u16);
-        machine.fence.publish();
-        machine.memory.store_u32(self.receive.record, u32::from(posted).to_be())
-    }
-}
-
-/// What a send WQE is about.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    sqn: u32,
-    /// Index of the first block.
-    index: u16,
-    /// Bytes of the frame, at least [`SHORTEST`], and how many of them lie in the WQE.
-    len: usize,
-    inline: usize,
-    lkey: u32,
-    /// Device address of the frame.
-    addr: u64,
-    checksums: Checksums,
-}
-
-/// Returns the blocks of a frame's WQE and its 16-byte units. The bytes of the frame that lie in it begin in the last two bytes of
-/// the Ethernet segment.
-fn wqe(frame: &[u8], sent: &Sent) -> ([[u64; WORDS]; MAX_BLOCKS], usize) {
-    const INLINE_AT: usize = 2 * DS_UNIT - 2;
-    let Sent { sqn, index, len, inline, lkey, addr, checksums } = *sent;
-    let mut bytes = [0; MAX_BLOCKS * WQEBB];
-    for (to, from) in bytes.iter_mut().skip(INLINE_AT).zip(frame.iter().take(inline)) {
-        *to = *from;
-    }
-    let mut words = [[0; WORDS]; MAX_BLOCKS];
-    let places = words.as_flattened_mut();
-    for (to, from) in places.iter_mut().zip(bytes.as_chunks().0) {
-        *to = u64::from_ne_bytes(*from);
-    }
-    let data = 2 + inline.saturating_sub(2).div_ceil(DS_UNIT);
-    let units = if len > inline { data + 1 } else { data };
-    let control = WqeCtrlSeg::be_words(
-        WqeCtrlSeg::opcode_dword(WqeOpcode::Send, index.into()),
-        WqeCtrlSeg::qpn_dword(sqn, units as u32),
-        WqeCtrlSeg::flags_dword(fm::NONE, ce::ALWAYS, false),
-        0,
-    );
-    let mut flags = if checksums.header { eth_checksum::HEADER } else { 0 };
-    if checksums.transport {
-        flags |= eth_checksum::TRANSPORT;
-    }
-    let ethernet = [be_word(0, WqeEthSeg::CS_FLAGS.place(flags)), be_word(0, WqeEthSeg::INLINE_HDR_SZ.place(inline as u32))];
-    for (to, from) in places.iter_mut().zip(control.into_iter().chain(ethernet)) {
-        *to |= from;
-    }
-    if len > inline {
-        let segment = WqeDataSeg::be_words((len - inline) as u32, lkey, addr.wrapping_add(inline as u64));
-        for (to, from) in places.iter_mut().skip(2 * data).zip(segment) {
-            *to = from;
+        let start = start.first_chunk().map_or(0, |start| u16::from_be_bytes(*start));
+        let size = WqeEthSeg::INLINE_HDR_SZ.place(inline.len() as u32) | WqeEthSeg::INLINE_HDR_START.place(start.into());
+        let mut writer = self.ring.writer();
+        let mut word = self.written.wrapping_mul((WQEBB / 8) as u32);
+        let control = writer.control(WqeOpcode::Send, self.written, units as u32, SendFlags::SIGNALED, 0);
+        writer.put_words(&mut word, &control);
+        writer.put_words(&mut word, &[be_word(0, WqeEthSeg::CS_FLAGS.place(flags)), be_word(0, size)]);
+        for at in (0..more_units * DS_UNIT).step_by(8) {
+            writer.put_words(&mut word, &[word_of(more, at)]);
         }
+        if !rest.is_empty() {
+            let addr = addr.wrapping_add(inline.len() as u64);
+            writer.put_words(&mut word, &data(&Sge { addr, length: rest.len() as u32, lkey }));
+        }
+        self.written = self.written.wrapping_add(units.div_ceil(WQEBB / DS_UNIT) as u32);
+        self.posted = self.posted.wrapping_add(1);
+        writer.ring(self.written);
     }
-    (words, units)
 }
 
-/// What became of a completion.
-enum Taken {
-    /// There was none.
-    Nothing,
-    Frame(Received),
-    /// Its frame has an impossible length, or the queue has ended.
-    Dropped,
+/// Returns why an entry that completes no frame ends its queue.
+fn fault_of<P: Platform>(entry: &Mlx5CqReader<'_, P>) -> FrameQueueFault {
+    let opcode = entry.get(Cqe::OPCODE);
+    let (syndrome, vendor) = (entry.get(ErrCqe::SYNDROME) as u8, entry.get(ErrCqe::VENDOR_ERR_SYND) as u8);
+    match CqeOpcode::from_code(opcode) {
+        Some(CqeOpcode::ReqErr) => FrameQueueFault::Send { syndrome, vendor },
+        Some(CqeOpcode::RespErr) => FrameQueueFault::Receive { syndrome, vendor },
+        _ => FrameQueueFault::Completion { opcode: opcode as u8 },
+    }
 }
 
 fn lost(error: OutOfRange) -> Error {
@@ -397,9 +271,16 @@ fn lost(error: OutOfRange) -> Error {
 mod tests {
     use std::vec::Vec;
 
+    use bareverbs::{Machine, Registers};
+    use bareverbs_mlx5_spec::CQE;
+
+    use super::super::config::InlineHeaders;
     use super::*;
+    use crate::config::CqeSize;
     use crate::dma::uar::Uar;
-    use crate::tests::mock::{MockPlatform, machine};
+    use crate::objects::cq::ring::Shape;
+    use crate::ring::open_ring;
+    use crate::tests::mock::{MockPlatform, Part, machine};
 
     /// By `mlx5_wqe_ctrl_seg` and `mlx5_wqe_eth_seg` of rdma-core's `mlx5dv.h`: qpn_ds at 4, fm_ce_se at 11, cs_flags at 20, inline_hdr_sz
     /// at 28, inline_hdr_start at 30; more headers follow in units of 16 bytes, then the data segment: byte_count, lkey, addr.
@@ -407,12 +288,12 @@ mod tests {
     fn a_wqe_is_the_bytes_of_its_structures() {
         let frame: Vec<u8> = (1..=200).collect();
         let made = |len: usize, inline: InlineHeaders, checksums| {
-            let inline = inline.bytes().min(len);
-            let (lkey, addr) = (0x0a0b_0c0d, 0x1122_3344_5566_7780);
-            let sent = Sent { sqn: 0x45_6789, index: 0x1234, len, inline, lkey, addr, checksums };
-            let (words, units) = wqe(&frame[..len], &sent);
-            let bytes: Vec<u8> = words.as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
-            bytes[..units * 16].to_vec()
+            let (machine, shared) = machine();
+            let mut send = interface(&machine).send;
+            (send.inline, send.written) = (inline.bytes(), 0x1234);
+            send.put(&frame[..len], Lkey::new(0x0a0b_0c0d), 0x1122_3344_5566_7780, checksums);
+            let bytes = shared.borrow().memory[..192].to_vec();
+            bytes[..usize::from(bytes[7]) * 16].to_vec()
         };
         let control = |units: u8| [0, 0x12, 0x34, 0x0a, 0x45, 0x67, 0x89, units, 0, 0, 0, 8, 0, 0, 0, 0].to_vec();
         let data = |len: u8, at: u8| [0, 0, 0, len, 0xa, 0xb, 0xc, 0xd, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x80 + at];
@@ -449,21 +330,28 @@ mod tests {
     const RECEIVE_CQ: usize = 0x3000;
     const BUFFERS: usize = 0x4000;
 
-    fn queue(at: usize, record: usize) -> FrameCq {
-        FrameCq { at, record, log_size: 3, consumer: 0 }
+    fn queue(machine: &Machine<MockPlatform>, at: usize, record: usize) -> Mlx5CqRing<MockPlatform> {
+        let ring = open_ring(&machine.memory, at, 8 * CQE, record).unwrap();
+        let doorbell = machine.registers.doorbell(4 * 4096 + 0x20, 1).unwrap();
+        let cqe_size = CqeSize::Bytes64;
+        let shape = Shape { cqn: 7, log_ring: 3, cqe_size, user_index: false, combining: false, ethernet: true };
+        Mlx5CqRing::new(ring, doorbell, machine.fence.clone(), shape)
+    }
+
+    fn send_ring(machine: &Machine<MockPlatform>, blocks: usize) -> Mlx5SendRing<MockPlatform> {
+        let doorbell = Uar::at(4, 0, false).send_doorbell(&machine.registers).unwrap();
+        let ring = open_ring(&machine.memory, 0, blocks * WQEBB, 0x1040).unwrap();
+        Mlx5SendRing::new(ring, doorbell, Part::clone(&machine.fence), 0x45_6789)
     }
 
     fn interface(machine: &Machine<MockPlatform>) -> FrameInterface<MockPlatform> {
-        let doorbell = Uar::at(4, 0, false).send_doorbell(&machine.registers).unwrap();
+        let ring = |at, len, record| open_ring(&machine.memory, at, len, record).unwrap();
+        let fence = Part::clone(&machine.fence);
         FrameInterface {
             objects: FrameObjects::default(),
             send: SendQueue {
-                number: 5,
-                doorbell,
-                cq: queue(SEND_CQ, 0x1000),
-                ring: 0,
-                blocks: 4,
-                record: 0x1040,
+                ring: send_ring(machine, 4),
+                cq: queue(machine, SEND_CQ, 0x1000),
                 buffers: BUFFERS,
                 frames: FRAMES,
                 inline: 0,
@@ -473,8 +361,8 @@ mod tests {
                 done: 0,
             },
             receive: ReceiveQueue {
-                cq: queue(RECEIVE_CQ, 0x1080),
-                record: 0x10c0,
+                ring: Mlx5RecvRing { ring: ring(0x1800, FRAMES as usize * DS_UNIT, 0x10c0), fence, units: 1 },
+                cq: queue(machine, RECEIVE_CQ, 0x1080),
                 buffers: BUFFERS + FRAMES as usize * STRIDE,
                 frames: FRAMES,
                 taken: 0,
@@ -482,7 +370,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
             stride: STRIDE,
-            lkey: 0x100,
+            lkey: Lkey::new(0x100),
             base: 0,
             fault: None,
             statistics: EthernetStatistics::default(),
@@ -507,11 +395,11 @@ mod tests {
                 let (mut machine, shared) = machine();
                 let mut queues = interface(&machine);
                 let (first_block, first_frame, first_entry) =
-                    ((1_u64 << 16) - before, (1_u64 << 32) - before, (1_u64 << 32) - before / 2);
-                (queues.send.blocks, queues.send.inline) = (16, inline.bytes());
-                (queues.send.written, queues.send.done_block) = (first_block as u16, first_block as u16);
+                    ((1_u64 << 32) - before, (1_u64 << 32) - before, (1_u64 << 32) - before / 2);
+                (queues.send.ring, queues.send.inline) = (send_ring(&machine, 16), inline.bytes());
+                (queues.send.written, queues.send.done_block) = (first_block as u32, first_block as u16);
                 (queues.send.posted, queues.send.done) = (first_frame as u32, first_frame as u32);
-                queues.send.cq.consumer = first_entry as u32;
+                queues.send.cq.start_at(first_entry as u32);
                 // The round before, and none behind it.
                 for n in 0..8 {
                     complete(&shared, SEND_CQ, first_entry - 1 - n, 0, 0xdead, 0);
@@ -521,7 +409,7 @@ mod tests {
                 for n in 0..80_u8 {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     let bytes = [n; 200];
-                    let sent = queues.send(&mut machine, &bytes, Checksums::NONE);
+                    let sent = queues.send(&mut machine.memory, &bytes, Checksums::NONE);
                     if waiting.len() < FRAMES as usize {
                         assert_eq!(sent, Ok(()), "{before} before the wraps");
                         let at = (block % 16) as usize * WQEBB;
@@ -543,7 +431,7 @@ mod tests {
                         let Some(index) = waiting.pop_front() else { break };
                         complete(&shared, SEND_CQ, entry, 0, index, 0);
                         entry += 1;
-                        queues.reap(&mut machine).unwrap();
+                        queues.reap();
                     }
                     assert_eq!(queues.has_room(), waiting.len() < FRAMES as usize);
                     let consumer = shared.borrow().memory[0x1000..0x1004].to_vec();
@@ -558,21 +446,21 @@ mod tests {
     /// With each number of frames under way, about the wrap of the index and off it: a completion names a block of those, or is none.
     #[test]
     fn a_completion_names_a_block_that_is_under_way() {
-        let (mut machine, shared) = machine();
+        let (machine, shared) = machine();
         for first in [0_u32, 5, (1 << 16) - 5, (1 << 16) - 2, (1 << 16) - 1] {
             for frames in 1..=FRAMES {
                 let mut indices: Vec<u32> = (0..40).map(|n| (first + (1 << 16) - 20 + n) % (1 << 16)).collect();
                 indices.extend((0..1 << 16).step_by(if cfg!(miri) { 9973 } else { 61 }));
                 for index in indices {
                     let mut queues = interface(&machine);
-                    (queues.send.written, queues.send.done_block) = ((first + 3 * frames) as u16, first as u16);
+                    (queues.send.written, queues.send.done_block) = (first + 3 * frames, first as u16);
                     queues.send.posted = frames;
                     complete(&shared, SEND_CQ, 0, 0, index as u16, 0);
                     // The same again is under way no more; with one frame nobody looks.
                     complete(&shared, SEND_CQ, 1, 0, index as u16, 0);
                     // The next is of the round before.
                     complete(&shared, SEND_CQ, 2, 15, 0, 0);
-                    queues.reap(&mut machine).unwrap();
+                    queues.reap();
                     let under_way = (first..first + 3 * frames).any(|block| block % (1 << 16) == index);
                     let fault = (!under_way || frames > 1).then_some(FrameQueueFault::Order { index: index as u16 });
                     assert_eq!(queues.fault, fault, "{index:#x} of {frames} frames from {first:#x}");
@@ -587,22 +475,22 @@ mod tests {
     #[test]
     fn received_frames_come_from_their_places_in_turn() {
         for before in (0..=24).step_by(if cfg!(miri) { 19 } else { 1 }) {
-            let (mut machine, shared) = machine();
+            let (machine, shared) = machine();
             let mut queues = interface(&machine);
             let (first, first_entry) = ((1_u64 << 16) - before, (1_u64 << 32) - before / 2);
             queues.receive.taken = first as u16;
-            queues.receive.cq.consumer = first_entry as u32;
+            queues.receive.cq.start_at(first_entry as u32);
             for n in 0..8 {
                 complete(&shared, RECEIVE_CQ, first_entry - 1 - n, 2, 0xdead, 100);
             }
             let mut into = [0; 1600];
             for n in 0..60_u64 {
-                assert_eq!(queues.receive(&mut machine, &mut into), Ok(None), "{before}");
+                assert_eq!(queues.receive(&machine.memory, &mut into), Ok(None), "{before}");
                 let place = (first + n) % u64::from(FRAMES);
                 let buffer = BUFFERS + (u64::from(FRAMES) + place) as usize * STRIDE;
                 shared.borrow_mut().memory[buffer..buffer + 100].fill(n as u8);
                 complete(&shared, RECEIVE_CQ, first_entry + n, 2, (first + n) as u16, 100);
-                let taken = queues.receive(&mut machine, &mut into).unwrap();
+                let taken = queues.receive(&machine.memory, &mut into).unwrap();
                 assert_eq!(taken.map(|received| received.len), Some(100));
                 assert_eq!(into[..100], [n as u8; 100]);
                 let record = shared.borrow().memory[0x10c0..0x10c4].to_vec();
@@ -613,9 +501,9 @@ mod tests {
                 let index = queues.receive.taken.wrapping_add(wrong);
                 complete(&shared, RECEIVE_CQ, first_entry + 60, 2, index, 100);
                 let fault = FrameQueueFault::Order { index };
-                assert_eq!(queues.receive(&mut machine, &mut into), Err(ReceiveFrameError::Fault(fault)));
+                assert_eq!(queues.receive(&machine.memory, &mut into), Err(ReceiveFrameError::Fault(fault)));
                 queues.fault = None;
-                queues.receive.cq.consumer = (first_entry + 60) as u32;
+                queues.receive.cq.start_at((first_entry + 60) as u32);
             }
         }
     }
@@ -650,8 +538,11 @@ mod tests {
                         let choice = random.next();
                         if choice & 7 != 0 {
                             // A kind that frames have, in this round of the ring, without compression.
-                            let (opcode, consumer) =
-                                if cq == SEND_CQ { (0, queues.send.cq.consumer) } else { (2, queues.receive.cq.consumer) };
+                            let (opcode, consumer) = if cq == SEND_CQ {
+                                (0, queues.send.cq.position().1)
+                            } else {
+                                (2, queues.receive.cq.position().1)
+                            };
                             let place = (index as u32).wrapping_sub(consumer) & 7;
                             entry[63] = opcode << 4 | (consumer.wrapping_add(place) >> 3 & 1) as u8;
                             let counter = queues.receive.taken.wrapping_add(place as u16);
@@ -664,12 +555,12 @@ mod tests {
                     }
                 }
                 let frame = std::vec![0x55; (random.next() % 1600) as usize];
-                let sent = queues.send(&mut machine, &frame, Checksums::ALL);
+                let sent = queues.send(&mut machine.memory, &frame, Checksums::ALL);
                 assert!(sent.is_ok() || queues.fault.is_some() || !(14..=1518).contains(&frame.len()) || !queues.has_room());
-                let before = queues.receive.cq.consumer;
+                let before = queues.receive.cq.position().1;
                 let mut into = [0xee; 1600];
-                let taken = queues.receive(&mut machine, &mut into);
-                assert!(queues.receive.cq.consumer.wrapping_sub(before) <= FRAMES, "bounded work");
+                let taken = queues.receive(&machine.memory, &mut into);
+                assert!(queues.receive.cq.position().1.wrapping_sub(before) <= FRAMES, "bounded work");
                 let len = match taken {
                     Ok(Some(Received { len, .. })) => {
                         received += 1;
@@ -680,8 +571,11 @@ mod tests {
                     Err(error) => {
                         let fault = queues.fault.unwrap();
                         assert_eq!(error, ReceiveFrameError::Fault(fault));
-                        assert_eq!(queues.receive(&mut machine, &mut into), Err(error), "it stays");
-                        assert_eq!(queues.send(&mut machine, &[0; 60], Checksums::NONE), Err(SendFrameError::Fault(fault)));
+                        assert_eq!(queues.receive(&machine.memory, &mut into), Err(error), "it stays");
+                        assert_eq!(
+                            queues.send(&mut machine.memory, &[0; 60], Checksums::NONE),
+                            Err(SendFrameError::Fault(fault))
+                        );
                         faults += 1;
                         0
                     }

@@ -162,7 +162,7 @@ impl<P: Platform> Mlx5CqReader<'_, P> {
     }
 
     #[inline(always)]
-    fn get<L>(&self, field: Field<L>) -> u32 {
+    pub(crate) fn get<L>(&self, field: Field<L>) -> u32 {
         field.take_word(self.word(field.word()))
     }
 }

@@ -180,7 +180,7 @@ impl<P: Platform> Driver<P> {
             log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qp.number, rings.send_blocks, rings.recv_entries);
             let fence = &this.commands.machine.fence;
             let send = Mlx5SendRing::new(send, doorbell, fence.clone(), qp.number);
-            Ok((qp, send, Mlx5RecvRing::new(recv, fence.clone(), rings.recv_units)))
+            Ok((qp, send, Mlx5RecvRing { ring: recv, fence: fence.clone(), units: rings.recv_units }))
         })
     }
 

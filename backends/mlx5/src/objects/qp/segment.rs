@@ -15,7 +15,7 @@ pub(super) const UNBIND_BLOCKS: u32 = 2;
 
 /// Returns eight bytes of the payload in memory order, zeros after its end.
 #[inline(always)]
-pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn word_of(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..) {
         None | Some([]) => 0,
         Some(rest) => match rest.first_chunk() {

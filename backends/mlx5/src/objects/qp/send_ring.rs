@@ -140,7 +140,7 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     /// Returns the control segment of a request of `units` at block `at`.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
-    fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
+    pub(crate) fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
         let words = control(opcode, at, self.source.qpn_ds | units, control_flags(flags), last);
         let [first, _] = words;
         self.last = first;
@@ -163,7 +163,7 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     /// Writes words from `word` on, and advances `word`.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
-    fn put_words(&mut self, word: &mut u32, values: &[u64]) {
+    pub(crate) fn put_words(&mut self, word: &mut u32, values: &[u64]) {
         for value in values {
             self.source.ring.view().put_word(*word, *value);
             *word = word.wrapping_add(1);

@@ -371,7 +371,7 @@ fn receives_end_with_the_invalid_key_and_have_no_register() {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
     let ring = open_ring(&Part(shared.clone()), RECEIVES, 4 * 32, RECORD).unwrap();
-    let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing::new(ring, machine.fence, 2);
+    let mut rq = Mlx5RecvRing::<MockPlatform> { ring, fence: machine.fence, units: 2 };
     rq.put(5, &[sge(9, 0), sge(0x70, 3)]);
     rq.put(6, &[sge(0x70, 3), sge(0x80, 4)]);
     rq.put(7, &[]);
@@ -649,7 +649,7 @@ fn every_receive_lies_in_its_entry() {
             let (machine, shared) = machine();
             let ring_bytes = (entries * units * 16) as usize;
             let place = open_ring(&Part(shared.clone()), RING, ring_bytes, RECORD).unwrap();
-            let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing::new(place, machine.fence, units as u32);
+            let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing { ring: place, fence: machine.fence, units: units as u32 };
             for wrap in [1_u64 << 16, (1 << 32) / (2 * units), 1 << 32] {
                 for at in (wrap - entries - 1..=wrap + 1).step_by(if cfg!(miri) { 7 } else { 1 }) {
                     for count in 0..=units + 1 {

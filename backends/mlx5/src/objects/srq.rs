@@ -2,8 +2,6 @@
 //!
 //! Older interface steps have CREATE_SRQ instead. A device with such a step is said to have no shared receive queues.
 
-pub(crate) mod ring;
-
 use bareverbs::{Platform, SrqCap, SrqSizes, Srqn};
 use bareverbs_mlx5_spec::{
     ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
@@ -16,8 +14,8 @@ use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
+use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::ring::open_ring;
-use ring::Mlx5SrqRing;
 
 /// Fewest units of a WQE: the link and one data segment.
 const MIN_UNITS: u32 = 2;
@@ -50,7 +48,7 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, P
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
+    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
         self.make_srq(sizes, false, |this, memory, units| {
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -73,7 +71,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         [pd, xrcd, cqn, user_index]: [u32; 4],
         sizes: &SrqSizes,
-    ) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
+    ) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
         self.make_srq(sizes, true, |this, memory, units| {
             let record = this.commands.arena.addr(memory.record());
             let mut input = Buffer::zeroed();
@@ -97,7 +95,7 @@ impl<P: Platform> Driver<P> {
         sizes: &SrqSizes,
         is_xrc: bool,
         create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, PackedError>,
-    ) -> Result<(Srq, Mlx5SrqRing<P>), PackedError> {
+    ) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
         let units = units(sizes.cap.max_sge);
         let bytes = sizes.slots as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
@@ -105,7 +103,7 @@ impl<P: Platform> Driver<P> {
             let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
             let number = create(this, memory, units)?;
             log_event!(debug, "shared receive queue {:x}: {} slots of {} segments", number, sizes.slots, units - 1);
-            let ring = Mlx5SrqRing::new(ring, this.commands.machine.fence.clone(), units);
+            let ring = Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units };
             Ok((Srq { number, memory, is_xrc }, ring))
         })
     }
