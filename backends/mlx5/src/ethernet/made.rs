@@ -7,31 +7,14 @@ use crate::dma::object_memory::ObjectMemory;
 
 /// What was made, and what ends it.
 pub(crate) enum Made {
-    /// An object with the command that destroys it, and its memory.
-    Object {
-        destroy: CmdOpcode,
-        number: u32,
-        memory: ObjectMemory,
-    },
-    /// A completion queue, which the driver counts.
-    Cq {
-        number: u32,
-        memory: ObjectMemory,
-    },
+    /// An object: the command that destroys it, its number, its memory.
+    Object(CmdOpcode, u32, ObjectMemory),
     /// The memory of the buffers.
     Buffers(ObjectMemory),
-    /// The flow table, a group of its rules, and a rule.
-    Table {
-        table: u32,
-    },
-    Group {
-        table: u32,
-        group: u32,
-    },
-    Rule {
-        table: u32,
-        index: u32,
-    },
+    /// The flow table by its number; a group of its rules by that and its own; a rule by that and its index.
+    Table(u32),
+    Group(u32, u32),
+    Rule(u32, u32),
     /// Broadcasts are in the port's multicast list on behalf of the queues.
     Listing,
     /// The port's filter is open for groups on behalf of the queues.
@@ -39,15 +22,4 @@ pub(crate) enum Made {
 }
 
 /// What exists, in the order in which it was made.
-#[derive(Default)]
-pub(crate) struct FrameObjects(Vec<Made, 18>);
-
-impl FrameObjects {
-    pub(crate) fn add(&mut self, made: Made) {
-        let _ = self.0.push(made);
-    }
-
-    pub(crate) fn take_last(&mut self) -> Option<Made> {
-        self.0.pop()
-    }
-}
+pub(crate) type FrameObjects = Vec<Made, 18>;

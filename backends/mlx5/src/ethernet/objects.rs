@@ -4,9 +4,9 @@ use bareverbs::{Access, AddressMap, Extent, Lkey, Mac, MrRequest, Platform, Recv
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn,
     CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE,
-    FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, Layout, MATCH_OUTER_HEADERS, ModifyRqIn,
-    ModifySqIn, QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB,
-    Wq, WqeInlineCap, cmd, flow_action,
+    FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn,
+    QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq,
+    WqeInlineCap, cmd, flow_action,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
@@ -120,24 +120,28 @@ impl<P: Platform> Driver<P> {
     ) -> Result<(SendQueue<P>, ReceiveQueue<P>, Lkey), PackedError> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
-        let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd)?;
+        let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd, ObjectMemory::NONE)?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
         let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?;
-        objects.add(Made::Buffers(memory));
+        list(objects, Made::Buffers(memory));
         let addr = self.commands.arena.addr(memory.at());
         let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
         // Not from zero: one key.
         let (_, lkey, _) = self.create_mr(&Pd { number: pd }, &request)?;
-        let destroy = CmdOpcode::DestroyMkey;
-        objects.add(Made::Object { destroy, number: lkey.index(), memory: ObjectMemory::NONE });
-        let domain = self.make::<cmd::AllocTransportDomain>(objects, View::zeros(), CmdOpcode::DeallocTransportDomain)?;
+        list(objects, Made::Object(CmdOpcode::DestroyMkey, lkey.index(), ObjectMemory::NONE));
+        let domain = self.make::<cmd::AllocTransportDomain>(
+            objects,
+            View::zeros(),
+            CmdOpcode::DeallocTransportDomain,
+            ObjectMemory::NONE,
+        )?;
         // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
         let (send_cqn, send_cq) = self.frame_cq(objects, 2 * send_frames)?;
         let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
         let mut input = Buffer::zeroed();
         input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
-        let tis = self.make::<cmd::CreateTis>(objects, input.view(), CmdOpcode::DestroyTis)?;
+        let tis = self.make::<cmd::CreateTis>(objects, input.view(), CmdOpcode::DestroyTis, ObjectMemory::NONE)?;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
@@ -172,19 +176,10 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         input: View<'_, C::In>,
         destroy: CmdOpcode,
-    ) -> Result<u32, PackedError> {
-        self.make_in::<C>(objects, input, (destroy, ObjectMemory::NONE))
-    }
-
-    #[inline(always)]
-    fn make_in<C: Command>(
-        &mut self,
-        objects: &mut FrameObjects,
-        input: View<'_, C::In>,
-        (destroy, memory): (CmdOpcode, ObjectMemory),
+        memory: ObjectMemory,
     ) -> Result<u32, PackedError> {
         let number = self.commands.create::<C>(input, memory)?;
-        objects.add(Made::Object { destroy, number, memory });
+        list(objects, Made::Object(destroy, number, memory));
         Ok(number)
     }
 
@@ -192,7 +187,7 @@ impl<P: Platform> Driver<P> {
     fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, Mlx5CqRing<P>), PackedError> {
         let (cq, _, ring) = self.create_cq(entries, CqeSize::Bytes64)?;
         let number = cq.cqn().get();
-        objects.add(Made::Cq { number, memory: cq.memory() });
+        list(objects, Made::Object(CmdOpcode::DestroyCq, number, cq.memory));
         Ok((number, ring))
     }
 
@@ -226,7 +221,7 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
-            let number = this.make_in::<cmd::CreateSq>(objects, input.view(), (CmdOpcode::DestroySq, memory))?;
+            let number = this.make::<cmd::CreateSq>(objects, input.view(), CmdOpcode::DestroySq, memory)?;
             Ok((number, Mlx5SendRing::new(ring, doorbell, this.commands.machine.fence.clone(), number)))
         })
     }
@@ -248,7 +243,7 @@ impl<P: Platform> Driver<P> {
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
             context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
             this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, DS_UNIT, frames);
-            let number = this.make_in::<cmd::CreateRq>(objects, input.view(), (CmdOpcode::DestroyRq, memory))?;
+            let number = this.make::<cmd::CreateRq>(objects, input.view(), CmdOpcode::DestroyRq, memory)?;
             Ok((number, Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units: 1 }))
         })
     }
@@ -290,13 +285,13 @@ impl<P: Platform> Driver<P> {
             .set(Tirc::DISP_TYPE, TIR_DIRECT)
             .set(Tirc::INLINE_RQN, rqn)
             .set(Tirc::TRANSPORT_DOMAIN, domain);
-        let tir = self.make::<cmd::CreateTir>(objects, input.view(), CmdOpcode::DestroyTir)?;
+        let tir = self.make::<cmd::CreateTir>(objects, input.view(), CmdOpcode::DestroyTir, ObjectMemory::NONE)?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
         view.sub(CreateFlowTableIn::FLOW_TABLE_CONTEXT).set(FlowTableContext::LOG_SIZE, LOG_RULES);
         let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::NONE)?;
-        objects.add(Made::Table { table });
+        list(objects, Made::Table(table));
         let to = [table, tir];
         if filter == FrameFilter::Everything {
             self.add_rules(objects, to, 0, None, &[[0; 6]])?;
@@ -310,10 +305,10 @@ impl<P: Platform> Driver<P> {
             input.set(SetFlowTableRootIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFlowTableRootIn::TABLE_ID, table)
         })?;
         self.list_station(BROADCAST, true)?;
-        objects.add(Made::Listing);
+        list(objects, Made::Listing);
         if filter != FrameFilter::Own {
             self.promiscuous = filter == FrameFilter::Everything;
-            objects.add(Made::Admission);
+            list(objects, Made::Admission);
             // Counted as a queue pair in a group, which the filter before the tables is opened for too.
             self.groups = self.groups.saturating_add(1);
             self.admit_groups(true)?;
@@ -332,28 +327,27 @@ impl<P: Platform> Driver<P> {
         addresses: &[[u8; 6]],
     ) -> Result<(), PackedError> {
         let group = self.make_group(table, first, addresses.len() as u32, mask)?;
-        objects.add(Made::Group { table, group });
+        list(objects, Made::Group(table, group));
         for (address, index) in addresses.iter().zip(first..) {
             self.set_rule(table, group, index, address, tir)?;
-            objects.add(Made::Rule { table, index });
+            list(objects, Made::Rule(table, index));
         }
         Ok(())
     }
 
     #[inline(never)]
     fn make_group(&mut self, table: u32, first: u32, count: u32, mask: Option<[u8; 6]>) -> Result<u32, PackedError> {
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set(CreateFlowGroupIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
-            .set(CreateFlowGroupIn::TABLE_ID, table)
-            .set(CreateFlowGroupIn::START_FLOW_INDEX, first)
-            .set(CreateFlowGroupIn::END_FLOW_INDEX, first + count.saturating_sub(1));
-        if let Some(mask) = mask {
-            view.set(CreateFlowGroupIn::MATCH_CRITERIA_ENABLE, MATCH_OUTER_HEADERS);
-            set_destination(&mut view.sub(CreateFlowGroupIn::MATCH_CRITERIA.as_sub()), mask);
-        }
-        let mut output = Buffer::<CreateFlowGroupOut>::zeroed();
-        self.commands.execute(CmdOpcode::CreateFlowGroup, input.as_bytes(), output.as_bytes_mut(), CreateFlowGroupOut::SIZE)?;
+        let output = self.commands.query::<cmd::CreateFlowGroup>(|input| {
+            if let Some(mask) = mask {
+                input.set(CreateFlowGroupIn::MATCH_CRITERIA_ENABLE, MATCH_OUTER_HEADERS);
+                set_destination(&mut input.sub(CreateFlowGroupIn::MATCH_CRITERIA.as_sub()), mask);
+            }
+            input
+                .set(CreateFlowGroupIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
+                .set(CreateFlowGroupIn::TABLE_ID, table)
+                .set(CreateFlowGroupIn::START_FLOW_INDEX, first)
+                .set(CreateFlowGroupIn::END_FLOW_INDEX, first + count.saturating_sub(1))
+        })?;
         Ok(output.view().get(CreateFlowGroupOut::GROUP_ID))
     }
 
@@ -379,29 +373,21 @@ impl<P: Platform> Driver<P> {
     #[inline(never)]
     fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
         const TYPE: u32 = FLOW_TABLE_NIC_RECEIVE;
-        while let Some(made) = objects.take_last() {
+        while let Some(made) = objects.pop() {
             let commands = &mut self.commands;
             match made {
-                Made::Object { destroy, number, memory } => commands.destroy_object(destroy, number, memory)?,
-                Made::Cq { number, memory } => {
-                    commands.destroy::<cmd::DestroyCq>(number, memory)?;
-                    self.cqs = self.cqs.wrapping_sub(1);
-                }
+                Made::Object(destroy, number, memory) => self.end_object(destroy, number, memory)?,
                 Made::Buffers(memory) => commands.free_memory(memory),
-                Made::Table { table } => commands.perform::<cmd::DestroyFlowTable>(|input| {
+                Made::Table(table) => commands.perform::<cmd::DestroyFlowTable>(|input| {
                     input.set(DestroyFlowTableIn::TABLE_TYPE, TYPE).set(DestroyFlowTableIn::TABLE_ID, table)
                 })?,
-                Made::Group { table, group } => commands.perform::<cmd::DestroyFlowGroup>(|input| {
-                    input
-                        .set(DestroyFlowGroupIn::TABLE_TYPE, TYPE)
-                        .set(DestroyFlowGroupIn::TABLE_ID, table)
-                        .set(DestroyFlowGroupIn::GROUP_ID, group)
+                Made::Group(table, group) => commands.perform::<cmd::DestroyFlowGroup>(|input| {
+                    input.set(DestroyFlowGroupIn::TABLE_TYPE, TYPE).set(DestroyFlowGroupIn::TABLE_ID, table);
+                    input.set(DestroyFlowGroupIn::GROUP_ID, group)
                 })?,
-                Made::Rule { table, index } => commands.perform::<cmd::DeleteFlowTableEntry>(|input| {
-                    input
-                        .set(DeleteFteIn::TABLE_TYPE, TYPE)
-                        .set(DeleteFteIn::TABLE_ID, table)
-                        .set(DeleteFteIn::FLOW_INDEX, index)
+                Made::Rule(table, index) => commands.perform::<cmd::DeleteFlowTableEntry>(|input| {
+                    input.set(DeleteFteIn::TABLE_TYPE, TYPE).set(DeleteFteIn::TABLE_ID, table);
+                    input.set(DeleteFteIn::FLOW_INDEX, index)
                 })?,
                 Made::Listing => self.list_station(BROADCAST, false)?,
                 Made::Admission => {
@@ -413,6 +399,11 @@ impl<P: Platform> Driver<P> {
         }
         Ok(())
     }
+}
+
+/// The list has room for all that is made.
+fn list(objects: &mut FrameObjects, made: Made) {
+    let _ = objects.push(made);
 }
 
 const fn stride(mtu: usize) -> usize {

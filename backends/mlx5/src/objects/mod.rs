@@ -25,6 +25,7 @@ pub(crate) mod uar;
 pub(crate) mod xrc;
 
 use bareverbs::Platform;
+use bareverbs_mlx5_spec::CmdOpcode;
 
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
@@ -42,5 +43,12 @@ impl<P: Platform> Driver<P> {
     ) -> Result<T, PackedError> {
         let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, record)?;
         make(self, memory).inspect_err(|_| self.commands.free_memory(memory))
+    }
+
+    /// Destroys an object of any kind by the opcode of the command, and frees its memory.
+    pub(crate) fn end_object(&mut self, destroy: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
+        self.commands.destroy_object(destroy, number, memory)?;
+        self.cqs = self.cqs.wrapping_sub(u32::from(destroy == CmdOpcode::DestroyCq));
+        Ok(())
     }
 }

@@ -66,7 +66,7 @@ impl<P: Platform> Driver<P> {
                 1 => (CmdOpcode::DeallocPd, self.commands.create::<cmd::AllocPd>(View::zeros(), memory)?),
                 2 => {
                     let (cq, ..) = self.create_cq(1, self.config.cqe_size)?;
-                    memory = cq.memory();
+                    memory = cq.memory;
                     (CmdOpcode::DestroyCq, cq.cqn().get())
                 }
                 _ => {
@@ -84,9 +84,8 @@ impl<P: Platform> Driver<P> {
     /// Ends them, the last first, as far as the device does.
     fn end_unused(&mut self) -> Result<(), PackedError> {
         while let Some((destroy, number, memory)) = self.unused.last().copied() {
-            self.commands.destroy_object(destroy, number, memory)?;
+            self.end_object(destroy, number, memory)?;
             self.unused.pop();
-            self.cqs = self.cqs.wrapping_sub(u32::from(destroy == CmdOpcode::DestroyCq));
         }
         Ok(())
     }

@@ -16,24 +16,12 @@ use ring::{Mlx5CqRing, Shape};
 
 /// A completion queue of this backend.
 pub struct Cq {
-    number: u32,
-    memory: ObjectMemory,
-    cqe_size: CqeSize,
+    pub(crate) number: u32,
+    pub(crate) memory: ObjectMemory,
+    pub(crate) cqe_size: CqeSize,
 }
 
 numbered!(Cq, "Cq({:x})", cqn -> Cqn);
-
-impl Cq {
-    pub(crate) const fn memory(&self) -> ObjectMemory {
-        self.memory
-    }
-
-    /// Returns a queue without a device.
-    #[cfg(test)]
-    pub(crate) const fn for_tests() -> Self {
-        Self { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 }
-    }
-}
 
 #[derive(Clone, Copy)]
 struct RingSize {

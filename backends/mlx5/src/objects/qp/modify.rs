@@ -254,6 +254,8 @@ mod tests {
     use bareverbs::{GlobalRoute, Lid, Mac, QpCap, QpType};
 
     use super::*;
+    use crate::config::CqeSize;
+    use crate::dma::object_memory::ObjectMemory;
     use crate::objects::cq::Cq;
     use crate::objects::pd::Pd;
     use crate::tests::mock::{MockPlatform, Shared, acknowledge, started};
@@ -277,7 +279,7 @@ mod tests {
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.caps.atomics = true;
         view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
+        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         for (max_dest_rd_atomic, rights) in [(0, 0x40), (1, 0xe0), (4, 0xe0)] {
@@ -304,7 +306,7 @@ mod tests {
         acknowledge(&shared);
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests());
+        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
         let attr = |path_mig_state| QpAttr { state: QpState::Rts, path_mig_state, ..QpAttr::default() };
         let lacks = Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
