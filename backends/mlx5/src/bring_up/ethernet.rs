@@ -4,10 +4,9 @@
 
 use bareverbs::{Gid, GidEntry, GlobalRoute, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, Layout, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg,
-    PmtuReg, PtysReg, QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
-    QueryVportStateOut, REGISTER_READ, REGISTER_WRITE, ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, View, cmd,
-    nic_vport_list, roce_l3_type,
+    Buffer, CmdOpcode, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg, PmtuReg,
+    PtysReg, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ,
+    REGISTER_WRITE, ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, cmd, nic_vport_list, roce_l3_type,
 };
 
 use super::port::{check_entry, check_port, mtu_of, pick, unless_refused};
@@ -50,16 +49,6 @@ impl<P: Platform> CommandInterface<P> {
 }
 
 impl<P: Platform> Driver<P> {
-    fn nic_context(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<(), PackedError> {
-        let input = View::<QueryNicVportContextIn>::zeros();
-        self.commands.execute(
-            CmdOpcode::QueryNicVportContext,
-            input.as_bytes(),
-            output.as_bytes_mut(),
-            QueryNicVportContextOut::SIZE,
-        )
-    }
-
     /// Reads the greatest and the operational MTU of the port; zeros if the firmware refuses.
     fn read_mtus(&mut self) -> Result<[u32; 2], PackedError> {
         let mtu = self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))?;
@@ -68,19 +57,18 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the context of the port, and the greatest and the operational MTU: that of the context for both if the firmware does
     /// not let the port's be read.
-    fn context_and_mtus(&mut self, output: &mut Buffer<QueryNicVportContextOut>) -> Result<[u32; 2], PackedError> {
-        self.nic_context(output)?;
+    fn context_and_mtus(&mut self) -> Result<(Buffer<QueryNicVportContextOut>, [u32; 2]), PackedError> {
+        let output = self.commands.query::<cmd::QueryNicVportContext>(|input| input)?;
         let mtus = self.read_mtus()?;
         let own = output.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT).get(NicVportContext::MTU);
-        Ok(if mtus == [0; 2] { [own; 2] } else { mtus })
+        Ok((output, if mtus == [0; 2] { [own; 2] } else { mtus }))
     }
 
     /// Queries the GUIDs of the node and of the system that it is part of, and the port's MAC address, which must be one: a virtual
     /// function has none before its physical function has given it one.
     #[inline(never)]
     pub(super) fn query_ethernet_node(&mut self) -> Result<[Guid; 2], PackedError> {
-        let mut context = Buffer::zeroed();
-        self.nic_context(&mut context)?;
+        let context = self.commands.query::<cmd::QueryNicVportContext>(|input| input)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         self.mac = Mac([a, b, c, d, e, f]);
@@ -185,16 +173,14 @@ impl<P: Platform> Driver<P> {
     #[cfg(feature = "ethernet")]
     #[inline(never)]
     pub(crate) fn query_frame_port(&mut self) -> Result<(u32, u32), PackedError> {
-        let mut context = Buffer::zeroed();
-        let [_, mtu] = self.context_and_mtus(&mut context)?;
+        let (context, [_, mtu]) = self.context_and_mtus()?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         Ok((mtu.saturating_sub(FRAME_OVERHEAD), context.get(NicVportContext::MIN_WQE_INLINE_MODE)))
     }
 
     #[inline(never)]
     pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
-        let mut context = Buffer::zeroed();
-        let mtus = self.context_and_mtus(&mut context)?;
+        let (context, mtus) = self.context_and_mtus()?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         let [max_mtu, active_mtu] = mtus.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
         let state = self.commands.query::<cmd::QueryVportState>(|input| input)?;
