@@ -2,8 +2,8 @@
 
 use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MaskedOp, MwType, RegOp, Remote, RingView, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
-    DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeOpcode,
-    WqeRaddrSeg, WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
+    DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeRaddrSeg,
+    WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,
 };
 
 /// Octowords of a bind's translation area: one entry, filled up to a block.
@@ -92,12 +92,6 @@ pub(super) const fn datagram(address: &EncodedAddress, qpn: u32, qkey: u32) -> [
     [key | be_word(WqeDatagramSeg::QKEY.place(qkey), 0), qp | be_word(WqeDatagramSeg::DQPN.place(qpn), 0), a, b, c, d]
 }
 
-/// Returns the two words of a control segment. `last` is its last dword, whose meaning depends on the opcode.
-#[inline(always)]
-pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32, last: u32) -> [u64; 2] {
-    WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
-}
-
 /// Returns the rights in a key's context.
 #[inline(always)]
 fn rights(access: Access) -> u32 {
@@ -140,10 +134,6 @@ pub(super) fn masked_operands(op: &MaskedOp) -> ([u64; 4], usize) {
 /// Returns the octowords of a list of pieces, filled up to whole blocks.
 pub(super) const fn list_octowords(count: usize) -> u32 {
     (count as u32).next_multiple_of(KLM_OCTOWORDS)
-}
-
-pub(super) const fn piece(sge: &Sge) -> [u64; 2] {
-    WqeKlm::be_words(sge.length, sge.lkey.get(), sge.addr)
 }
 
 /// Returns the blocks of a UMR that binds a window: control and UMR control; key context; translation.

@@ -9,11 +9,11 @@ use bareverbs::{
     AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, MaskedOp, Payload, Platform,
     RegOp, Registers, Remote, RingView, Rkey, SendFlags, Sge, Srqn,
 };
-use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, WqeXrcSeg, be_word, extended_atomic};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeKlm, WqeOpcode, WqeXrcSeg, be_word, extended_atomic};
 
 use super::segment::{
-    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, datagram, inline_head, inline_units, invalidation,
-    last_word, list_octowords, masked_operands, piece, registration_head, remote_address, word_of,
+    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control_flags, data, datagram, inline_head, inline_units, invalidation, last_word,
+    list_octowords, masked_operands, registration_head, remote_address, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 use crate::log::format_as;
@@ -137,11 +137,12 @@ const fn blocks_of(units: u32) -> u32 {
 }
 
 impl<P: Platform> Mlx5SendWriter<'_, P> {
-    /// Returns the control segment of a request of `units` at block `at`.
+    /// Returns the control segment of a request of `units` at block `at`. `last` is its last dword, whose meaning depends on the opcode.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
-        let words = control(opcode, at, self.source.qpn_ds | units, control_flags(flags), last);
+        let (opcode, units) = (WqeCtrlSeg::opcode_dword(opcode, at), self.source.qpn_ds | units);
+        let words = WqeCtrlSeg::be_words(opcode, units, control_flags(flags), last);
         let [first, _] = words;
         self.last = first;
         words
@@ -149,11 +150,14 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
 
     /// Writes the segments before a payload of `units`, word by word, and returns the index of the next word.
     #[cfg_attr(feature = "small", inline(never))]
-    fn put_head(&mut self, at: u32, op: &DataOp, units: u32, flags: SendFlags) -> u32 {
-        let units = head_units(op.opcode).wrapping_add(units);
+    fn put_head(&mut self, at: u32, srqn: Option<Srqn>, op: &DataOp, units: u32, flags: SendFlags) -> u32 {
+        let units = head_units(op.opcode).wrapping_add(srqn.is_some().into()).wrapping_add(units);
         let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
         let mut word = at.wrapping_mul(WORDS);
         self.put_words(&mut word, &control);
+        if let Some(srqn) = srqn {
+            self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
+        }
         if is_remote(op.opcode) {
             self.put_words(&mut word, &remote_address(&op.remote));
         }
@@ -240,7 +244,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     #[inline(always)]
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
         if !WHOLE_BLOCKS {
-            let word = self.put_head(at, op, sges.len() as u32, flags);
+            let word = self.put_head(at, None, op, sges.len() as u32, flags);
             return self.put_data(word, sges);
         }
         let units = head_units(op.opcode) + sges.len() as u32;
@@ -280,7 +284,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags) {
         let units = inline_units(bytes.len());
         if !WHOLE_BLOCKS {
-            let word = self.put_head(at, op, units, flags);
+            let word = self.put_head(at, None, op, units, flags);
             return self.put_payload(word, Payload::Inline(bytes));
         }
         let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
@@ -345,14 +349,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     }
 
     fn put_xrc(&mut self, at: u32, srqn: Srqn, op: &DataOp, payload: Payload<'_>, flags: SendFlags) {
-        let units = head_units(op.opcode).wrapping_add(1).wrapping_add(payload_units(payload));
-        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
-        let mut word = at.wrapping_mul(WORDS);
-        self.put_words(&mut word, &control);
-        self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
-        if is_remote(op.opcode) {
-            self.put_words(&mut word, &remote_address(&op.remote));
-        }
+        let word = self.put_head(at, Some(srqn), op, payload_units(payload), flags);
         self.put_payload(word, payload);
     }
 
@@ -437,7 +434,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
             self.put_words(&mut word, &block);
         }
         for sge in reg.sges {
-            self.put_words(&mut word, &piece(sge));
+            self.put_words(&mut word, &WqeKlm::be_words(sge.length, sge.lkey.get(), sge.addr));
         }
         for _ in reg.sges.len()..list_octowords(reg.sges.len()) as usize {
             self.put_words(&mut word, &[0; 2]);
