@@ -1,6 +1,6 @@
 //! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
 
-use bareverbs::{Access, AddressMap, Extent, Lkey, Mac, MrRequest, Platform, RecvRing as _, Sge};
+use bareverbs::{Access, AddressMap, Extent, Mac, MrRequest, Platform, RecvRing as _, Sge};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn,
     CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE,
@@ -68,30 +68,16 @@ impl<P: Platform> Driver<P> {
         }
         let inline = self.commands.query_frame_capabilities()?.ok_or(OpenEthernetError::Unsupported)?;
         let (mtu, vport_inline) = self.query_frame_port()?;
-        let mac = self.mac;
         let mtu = mtu.min(self.config.ethernet_mtu.into());
         if mtu < MIN_MTU {
             return Err(OpenEthernetError::Mtu { mtu });
         }
         let inline = inline_of(inline, vport_inline).max(config.inline_headers);
         let mut objects = FrameObjects::default();
-        match self.make_frames(&mut objects, config, mac, mtu as usize, inline) {
-            Ok((send, receive, lkey)) => {
-                let base = self.commands.arena.addr(0);
-                let stride = stride(mtu as usize);
-                let queues = self.ethernet.insert(FrameInterface {
-                    objects,
-                    send,
-                    receive,
-                    mac,
-                    mtu: mtu as usize,
-                    stride,
-                    lkey,
-                    base,
-                    fault: None,
-                    statistics: EthernetStatistics::default(),
-                });
-                log_event!(info, "queues for frames: MTU {}, {} bytes a buffer", mtu, stride);
+        match self.make_frames(&mut objects, config, mtu as usize, inline) {
+            Ok(queues) => {
+                log_event!(info, "queues for frames: MTU {}, {} bytes a buffer", mtu, queues.stride);
+                let queues = self.ethernet.insert(FrameInterface { objects, ..queues });
                 queues.receive.ring.ring(queues.receive.frames);
                 Ok(())
             }
@@ -109,15 +95,14 @@ impl<P: Platform> Driver<P> {
         self.end_frames(&mut objects)
     }
 
-    /// Makes the objects, and both queues with the key of their buffers. The receive queue has no WQEs yet.
+    /// Makes the objects, which are listed, and both queues. The device knows of no receive WQE yet.
     fn make_frames(
         &mut self,
         objects: &mut FrameObjects,
         config: &EthernetConfig,
-        mac: Mac,
         mtu: usize,
         inline: InlineHeaders,
-    ) -> Result<(SendQueue<P>, ReceiveQueue<P>, Lkey), PackedError> {
+    ) -> Result<FrameInterface<P>, PackedError> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
         let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd, ObjectMemory::NONE)?;
@@ -153,7 +138,7 @@ impl<P: Platform> Driver<P> {
             receive_ring.put(index, &[Sge { addr, length: stride as u32, lkey }]);
         }
         self.ready(sqn, rqn)?;
-        self.lead_frames(objects, [rqn, domain], config.filter, mac)?;
+        self.lead_frames(objects, [rqn, domain], config.filter)?;
         let send = SendQueue {
             ring: send_ring,
             cq: send_cq,
@@ -167,7 +152,18 @@ impl<P: Platform> Driver<P> {
         };
         let receive =
             ReceiveQueue { ring: receive_ring, cq: receive_cq, buffers: receive_buffers, frames: receive_frames, taken: 0 };
-        Ok((send, receive, lkey))
+        Ok(FrameInterface {
+            objects: FrameObjects::default(),
+            send,
+            receive,
+            mac: self.mac,
+            mtu,
+            stride,
+            lkey,
+            base: self.commands.arena.addr(0),
+            fault: None,
+            statistics: EthernetStatistics::default(),
+        })
     }
 
     #[inline(always)]
@@ -276,7 +272,6 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         [rqn, domain]: [u32; 2],
         filter: FrameFilter,
-        mac: Mac,
     ) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input
@@ -296,7 +291,7 @@ impl<P: Platform> Driver<P> {
         if filter == FrameFilter::Everything {
             self.add_rules(objects, to, 0, None, &[[0; 6]])?;
         } else {
-            self.add_rules(objects, to, 0, Some([0xff; 6]), &[mac.0, BROADCAST.0])?;
+            self.add_rules(objects, to, 0, Some([0xff; 6]), &[self.mac.0, BROADCAST.0])?;
         }
         if filter == FrameFilter::Groups {
             self.add_rules(objects, to, 2, Some(GROUP_BIT), &[GROUP_BIT])?;
