@@ -16,7 +16,7 @@ use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, Feature, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
-use crate::events::eq::{Eq, EqInfo};
+use crate::events::eq::Eq;
 use crate::listed::listed;
 use crate::log::log_event;
 
@@ -297,12 +297,14 @@ impl<P: Platform> Driver<P> {
             // TEARDOWN_HCA ends it too.
             self.state.roce = false;
         }
-        while let Some(eq) = self.eqs.completion.pop() {
-            self.end_eq(&mut failed, &eq);
-        }
+        let eqs = core::mem::take(&mut self.eqs.completion);
         let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.info));
-        for eq in control.into_iter().flatten() {
-            self.end_eq(&mut failed, &eq);
+        // If completion queues are left, they report to these, and are armed in the UAR page. Cards refuse to destroy what has users;
+        // TEARDOWN_HCA takes all of it.
+        for eq in eqs.iter().rev().chain(control.iter().flatten()) {
+            if self.cqs == 0 {
+                record_result(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
+            }
         }
         if self.uar.page != 0 && self.cqs == 0 {
             record_result(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
@@ -332,15 +334,6 @@ impl<P: Platform> Driver<P> {
         match failed {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
-        }
-    }
-
-    /// Destroys an event queue, unless completion queues are left: they report to it, and are armed in the UAR page. Cards refuse to
-    /// destroy what has users; TEARDOWN_HCA takes all of it.
-    #[inline(never)]
-    fn end_eq(&mut self, failed: &mut Failed, eq: &EqInfo) {
-        if self.cqs == 0 {
-            record_result(failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
         }
     }
 

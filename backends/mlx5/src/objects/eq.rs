@@ -26,17 +26,11 @@ impl<P: Platform> Driver<P> {
             for index in 0..1usize << log_size {
                 this.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
             }
-            let mut mask = [0u8; 32];
-            for event in types {
-                // 256 bits as one big-endian number of 64 bits after the other.
-                let bit = event.code() as usize;
-                if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
-                    *byte |= 1 << (bit % 8);
-                }
-            }
+            // 256 bits as one big-endian number of 64 bits after the other. The driver knows no event beyond the first.
+            let mask = types.iter().fold(0_u64, |mask, event| mask | 1_u64.wrapping_shl(event.code()));
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
-            view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
+            view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask.to_be_bytes());
             view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
                 .set(Eqc::LOG_EQ_SIZE, log_size)
                 .set(Eqc::UAR_PAGE, this.uar.page)
