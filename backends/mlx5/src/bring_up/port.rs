@@ -6,8 +6,8 @@
 use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
-    QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
-    REGISTER_WRITE, RegisterHostEndianness, RegisterId, ViewMut,
+    QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness,
+    RegisterId, ViewMut,
 };
 
 use super::caps::PORT;
@@ -145,13 +145,7 @@ impl<P: Platform> Driver<P> {
             return self.query_gid_by_smp(index);
         }
         check_entry(index, self.caps.gids)?;
-        let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
-        let (port, index) = (u32::from(port), u32::from(index));
-        input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
-        let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
-        let len = output.len();
-        self.commands.execute(CmdOpcode::QueryHcaVportGid, input.as_bytes(), &mut output, len)?;
-        Ok(Gid(output.last_chunk().copied().unwrap_or_default()))
+        Ok(Gid(self.query_entry(CmdOpcode::QueryHcaVportGid, index)?))
     }
 
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
@@ -163,13 +157,19 @@ impl<P: Platform> Driver<P> {
         if !self.caps.ib_virt {
             return self.query_pkey_by_smp(index);
         }
-        let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
-        let (port, index) = (u32::from(port), u32::from(index));
-        input.view_mut().set(QueryHcaVportPkeyIn::PORT_NUM, port).set(QueryHcaVportPkeyIn::PKEY_INDEX, index);
-        let mut output = [0; QueryHcaVportPkeyOut::SIZE + 4];
-        let len = output.len();
-        self.commands.execute(CmdOpcode::QueryHcaVportPkey, input.as_bytes(), &mut output, len)?;
-        Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
+        // A table of 32-bit entries, of which a P_Key is the lower half.
+        Ok(u32::from_be_bytes(self.query_entry(CmdOpcode::QueryHcaVportPkey, index)?) as u16)
+    }
+
+    /// Queries an entry of a table of the port, at most 16 bytes long. It follows the output. Every command of a table has one layout.
+    fn query_entry<const N: usize>(&mut self, opcode: CmdOpcode, index: u16) -> Result<[u8; N], PackedError> {
+        const HEAD: usize = QueryHcaVportGidOut::SIZE;
+        let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
+        input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, PORT.into()).set(QueryHcaVportGidIn::GID_INDEX, index.into());
+        let mut output = [0; HEAD + 16];
+        let whole = output.get_mut(..HEAD + N).unwrap_or_default();
+        self.commands.execute(opcode, input.as_bytes(), whole, HEAD + N)?;
+        Ok(whole.last_chunk().copied().unwrap_or([0; N]))
     }
 }
 

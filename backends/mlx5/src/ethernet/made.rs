@@ -9,8 +9,6 @@ use crate::dma::object_memory::ObjectMemory;
 pub(crate) enum Made {
     /// An object: the command that destroys it, its number, its memory.
     Object(CmdOpcode, u32, ObjectMemory),
-    /// The memory of the buffers.
-    Buffers(ObjectMemory),
     /// The flow table by its number; a group of its rules by that and its own; a rule by that and its index.
     Table(u32),
     Group(u32, u32),

@@ -15,7 +15,6 @@ use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameInterface, HEADER, ReceiveQueue, SendQueue, TAGGED_HEADER};
 use crate::command::List;
 use crate::config::CqeSize;
-use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::PackedError;
@@ -108,13 +107,14 @@ impl<P: Platform> Driver<P> {
         let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd, ObjectMemory::NONE)?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
-        let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, false)?;
-        list(objects, Made::Buffers(memory));
-        let addr = self.commands.arena.addr(memory.at());
-        let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
-        // Not from zero: one key.
-        let (_, lkey, _) = self.create_mr(&Pd { number: pd }, &request)?;
-        list(objects, Made::Object(CmdOpcode::DestroyMkey, lkey.index(), ObjectMemory::NONE));
+        let (memory, lkey) = self.in_memory(bytes, false, |this, memory| {
+            let addr = this.commands.arena.addr(memory.at());
+            let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
+            // Not from zero: one key.
+            let (_, lkey, _) = this.create_mr(&Pd { number: pd }, &request)?;
+            Ok((memory, lkey))
+        })?;
+        list(objects, Made::Object(CmdOpcode::DestroyMkey, lkey.index(), memory));
         let domain = self.make::<cmd::AllocTransportDomain>(
             objects,
             View::zeros(),
@@ -372,7 +372,6 @@ impl<P: Platform> Driver<P> {
             let commands = &mut self.commands;
             match made {
                 Made::Object(destroy, number, memory) => self.end_object(destroy, number, memory)?,
-                Made::Buffers(memory) => commands.free_memory(memory),
                 Made::Table(table) => commands.perform::<cmd::DestroyFlowTable>(|input| {
                     input.set(DestroyFlowTableIn::TABLE_TYPE, TYPE).set(DestroyFlowTableIn::TABLE_ID, table)
                 })?,
