@@ -68,18 +68,10 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn node_info(&mut self) -> Result<Answer, PackedError> {
-        self.smp(SubnetAttribute::NodeInfo, 0)
-    }
-
-    fn port_info(&mut self) -> Result<Answer, PackedError> {
-        self.smp(SubnetAttribute::PortInfo, u32::from(PORT))
-    }
-
     /// Queries the GUIDs of the node and of the system that it is part of. The capacity of its partition tables is that of each port
     /// from now on (IBTA volume 1, 14.2.5.3, PartitionCap).
     pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], PackedError> {
-        let node = self.node_info()?;
+        let node = self.smp(SubnetAttribute::NodeInfo, 0)?;
         let node = attribute::<NodeInfo>(&node);
         self.caps.pkeys = node.get(NodeInfo::PARTITION_CAP) as u16;
         Ok([NodeInfo::NODE_GUID, NodeInfo::SYSTEM_IMAGE_GUID].map(|field| Guid(node.get64(field))))
@@ -87,9 +79,9 @@ impl<P: Platform> Driver<P> {
 
     #[inline(never)]
     pub(super) fn query_port_by_smp(&mut self) -> Result<PortAttr, PackedError> {
-        let node = self.node_info()?;
+        let node = self.smp(SubnetAttribute::NodeInfo, 0)?;
         let port_guid = Guid(attribute::<NodeInfo>(&node).get64(NodeInfo::PORT_GUID));
-        let info = self.port_info()?;
+        let info = self.smp(SubnetAttribute::PortInfo, PORT.into())?;
         let info = attribute::<PortInfo>(&info);
         let lanes = pick(&LANES, info.get(PortInfo::LINK_WIDTH_ACTIVE));
         let lane = match info.get(PortInfo::LINK_SPEED_EXT_ACTIVE) {
@@ -120,7 +112,7 @@ impl<P: Platform> Driver<P> {
     /// port.
     #[inline(never)]
     pub(super) fn query_gid_by_smp(&mut self, index: u16) -> Result<Gid, PackedError> {
-        let info = self.port_info()?;
+        let info = self.smp(SubnetAttribute::PortInfo, PORT.into())?;
         let info = attribute::<PortInfo>(&info);
         check_entry(index, info.get(PortInfo::GUID_CAP) as u16)?;
         let prefix = info.get64(PortInfo::GID_PREFIX);
@@ -171,7 +163,7 @@ mod tests {
             let driver: &mut Driver<MockPlatform> = &mut driver;
             let opcode = CmdOpcode::MadIfc.code() as u16;
             let expected = wrong.map(|value| Error::BadAnswer { opcode, value }.pack());
-            assert_eq!(driver.node_info().err(), expected, "{method:#x} {attribute:#x}");
+            assert_eq!(driver.smp(SubnetAttribute::NodeInfo, 0).err(), expected, "{method:#x} {attribute:#x}");
         }
     }
 }

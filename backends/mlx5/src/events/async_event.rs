@@ -68,23 +68,21 @@ impl<P: Platform> Driver<P> {
 fn parse(entry: &Entry) -> AsyncEvent {
     let view = View::<Eqe>::of(entry);
     let sub_type = view.get(Eqe::EVENT_SUB_TYPE);
-    // Queues for frames have numbers of their own, and the core knows none of them.
-    #[cfg(feature = "ethernet")]
-    if let Some(
-        EventType::CommEstablished
-        | EventType::SqDrained
-        | EventType::SrqLastWqe
-        | EventType::WqCatasError
-        | EventType::WqInvalReqError
-        | EventType::WqAccessError,
-    ) = event_type(entry)
-        && event_data(entry).get(QpEvents::TYPE) != 0
-    {
-        return AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, event_data(entry).get(QpEvents::TYPE) as u8);
-    }
     let number = event_data(entry).get(QpEvents::QPN_RQN_SQN);
     let (qpn, srqn) = (Qpn::new(number), Srqn::new(number));
     match event_type(entry) {
+        // Queues for frames have numbers of their own, and the core knows none of them.
+        #[cfg(feature = "ethernet")]
+        Some(
+            EventType::CommEstablished
+            | EventType::SqDrained
+            | EventType::SrqLastWqe
+            | EventType::WqCatasError
+            | EventType::WqInvalReqError
+            | EventType::WqAccessError,
+        ) if event_data(entry).get(QpEvents::TYPE) != 0 => {
+            AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, event_data(entry).get(QpEvents::TYPE) as u8)
+        }
         Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn),
         Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn),
         Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn),
