@@ -151,8 +151,9 @@ mod tests {
 
     /// Each index that a table has: index and generation are read as they were given, and so from a word and a number.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn every_index_and_generation_comes_back() {
-        for index in (0..u16::MAX).step_by(if cfg!(miri) { 4099 } else { 1 }) {
+        for index in 0..u16::MAX {
             for generation in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
                 let handle = PdHandle::new(index, generation);
                 for same in [handle, PdHandle::of_word(handle.word()), PdHandle::from_raw(handle.into_raw())] {

@@ -129,6 +129,7 @@ mod tests {
 
     /// Each index of 24 bits with tags of each kind, and each tag with indices of each kind: as the four bytes of a key, the index first.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn a_key_is_the_bytes_of_its_index_and_its_tag() {
         let check = |index: u32, tag: u8| {
             let [zero, a, b, c] = index.to_be_bytes();
@@ -140,7 +141,7 @@ mod tests {
             let other = tag.reverse_bits();
             assert_eq!(rkey.with_tag(KeyTag(other)).get().to_be_bytes(), [a, b, c, other]);
         };
-        for index in (0..1 << 24).step_by(if cfg!(miri) { 99_991 } else { 1 }) {
+        for index in 0..1 << 24 {
             check(index, (index % 251) as u8);
         }
         for tag in 0..=u8::MAX {

@@ -521,6 +521,7 @@ mod tests {
     /// Each small ring at each place, and places at the end of all offsets: as the type's rules say, with an end that neither ring nor record
     /// goes past.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn a_layout_keeps_the_rules_of_its_type() {
         let top = usize::MAX - 255;
         let places = || (0..=256_usize).chain((0..=255).map(|n| top + n));
@@ -544,6 +545,7 @@ mod tests {
 
     /// Neither address wraps inside an extent, whatever is added, and it is as long as that allows.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn an_extent_ends_before_either_address_wraps() {
         let edges = [0, 1, 4095, 4096, 1 << 32, 1 << 63, u64::MAX - 4096, u64::MAX - 1, u64::MAX];
         for offset in edges {
@@ -558,6 +560,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn moments_end_with_time_and_are_never_negative() {
         for nanos in [0, 1, 1 << 63, u64::MAX - 1, u64::MAX] {
             let now = Instant::from_nanos(nanos);

@@ -696,6 +696,7 @@ mod tests {
 
     /// A search visits each place of a table of any size once.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn a_search_visits_each_place_once() {
         macro_rules! sizes {
             ($($size:literal)*) => { $(places::<$size>();)* };
@@ -706,6 +707,7 @@ mod tests {
     /// Binds of three blocks each, one after the other from each block round each wrap: the completion of each block ends those that
     /// begin there or before.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn a_completion_ends_the_binds_up_to_its_block() {
         const BINDS: u64 = 5;
         let (mw, pd, qp, other): (MwHandle, _, _, QpHandle) =

@@ -157,6 +157,7 @@ mod tests {
     /// For each transport, with atomics and without, and each number of SGEs: operations and flags come back as they were put in, and a bit
     /// is set for each number of SGEs that is too many.
     #[test]
+    #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]
     fn one_word_has_operations_flags_and_numbers_of_sges() {
         for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcSend, QpType::XrcRecv] {
             for atomics in [false, true] {
