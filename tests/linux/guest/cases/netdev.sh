@@ -94,12 +94,14 @@ meet
 [ "$me" = 0 ] || ip link del vlan5
 
 # Frames for somebody else: they come in only in promiscuous mode, in which tcpdump puts the interface.
-captured() { tcpdump -Z root -r /tmp/capture -nn "icmp[0] == 8 and ether dst 00:02:c9:00:77:00" 2>/dev/null | grep -c ICMP; }
+captured() { tcpdump -Z root -r /tmp/capture -nn "icmp[0] == 8 and ether dst $1" 2>/dev/null | grep -c ICMP; }
+# What comes behind those has come when they have, and tcpdump, which may wait for a processor, has written it.
+came_behind() { [ "$(captured "$(cat /sys/class/net/"$nic"/address)")" = 1 ]; }
 for mode in "-p" ""; do
 	meet
 	if [ "$me" = 1 ]; then
 		# There is no user tcpdump in the guest.
-		tcpdump -Z root $mode -i "$nic" -U -w /tmp/capture >/tmp/tcpdump 2>&1 &
+		tcpdump -Z root $mode -i "$nic" --immediate-mode -U -w /tmp/capture >/tmp/tcpdump 2>&1 &
 		tcpdump=$!
 		wait_for 20 grep -q "listening on" /tmp/tcpdump || fail "tcpdump: $(cat /tmp/tcpdump)"
 	fi
@@ -107,16 +109,16 @@ for mode in "-p" ""; do
 	if [ "$me" = 0 ]; then
 		/bin/ip neigh replace 10.4.0.77 lladdr 00:02:c9:00:77:00 dev "$nic" nud permanent
 		ping -c 5 -i 0.2 -W 1 10.4.0.77 >/dev/null 2>&1
-		# What comes behind those has come when they have.
 		step "ping" ping -c 1 -W 5 $peer
 	fi
 	meet
 	[ "$me" = 1 ] || continue
+	wait_for 20 came_behind || fail "tcpdump $mode: the last frame is not there"
 	kill $tcpdump
 	wait $tcpdump
 	if [ "$mode" ]; then expected=0; else expected=5; fi
 	tcpdump -Z root -r /tmp/capture -nn -e 2>&1 | sed 's/^/#| /'
-	seen=$(captured)
+	seen=$(captured 00:02:c9:00:77:00)
 	if [ "$seen" = $expected ]; then pass "tcpdump $mode: $seen frames for somebody else"; else fail "tcpdump $mode: $seen frames, not $expected"; fi
 done
 
