@@ -16,7 +16,7 @@ class PageError(Exception):
 def _split(page, name):
     """Returns the text before the part, the part, and the text after it."""
     text = (BOOK / page).read_text(encoding="utf-8")
-    found = re.search(rf"(<!-- begin {re.escape(name)}\b[^\n]*-->\n)(.*?)(<!-- end {re.escape(name)} -->)", text, re.DOTALL)
+    found = re.search(rf"(<!-- begin {re.escape(name)}: [^\n]*-->\n)(.*?)(<!-- end {re.escape(name)} -->)", text, re.DOTALL)
     if not found:
         raise PageError(f"docs/src/{page} has no part '{name}'")
     return text[: found.end(1)], found.group(2), text[found.start(3) :]
