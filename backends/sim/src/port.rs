@@ -120,7 +120,7 @@ pub(crate) struct PortStats {
     pub(crate) discarded: FrameTraffic,
     /// Frames that an Ethernet port sent, those of RoCE among them.
     pub(crate) sent: FrameTraffic,
-    /// Frames that came to an Ethernet port, whoever they are for, those that are too long left out.
+    /// Frames that came to an Ethernet port, of any destination, without those that are too long.
     pub(crate) received: FrameTraffic,
     /// Frames from the wire that were longer than the MTU.
     pub(crate) too_long: u64,

@@ -223,9 +223,9 @@ mod tests {
                         eq.update_consumer_index();
                         // At each quarter of the ring, and not before.
                         let value = 9 << 24 | (taken % (1 << 24)) as u32;
-                        let told = shared.borrow().log.contains(&Done::Register(0x4048, value.to_be_bytes().to_vec()));
-                        assert_eq!(told, taken - reported == size / 4, "{taken:#x} of {size}");
-                        if told {
+                        let rung = shared.borrow().log.contains(&Done::Register(0x4048, value.to_be_bytes().to_vec()));
+                        assert_eq!(rung, taken - reported == size / 4, "{taken:#x} of {size}");
+                        if rung {
                             reported = taken;
                         }
                     }

@@ -228,7 +228,7 @@ fn traffic_counters(counts: &Counts, set: &mut [u8]) {
     }
 }
 
-/// Frames and bytes of an Ethernet port, check sequences included: what passes the connector, whoever it is for and whatever becomes of it
+/// Frames and bytes of an Ethernet port, check sequences included: what passes the connector, of any destination and whatever becomes of it
 /// (Linux `counters.rst`, "Physical Port Counters").
 fn ethernet_counters(port: PortStats, set: &mut [u8]) {
     let with_check_sequences = |Traffic { packets, octets }: Traffic| (packets, octets + u64::from(CHECK_SEQUENCE) * packets);

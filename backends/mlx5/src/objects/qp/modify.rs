@@ -269,6 +269,14 @@ mod tests {
         state.memory[mailbox + 24 - 16..][..232].to_vec()
     }
 
+    /// Creates a queue pair, on a device that executes all commands.
+    fn reset_qp(view: &mut Driver<MockPlatform>) -> Qp {
+        view.uar = crate::dma::uar::Uar::at(4, 0, false);
+        view.commands.arena.allocate(1).unwrap();
+        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
+        view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap().0
+    }
+
     /// rre, rwe and rae are the bits 15, 14 and 13 of the dword at 144 of the context (`mlx5_ifc.h`), by which Linux's
     /// `set_qpc_atomic_flags` admits reads, writes and atomics.
     #[test]
@@ -276,11 +284,8 @@ mod tests {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
-        view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.caps.atomics = true;
-        view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
-        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
+        let mut qp = reset_qp(view);
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         for (max_dest_rd_atomic, rights) in [(0, 0x40), (1, 0xe0), (4, 0xe0)] {
             let attr = QpAttr { access, max_dest_rd_atomic, ..QpAttr::default() };
@@ -304,10 +309,7 @@ mod tests {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
-        view.uar = crate::dma::uar::Uar::at(4, 0, false);
-        view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
-        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap();
+        let mut qp = reset_qp(view);
         let attr = |path_mig_state| QpAttr { state: QpState::Rts, path_mig_state, ..QpAttr::default() };
         let lacks = Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
         for (state, mask) in [

@@ -718,7 +718,7 @@ fn answers_and_repetitions_are_notified_too_and_datagrams_are_not() {
     assert!(lan.hosts[1].poll(&mut qb.receive).is_some());
 }
 
-/// The time is one between notifications from the port, whoever they are for; they have a priority of their own (Linux
+/// The time is one between notifications from the port, to any peer; they have a priority of their own (Linux
 /// `np_min_time_between_cnps`, `np_cnp_prio`).
 #[test]
 fn notifications_have_the_time_and_the_priority_of_the_port() {
