@@ -355,9 +355,7 @@ fn a_datagram_for_a_group_reaches_its_members_and_no_one_else() {
 /// Sends one message and returns whether it came, and how many packets the receiver has dropped.
 fn arrives(lan: &mut Lan<PerfectWire>, qps: &mut [TestQp; 2], change: impl Fn(&mut Vec<u8>)) -> (bool, u64) {
     let [qa, qb] = qps;
-    let at = lan.hosts[1].alloc(4096);
-    let key = lan.hosts[1].mkey(at, 4096, 0x1f);
-    lan.hosts[1].post_receive(qb, &[(at, 4096, key)]);
+    post_receives(&mut lan.hosts[1], qb, 1);
     let from = lan.hosts[0].alloc(4096);
     let from_key = lan.hosts[0].mkey(from, 4096, 0x1f);
     lan.hosts[0].post_send(qa, 0x0a, SIGNALED, 0, &data(from, 9, from_key));
@@ -599,6 +597,13 @@ fn sent_frame(lan: &mut Lan<PerfectWire>, qp: &mut TestQp) -> Vec<u8> {
     lan.hosts[0].engine.transmit().expect("a frame")
 }
 
+/// Posts receives of a page of memory, the same for all.
+fn post_receives(host: &mut Host, qp: &mut TestQp, count: usize) {
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    (0..count).for_each(|_| host.post_receive(qp, &[(at, 4096, key)]));
+}
+
 /// Marks a packet as a switch with a long queue does.
 fn mark(frame: &mut [u8]) {
     frame[15] |= 3;
@@ -609,9 +614,7 @@ fn mark(frame: &mut [u8]) {
 fn a_marked_packet_is_answered_by_a_notification_at_a_bounded_rate() {
     let mut lan = Lan::of(2);
     let [mut qa, mut qb] = lan.connect(QpcSt::Rc, [0, 1], IPV4);
-    let at = lan.hosts[1].alloc(4096);
-    let key = lan.hosts[1].mkey(at, 4096, 0x1f);
-    (0..4).for_each(|_| lan.hosts[1].post_receive(&mut qb, &[(at, 4096, key)]));
+    post_receives(&mut lan.hosts[1], &mut qb, 4);
     let mut answers = Vec::new();
     // Not marked; marked; too early for another one; late enough.
     for (is_marked, wait) in [(false, 0), (true, 1_000), (true, 3_999), (true, 1)] {
@@ -685,9 +688,7 @@ fn who_takes_no_packets_notifies_nobody() {
 fn answers_and_repetitions_are_notified_too_and_datagrams_are_not() {
     let mut lan = Lan::of(2);
     let [mut qa, mut qb] = lan.connect(QpcSt::Rc, [0, 1], IPV4);
-    let at = lan.hosts[1].alloc(4096);
-    let key = lan.hosts[1].mkey(at, 4096, 0x1f);
-    lan.hosts[1].post_receive(&mut qb, &[(at, 4096, key)]);
+    post_receives(&mut lan.hosts[1], &mut qb, 1);
     let mut request = sent_frame(&mut lan, &mut qa);
     let take = |lan: &mut Lan<PerfectWire>, place: usize, frame: &[u8]| {
         lan.hosts[place].with(|engine, ctx| {
