@@ -9,7 +9,7 @@
 //!    On an Ethernet port [`Verbs::set_gid`] sets the addresses first.
 //! 3. [`Verbs::reg_mr`] makes a [`Region`] of a [`DmaBuffer`], which owns it.
 //! 4. [`SendQueue::post`] and [`RecvQueue::post`] post requests; [`CompletionQueue::poll`] takes completions.
-//! 5. [`Verbs::maintain`] and [`Verbs::poll_event`] are called from time to time: a dead card shows there.
+//! 5. [`Verbs::maintain`] and [`Verbs::poll_event`] are called from time to time: they find a device that is lost.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Regions and windows: every row of the verbs contract's tables, each refusal with its errno and its error.
+//! Regions and windows: the rows of the contract about them (`docs/src/contract.md`), each refusal with its errno and its error.
 
 use bareverbs::{
     Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, DeallocMwError, DeallocPdError, DeregMrError,

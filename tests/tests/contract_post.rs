@@ -1,4 +1,4 @@
-//! Posting: every row of the verbs contract's tables for sends and receives, each refusal with its errno and its error.
+//! Posting: the rows of the contract about sends and receives (`docs/src/contract.md`), each refusal with its errno and its error.
 
 use bareverbs::{
     Access, BadWr, BindRefused, Binding, Completion, Errno, KeyTag, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,

@@ -1,6 +1,6 @@
 //! Counters of the driver.
 
-/// Counters of the driver since its bring-up. They wrap.
+/// Counters of the driver since its bring-up, which wrap, and the pages of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Statistics {

@@ -30,7 +30,7 @@ const INTERNAL_ERROR: &str = "bit 8, INTERNAL_ERROR, reports a failure of the fi
 const LATER: &str = "length in today's mlx5_ifc.h, which Linux sends to old cards too; Linux of 2016 had structures of its own";
 const PAGES: &str =
     "this driver lists so many pages in one command as its two mailboxes hold; Linux allocates mailboxes for all";
-const QUEUE_PAIRS: &str = "firmware takes pages for each queue pair that log_max_qp announces; this driver creates at most 1,920. Linux asked for \
+const QUEUE_PAIRS: &str = "firmware takes pages for each queue pair that log_max_qp announces; this driver creates at most 1,856. Linux asked for \
                            2^17, the card's own value is 2^14, and iPXE (CIB_PRM.h) asks for 2^1";
 const PORT_TYPE: &str =
     "the test says InfiniBand in the capabilities that it replays, and both drivers send back what they read";

@@ -40,7 +40,7 @@ impl<P: Platform> Eq<P> {
     /// Returns a queue whose `1 << log_size` entries belong to the device: the ring in its memory, and the registers in the UAR
     /// page at byte `uar` of the BAR.
     pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, PackedError> {
-        // An event queue has no record; nothing is written to the one that its span names.
+        // An event queue has no record; nothing is written to the one that its layout names.
         let at = info.memory.at();
         Ok(Self {
             ring: open_ring(&machine.memory, at, EQE << log_size, at)?,
