@@ -218,8 +218,7 @@ unsafe impl PageSource for CPages {
         let mut device_addr = 0;
         // SAFETY: the program promised the callback to `bv_bring_up`; the address is that of a local variable.
         let result = unsafe { (self.alloc)(self.context, &raw mut device_addr) };
-        // One that is not aligned is none: the device would get the pages beside it.
-        (result == 0 && device_addr.is_multiple_of(4096)).then_some(device_addr)
+        (result == 0).then_some(device_addr)
     }
 
     fn free(&mut self, device_addr: u64) -> bool {
