@@ -154,8 +154,6 @@ pub struct QpAttr {
     pub state: QpState,
     /// State assumed to be current.
     pub cur_state: QpState,
-    /// Whether an event reports that the send queue is drained.
-    pub en_sqd_async_notify: bool,
     /// Remote rights that incoming requests may use.
     pub access: Access,
     /// Index of the P_Key.

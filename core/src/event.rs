@@ -20,7 +20,7 @@ pub enum Event {
     CqError(CqHandle, u8),
     /// First message on a queue pair in RTR.
     CommEstablished(QpHandle),
-    /// The send queue is drained (SQD).
+    /// The send queue is drained. Comes after each move to SQD.
     SqDrained(QpHandle),
     /// A queue pair in ERR takes no more from its shared receive queue: what it took completes with the completions that wait.
     LastWqeReached(QpHandle),

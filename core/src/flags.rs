@@ -57,8 +57,6 @@ bitflags! {
         const STATE = 1;
         /// The state assumed to be current.
         const CUR_STATE = 1 << 1;
-        /// Whether an event reports that the send queue is drained.
-        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Remote access that incoming requests may use.
         const ACCESS_FLAGS = 1 << 3;
         /// Index of the P_Key.
@@ -91,8 +89,6 @@ bitflags! {
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// Path migration state.
         const PATH_MIG_STATE = 1 << 18;
-        /// Capacities.
-        const CAP = 1 << 19;
         /// Peer's queue pair number.
         const DEST_QPN = 1 << 20;
         const _ = !0;

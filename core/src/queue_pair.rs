@@ -879,7 +879,6 @@ fn merge(all: &mut QpAttr, new: &QpAttr, mask: QpAttrMask, from: QpState, to: Qp
         };
     }
     take! {
-        EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
         ACCESS_FLAGS: access;
         PKEY_INDEX: pkey_index;
         PORT: port_num;

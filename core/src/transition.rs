@@ -59,7 +59,7 @@ const ROWS: &[Row] = rows! {
     Rts -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];
     Rts -> Rts [Ud, Gsi] needs [] allows [CUR_STATE | QKEY];
 
-    Rts -> Sqd [Rc, Uc, Ud, Gsi, XrcSend, XrcRecv] needs [] allows [EN_SQD_ASYNC_NOTIFY];
+    Rts -> Sqd [Rc, Uc, Ud, Gsi, XrcSend, XrcRecv] needs [] allows [];
 
     Sqd -> Rts [Rc, XrcRecv] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER];
     Sqd -> Rts [Uc, XrcSend] needs [] allows [CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE];

@@ -35,7 +35,7 @@ fn rule(from: QpState, to: QpState) -> Option<(M, M)> {
         }
         (Rtr, Rts) => (M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC, running),
         (Rts, Rts) | (Sqd, Rts) => (M::empty(), running),
-        (Rts, Sqd) => (M::empty(), M::EN_SQD_ASYNC_NOTIFY),
+        (Rts, Sqd) => (M::empty(), M::empty()),
         (Sqd, Sqd) => (
             M::empty(),
             (running - M::CUR_STATE)
@@ -393,8 +393,7 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     let read = SendOp::Read { sges: &[here.sge(0, 500_000)], remote: there.remote(0) };
     pair.a.verbs.post_send(a.qp, &signaled(1, read)).unwrap();
     pair.world.advance(Duration::from_micros(100));
-    let attr = QpAttr { en_sqd_async_notify: true, ..to_state(Sqd) };
-    pair.a.verbs.modify_qp(a.qp, &attr, M::STATE | M::EN_SQD_ASYNC_NOTIFY).unwrap();
+    pair.a.verbs.modify_qp(a.qp, &to_state(Sqd), M::STATE).unwrap();
     assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().state, Sqd, "draining is SQD to the verbs");
     // Posted now, done later.
     let write = SendOp::Write { payload: Payload::Inline(b"later"), remote: there.remote(900_000) };
