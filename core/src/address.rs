@@ -70,6 +70,8 @@ pub struct Source {
     pub slid: Lid,
     /// Service level; on an Ethernet port the priority of its VLAN tag.
     pub sl: u8,
+    /// VLAN that it came in, 12 bits; `None` without a tag, and on an InfiniBand port.
+    pub vlan: Option<u16>,
     /// Low 7 bits of the LID that it was sent to.
     pub dlid_path_bits: u8,
     /// Whether it came with a global route: then the receive begins with that ([`GlobalRoute::AREA`]).

@@ -324,6 +324,7 @@ fn what_a_path_says_is_in_the_headers_of_its_packets() {
         // Who has sent it: the priority, where a tag said one, and an address for an answer.
         let priority = if index == TAGGED_IPV4 || index == TAGGED_IPV6 { 5 } else { 0 };
         assert_eq!((source.sl, source.slid.get(), source.grh, source.src_qp), (priority, 0, true, a.qpn(ua)));
+        assert_eq!(source.vlan, entry(1, index, a.mac).vlan);
         let area = b.into.buffer.read(0, AREA).try_into().unwrap();
         let reply = GlobalRoute::reply(&area, index);
         assert_eq!((reply.dgid, reply.traffic_class), (entry(1, index, a.mac).gid, 0x68));

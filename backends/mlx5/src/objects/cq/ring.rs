@@ -23,6 +23,8 @@ const _: () = assert!(CqeOpcode::Req as u32 == 0 && RECV == 2);
 const VLAN_STRIPPED: u32 = 1;
 /// First bit of the priority in a VLAN tag.
 const VLAN_PRIORITY: u32 = 13;
+/// Bits of the VLAN in its tag.
+const VLAN_ID: u16 = 0xfff;
 
 /// The ring of one completion queue.
 pub struct Mlx5CqRing<P: Platform> {
@@ -240,7 +242,9 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
         if self.source.shape.ethernet {
             // The kind of IP header is where InfiniBand has the service level.
             if taken.get(Cqe::L4_HDR_TYPE_ETC) & VLAN_STRIPPED != 0 {
-                source.sl = (taken.get(Cqe::VLAN_INFO) >> VLAN_PRIORITY) as u8;
+                let tag = taken.get(Cqe::VLAN_INFO);
+                source.sl = (tag >> VLAN_PRIORITY) as u8;
+                source.vlan = Some(tag as u16 & VLAN_ID);
             }
         } else {
             source.slid = Lid::new(taken.get(Cqe::SLID) as u16);
