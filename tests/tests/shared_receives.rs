@@ -286,6 +286,7 @@ fn receives_use_regions_of_the_shared_queues_domain() {
     assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
 }
 
+// contract: srq-busy
 #[test]
 fn a_queue_that_is_used_is_not_destroyed() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();

@@ -513,6 +513,7 @@ fn a_device_that_goes_at_each_step_ends_each_call() {
     assert!(ended > 0, "the last ones are whole lives");
 }
 
+// contract: xrc-windows
 #[test]
 fn an_initiator_binds_windows_and_names_queues_alone() {
     let [mut a, mut b] = pair(Faults::none()).unwrap();
