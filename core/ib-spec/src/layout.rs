@@ -669,10 +669,39 @@ macro_rules! layout {
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "the fields of a layout are public")]
 mod tests {
-    use super::{Field, Tail};
+    extern crate std;
+
+    use std::panic::{UnwindSafe, catch_unwind};
+    use std::string::String;
+    use std::vec::Vec;
+
+    use super::*;
 
     enum Any {}
+
+    crate::layout! {
+        /// A structure of eight bytes.
+        Inner "inner", 8 bytes {
+            NUMBER "number" (4:15..0);
+        }
+    }
+
+    crate::layout! {
+        /// A structure with room for another one, and an array of them.
+        Outer "outer", 24 bytes {
+            KIND "kind" (0:31..28);
+            PARAMETER "parameter" (@8 [12]);
+            ENTRIES "entries" (@24 [8]..);
+        }
+    }
+
+    /// Returns what the compiler would say where `made` is a constant; `None` if that compiles.
+    fn refused<T>(made: impl FnOnce() -> T + UnwindSafe) -> Option<String> {
+        let said = catch_unwind(made).err()?;
+        Some((*said.downcast::<&str>().unwrap()).into())
+    }
 
     const TOP: Field<Any> = Field::new(4, 31, 31);
     const MIDDLE: Field<Any> = Field::new(4, 28, 24);
@@ -715,5 +744,106 @@ mod tests {
         assert_eq!(ENTRIES.at(0), 272);
         assert_eq!(ENTRIES.at(3), 296);
         assert_eq!(ENTRIES.at(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn each_mistake_in_a_layout_is_named() {
+        let bits = |dword, hi, lo| Place::Bits(Bits { dword, hi, lo });
+        let of = |places: &[Place]| {
+            let fields: Vec<_> =
+                places.iter().map(|place| FieldInfo { name: "field", place: *place, reserved: None }).collect();
+            refused(|| check_fields::<2>(&fields))
+        };
+        assert_eq!(of(&[bits(0, 31, 16), Place::Bytes { offset: 2, len: 2 }, Place::Tail { offset: 8, entry: 4 }]), None);
+        assert_eq!(of(&[Place::U64 { offset: 0 }]), None);
+        let (start, dword) = ("a dword starts at a multiple of four", "a field lies inside one dword");
+        let (inside, overlap) = ("a field lies inside its structure", "fields overlap");
+        for (places, wrong) in [
+            (&[bits(2, 7, 0)][..], start),
+            (&[bits(0, 32, 0)], dword),
+            (&[bits(0, 3, 4)], dword),
+            (&[bits(8, 0, 0)], inside),
+            (&[Place::U64 { offset: 4 }], inside),
+            (&[Place::Bytes { offset: 6, len: 3 }], inside),
+            (&[Place::Sub { offset: 4, layout: Inner::INFO }], inside),
+            (&[bits(0, 31, 16), bits(0, 16, 0)], overlap),
+            (&[bits(4, 31, 31), Place::Bytes { offset: 2, len: 3 }], overlap),
+            (&[Place::Bytes { offset: 2, len: 3 }, bits(4, 24, 24)], overlap),
+            (&[Place::Tail { offset: 4, entry: 8 }], "a trailing array starts at the end"),
+        ] {
+            assert_eq!(of(places).as_deref(), Some(wrong), "{places:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_field_is_made_by_no_constructor() {
+        for (dword, hi, lo, wrong) in [
+            (2, 7, 0, "a dword starts at a multiple of four"),
+            (0, 32, 0, "a field lies inside one dword"),
+            (0, 3, 4, "a field lies inside one dword"),
+            (1 << 24, 31, 0, "a structure has less than 16 MiB"),
+        ] {
+            assert_eq!(refused(|| define::field::<Any>(dword, hi, lo)).as_deref(), Some(wrong), "{dword}:{hi}..{lo}");
+        }
+        let last = define::field::<Any>((1 << 24) - 4, 31, 0);
+        assert_eq!(last.bits(), Bits { dword: (1 << 24) - 4, hi: 31, lo: 0 });
+        let wrong = refused(|| define::field64::<Any>(6)).unwrap();
+        assert_eq!(wrong, "a 64-bit field starts at a dword");
+        assert_eq!(define::field64::<Any>(12).offset(), 12);
+        let wrong = refused(|| define::bytes::<Any>(0, 7).as_sub::<Inner>().offset()).unwrap();
+        assert_eq!(wrong, "the structure is longer than the field");
+    }
+
+    /// The offsets are sums of those in the definitions above.
+    #[test]
+    fn a_structure_inside_is_where_the_field_begins() {
+        let parameter = Outer::PARAMETER.as_sub::<Inner>();
+        assert_eq!((parameter.offset(), parameter.field(Inner::NUMBER).bits()), (8, Bits { dword: 12, hi: 15, lo: 0 }));
+        assert_eq!((Outer::PARAMETER.len(), Outer::PARAMETER.is_empty()), (12, false));
+        assert!(define::bytes::<Any>(8, 0).is_empty());
+        let deep = define::sub::<Any, Outer>(40).sub(parameter);
+        assert_eq!((deep.offset(), deep.within::<Outer>().offset()), (48, 48));
+        let first = Outer::ENTRIES.as_sub::<Inner>();
+        assert_eq!((first.offset(), Outer::ENTRIES.offset(), Outer::ENTRIES.entry()), (24, 24, 8));
+        let again = define::tail::<Any>(32, 16);
+        assert_eq!((again.at(2), again.entry()), (64, 16));
+        let ends: Vec<_> = Outer::INFO.fields.iter().map(|field| field.place.bytes()).collect();
+        assert_eq!(ends, [(0, 4), (8, 12), (24, 0)]);
+        let inner = Place::Sub { offset: 16, layout: Inner::INFO };
+        assert_eq!((inner.bytes(), Place::U64 { offset: 4 }.bytes()), ((16, 8), (4, 8)));
+    }
+
+    #[test]
+    fn a_copy_of_a_field_has_its_place() {
+        // By the trait, as code does that knows nothing else of a type.
+        fn copy_of<T: Clone>(value: &T) -> T {
+            value.clone()
+        }
+        assert_eq!(copy_of(&Outer::KIND).bits(), Bits { dword: 0, hi: 31, lo: 28 });
+        assert_eq!((copy_of(&Outer::PARAMETER).offset(), copy_of(&Outer::ENTRIES).at(1)), (8, 32));
+    }
+
+    /// In a word of eight bytes the dword at the lower address is the upper half.
+    #[test]
+    fn a_field_is_found_in_its_word_of_eight_bytes() {
+        assert_eq!([TOP.word(), MIDDLE.word(), WHOLE.word()], [0, 0, 1]);
+        let word = be_word(0x1122_3344, 0x9566_7788);
+        assert_eq!(word.to_ne_bytes(), [0x11, 0x22, 0x33, 0x44, 0x95, 0x66, 0x77, 0x88]);
+        assert_eq!(from_be_word(word), [0x1122_3344, 0x9566_7788]);
+        let host = u64::from_be(word);
+        assert_eq!((TOP.take_word(host), MIDDLE.take_word(host), WHOLE.take_word(host)), (1, 0x15, 0x1122_3344));
+        assert_eq!(MIDDLE.replace_word(host, 0), 0x1122_3344_8066_7788);
+        assert_eq!(WHOLE.replace_word(host, 0xaabb_ccdd), 0xaabb_ccdd_9566_7788);
+    }
+
+    #[test]
+    fn every_layout_is_there_once() {
+        let names: Vec<_> = crate::layouts().map(|layout| layout.name).collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), names.len());
+        // IBTA volume 1, 5.2.1 and 14.2.1: the shortest and the longest of them.
+        assert!(["lrh", "ib_smp"].iter().all(|name| names.contains(name)), "{names:?}");
     }
 }

@@ -228,3 +228,71 @@ impl<'a, L: Layout> ViewMut<'a, L> {
         self.bytes
     }
 }
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the fields of a layout are public")]
+mod tests {
+    use super::*;
+    use crate::{Ipv4Header, LocalRouteHeader};
+
+    crate::layout! {
+        /// One field of each shape.
+        Shapes "shapes", 24 bytes {
+            FLAG "flag" (0:31..31);
+            NUMBER "number" (@4 u64);
+            BYTES "bytes" (@12 [3]);
+            INNER "inner" (@16 LocalRouteHeader);
+            ENTRIES "entries" (@24 [8]..);
+        }
+    }
+
+    /// Copies by the trait, as code does that knows nothing else of a type.
+    fn copy_of<T: Clone>(value: &T) -> T {
+        value.clone()
+    }
+
+    #[test]
+    fn what_is_written_through_one_view_is_read_through_another() {
+        let mut bytes = [0; 40];
+        let mut view = ViewMut::<Shapes>::of(&mut bytes);
+        view.set(Shapes::FLAG, 1).set64(Shapes::NUMBER, 0x0102_0304_0506_0708).set_bytes(Shapes::BYTES, &[9, 10, 11]);
+        view.sub(Shapes::INNER).set(LocalRouteHeader::SOURCE_LID, 0x1234);
+        assert!(view.set_tail64(Shapes::ENTRIES, 1, u64::MAX) && !view.set_tail64(Shapes::ENTRIES, 2, 1));
+        view.as_bytes_mut()[15] = 0xee;
+        assert_eq!((view.get(Shapes::FLAG), view.get64(Shapes::NUMBER)), (1, 0x0102_0304_0506_0708));
+        assert_eq!(view.into_bytes()[..16], [0x80, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0xee]);
+        let view = copy_of(&View::<Shapes>::of(&bytes));
+        assert!(view.is_set(Shapes::FLAG));
+        assert_eq!((view.get64(Shapes::NUMBER), view.bytes(Shapes::BYTES)), (0x0102_0304_0506_0708, &[9, 10, 11][..]));
+        assert_eq!(view.sub(Shapes::INNER).get(LocalRouteHeader::SOURCE_LID), 0x1234);
+        let entries = [0, 1, 2].map(|index| view.tail64(Shapes::ENTRIES, index));
+        assert_eq!((entries, view.tail(Shapes::ENTRIES).len()), ([Some(0), Some(u64::MAX), None], 16));
+        // IBTA volume 1, 5.2.1: the source LID is in the last two bytes of the header.
+        assert_eq!(view.as_bytes()[22..24], [0x12, 0x34]);
+    }
+
+    #[test]
+    fn too_few_bytes_make_no_view() {
+        let mut bytes = [0; 23];
+        assert!(View::<Shapes>::new(&bytes).is_none() && ViewMut::<Shapes>::new(&mut bytes).is_none());
+        let mut bytes = [0; 24];
+        assert!(View::<Shapes>::new(&bytes).is_some_and(|view| view.tail(Shapes::ENTRIES).is_empty()));
+        assert!(ViewMut::<Shapes>::new(&mut bytes).is_some_and(|view| view.view().as_bytes().len() == 24));
+    }
+
+    #[test]
+    fn a_copy_of_a_structure_has_bytes_of_its_own() {
+        let mut first = Buffer::<Shapes>::zeroed();
+        first.view_mut().set64(Shapes::NUMBER, 7);
+        let mut second = copy_of(&first);
+        second.as_bytes_mut()[11] = 8;
+        assert_eq!((first.view().get64(Shapes::NUMBER), second.view().get64(Shapes::NUMBER)), (7, 8));
+        assert_eq!(first.as_bytes()[4..12], [0, 0, 0, 0, 0, 0, 0, 7]);
+    }
+
+    #[test]
+    fn an_empty_structure_is_as_long_as_any_other() {
+        assert_eq!(View::<Ipv4Header>::zeros().as_bytes(), [0; 20]);
+        assert!(!View::<Shapes>::zeros().is_set(Shapes::FLAG));
+    }
+}
