@@ -73,3 +73,28 @@ impl InitialSeg {
         Self::NIC_INTERFACE_2.take(dword) << 2 | Self::NIC_INTERFACE.take(dword)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux, `tout.c`: `tout_convert_reg_field_to_ms` multiplies by 60 for minutes and seconds, and by 1000 below hours.
+    #[test]
+    fn a_timeout_has_its_unit_in_bits_29_and_30() {
+        assert_eq!(InitialSeg::timeout_ms(7), 7);
+        assert_eq!(InitialSeg::timeout_ms(1 << 29 | 60), 60_000);
+        assert_eq!(InitialSeg::timeout_ms(2 << 29 | 2), 120_000);
+        assert_eq!(InitialSeg::timeout_ms(3 << 29 | 0xf_ffff), 0xf_ffff * 3_600_000);
+        // Bit 31 does not count, nor do those between unit and number.
+        assert_eq!(InitialSeg::timeout_ms(1 << 31 | 0x1ff0_0000 | 5), 5);
+    }
+
+    /// Linux, `health.c`, `mlx5_get_nic_state`: bits 10 to 8 of `cmdq_addr_l_sz`.
+    #[test]
+    fn the_state_of_the_interface_has_three_bits() {
+        assert_eq!(InitialSeg::nic_interface(0xffff_f8ff), InitialSeg::NIC_FULL_DRIVER);
+        assert_eq!(InitialSeg::nic_interface(0x100), InitialSeg::NIC_DISABLED);
+        assert_eq!(InitialSeg::nic_interface(0x700), InitialSeg::NIC_SOFTWARE_RESET);
+        assert_eq!(InitialSeg::nic_interface(0x400), 4);
+    }
+}

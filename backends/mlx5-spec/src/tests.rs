@@ -1,8 +1,12 @@
 //! Layouts and views of `bareverbs-ib-spec` on structures of a device.
 
+extern crate std;
+
+use std::vec::Vec;
+
 use crate::{
     Ads, Bits, Buffer, CreateEqIn, CreateMkeyIn, CreateQpIn, HealthBuffer, InitialSeg, Layout, LayoutInfo, Mkc, Place, Qpc,
-    View, ViewMut, WqeDatagramSeg,
+    View, ViewMut, WqeDatagramSeg, layouts,
 };
 
 #[test]
@@ -105,4 +109,14 @@ fn an_empty_trailing_array_is_empty() {
     let command = View::<CreateMkeyIn>::new(&bytes).unwrap();
     assert_eq!(command.tail(CreateMkeyIn::KLM_PAS_MTT), []);
     assert_eq!(command.tail64(CreateMkeyIn::KLM_PAS_MTT, 0), None);
+}
+
+#[test]
+fn every_layout_is_there_once() {
+    let mut names: Vec<_> = layouts().map(|layout| layout.name).collect();
+    assert!(["create_qp_in", "create_qp_out", "qpc", "mlx5_cqe64"].iter().all(|name| names.contains(name)), "{names:?}");
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
 }

@@ -453,6 +453,9 @@ mod tests {
         // mlx5_wqe_umr_ctrl_seg { flags, rsvd0[3], klm_octowords, rsvd1[2], mkey_mask }; MLX5_WQE_UMR_CTRL_FLAG_INLINE 1 << 7.
         let umr = WqeUmrCtrlSeg::be_words(WqeUmrCtrlSeg::INLINE.place(1), 4, mkey_mask::FREE);
         assert_eq!(stored::<16>(umr), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0]);
+        // mlx5_wqe_xrc_seg { xrc_srqn, rsvd[12] }.
+        let xrc = WqeXrcSeg::be_words(0x01_0203);
+        assert_eq!(stored::<16>(xrc), [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
@@ -465,5 +468,11 @@ mod tests {
     fn inline_data_has_the_highest_bit() {
         // mlx5dv.h MLX5_INLINE_SEG 0x80000000.
         assert_eq!(WqeInlineSeg::dword(44), 0x8000_002c);
+    }
+
+    #[test]
+    fn operands_of_extended_atomics_have_their_size_in_the_modifier() {
+        // UCX ib_mlx5.h, UCT_IB_MLX5_OPMOD_EXT_ATOMIC: 8 | log2 of the bytes - 2.
+        assert_eq!([2, 3, 5].map(extended_atomic::opmod), [8, 9, 11]);
     }
 }

@@ -150,3 +150,46 @@ pub fn user_memory_fields(input: &[u8]) -> Option<&'static LayoutInfo> {
     };
     layout.filter(|layout| layout.size <= input.len())
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec;
+
+    use super::*;
+
+    /// An input of `len` bytes with this opcode (`mlx5_ifc.h`, `MLX5_CMD_OP_*`) and one bit, counted from the left of the byte.
+    fn fields(len: usize, opcode: u16, bit: Option<(usize, u8)>) -> Option<&'static str> {
+        let mut input = vec![0; len];
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        if let Some((byte, bit)) = bit {
+            input[byte] = 0x80 >> bit;
+        }
+        user_memory_fields(&input).map(|layout| layout.name)
+    }
+
+    /// rdma-core, `tests/mlx5_prm_structs.py`: the bits that say that a queue or its doorbell record lies in a memory object.
+    #[test]
+    fn an_input_has_fields_of_user_memory_if_its_bit_says_so() {
+        let (cq, qp, mkey) = ("create_cq_in_user_memory", "create_qp_in_user_memory", "create_mkey_in_user_memory");
+        for (opcode, bit, name) in [
+            // CREATE_CQ: cq_umem_valid in the dword at 92, dbr_umem_valid in the first one of the context.
+            (0x400, (92, 0), cq),
+            (0x400, (16, 6), cq),
+            (0x403, (92, 0), cq),
+            // CREATE_QP: dbr_umem_valid at byte 208 of the context, which is at 24.
+            (0x500, (24 + 208, 3), qp),
+            (0x200, (12, 1), mkey),
+        ] {
+            assert_eq!(fields(272, opcode, Some(bit)), Some(name), "{opcode:#x}");
+            assert_eq!(fields(272, opcode, None), None, "{opcode:#x}");
+            // Another bit says nothing.
+            assert_eq!(fields(272, opcode, Some((5, 0))), None, "{opcode:#x}");
+            assert_eq!(fields(16, opcode, None), None, "{opcode:#x} of 16 bytes");
+        }
+        // ALLOC_PD has none, 0x1 is no command, and one byte is no opcode.
+        assert_eq!([fields(272, 0x800, Some((92, 0))), fields(272, 1, None)], [None, None]);
+        assert!(user_memory_fields(&[4]).is_none());
+    }
+}

@@ -554,4 +554,32 @@ mod tests {
         input.as_bytes_mut()[32 + 48 + 8 + 3] = 5;
         assert_eq!(named::<cmd::CreateRmp>(&input), [(ObjectKind::Pd, 5)]);
     }
+
+    /// `mlx5_ifc.h` before `sw_owner_id` (INIT_HCA), and the structures of iPXE (`golan.h`): a head of 16 bytes and a page or a context.
+    #[test]
+    fn an_older_input_is_shorter_than_the_present_one() {
+        let lengths = CmdOpcode::ALL.iter().filter_map(|opcode| Some((*opcode, opcode.legacy_input_len()?)));
+        let lengths: Vec<_> = lengths.collect();
+        let [init, caps, qp @ ..] = &lengths[..] else { panic!("{lengths:?}") };
+        assert_eq!((*init, *caps), ((CmdOpcode::InitHca, 16), (CmdOpcode::SetHcaCap, 272)));
+        assert_eq!(qp, [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp].map(|opcode| (opcode, 256)));
+        assert!(lengths.iter().all(|(opcode, len)| *len < opcode.input().size), "{lengths:?}");
+        let outputs = CmdOpcode::ALL.iter().filter_map(|opcode| Some((opcode.output(), opcode.legacy_output_len()?)));
+        let outputs: Vec<_> = outputs.map(|(output, len)| (output.name, len, output.size > len)).collect();
+        assert_eq!(outputs, [("query_hca_vport_context_out", 224, true)]);
+    }
+
+    #[test]
+    fn an_object_is_named_where_its_condition_holds() {
+        let domain = ObjectRef::new(ObjectAccess::Uses, ObjectKind::Pd, Qpc::PD, None);
+        let of_xrc = ObjectRef::new(ObjectAccess::Uses, ObjectKind::Xrcd, Qpc::XRCD, Some((Qpc::ST, &[3])));
+        assert_eq!((domain.place(), of_xrc.place()), (Qpc::PD.bits(), Qpc::XRCD.bits()));
+        let mut context = Buffer::<Qpc>::zeroed();
+        context.view_mut().set(Qpc::PD, 1).set(Qpc::XRCD, 2);
+        let numbers = |context: &Buffer<Qpc>| [domain, of_xrc].map(|object| object.number(context.as_bytes()));
+        assert_eq!(numbers(&context), [Some(1), None]);
+        context.view_mut().set(Qpc::ST, 3);
+        assert_eq!(numbers(&context), [Some(1), Some(2)]);
+        assert_eq!([domain, of_xrc].map(|object| object.number(&context.as_bytes()[..3])), [None, None]);
+    }
 }
