@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 use std::task::{Context, Waker};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, DestroyCqError, DestroyQpError, DmaBuffer, Gid,
-    GidEntry, Guid, Instant, LinkLayer, Mac, PollCqError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn,
-    QueuePair, RecvWr, Region, SendWr, WcStatus,
+    Access, AddressVector, Clock, Completion, CompletionQueue, CreateAhError, CreateCqError, CreateQpError, DeregMrError,
+    Destination, DestroyCqError, DestroyQpError, DeviceLoss, DmaBuffer, Gid, GidEntry, Guid, Instant, LinkLayer, Mac,
+    ModifyQpError, OutOfRange, PollCqError, PostRecvError, PostSendError, Provider, Psn, Qkey, QpAttr, QpAttrMask, QpCap,
+    QpInit, QpState, QpType, Qpn, QueryError, QueuePair, RecvWr, RegMrError, Region, SendWr, WcStatus,
 };
 use bareverbs_cm::{
     Accept, Address, Attributes, Carrier, CarrierError, Cause, CloseError, Config, ConnectRequest, ConnectionId, Endpoint,
@@ -691,4 +692,53 @@ fn a_lost_device_ends_the_carrier() {
     assert!(matches!(lost, Some(PollCqError::DeviceLost { .. })), "{lost:?}");
     assert!(two.a.carrier.restart(&mut two.a.node.verbs).is_err());
     assert_eq!(two.b.node.verbs.qp_info(two.b.qp.0.handle()).unwrap().state, QpState::Reset);
+}
+
+/// What the verbs refuse is said in their words, and what the carrier refuses has the value in it.
+#[test]
+fn errors_say_what_is_wrong() {
+    type Error = <Driver as Provider>::Error;
+    let gid = Gid::from(core::net::Ipv4Addr::new(192, 0, 2, 9));
+    let poll = PollCqError::DeviceLost { loss: DeviceLoss::Gone };
+    let (send, receive) =
+        (PostSendError::NotReady { state: QpState::Reset }, PostRecvError::NotReady { state: QpState::Reset });
+    let beyond = OutOfRange { offset: 4096, len: 8, size: 4100 };
+    let (address, modify) = (CreateAhError::<Error>::StalePd, ModifyQpError::<Error>::Stale);
+    for (error, text) in [
+        (CarrierError::<Error>::Poll(poll), poll.to_string()),
+        (CarrierError::Address(address), address.to_string()),
+        (CarrierError::Send(send), send.to_string()),
+        (CarrierError::Receive(receive), receive.to_string()),
+        (CarrierError::Modify(modify), modify.to_string()),
+        (CarrierError::Buffer(beyond), beyond.to_string()),
+        (CarrierError::Stopped { status: WcStatus::WrFlushErr }, "a request of QP1 failed with WrFlushErr".into()),
+        (CarrierError::Full, "too many datagrams are on their way".into()),
+        (CarrierError::NoMac { gid }, "the MAC address of 192.0.2.9 is not known".into()),
+        (CarrierError::NoGid { gid }, "192.0.2.9 is none of the first 16 GIDs of the port".into()),
+        (CarrierError::Partition { partition_key: 0x8001 }, "0x8001 is not the first partition of the port".into()),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+    let port = QueryError::<Error>::Port { port: 9 };
+    let (region, qp) = (RegMrError::<Error>::Empty, CreateQpError::<Error>::StaleCq);
+    let cq = CreateCqError::<Error>::Entries { entries: 9, max: 8 };
+    for (error, text) in [
+        (OpenError::<Error>::Buffer { length: 100 }, "a buffer of 100 bytes is too small".into()),
+        (OpenError::Port(port), port.to_string()),
+        (OpenError::Region(region), region.to_string()),
+        (OpenError::Cq(cq), cq.to_string()),
+        (OpenError::Qp(qp), qp.to_string()),
+        (OpenError::Start(CarrierError::Full), CarrierError::<Error>::Full.to_string()),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+    let (qp, cq) = (DestroyQpError::<Error>::Stale, DestroyCqError::<Error>::Busy { users: 2 });
+    let region = DeregMrError::<Error>::Busy { bindings: 3 };
+    for (error, text) in [
+        (CloseError::<Error>::Qp(qp), qp.to_string()),
+        (CloseError::Cq(cq), cq.to_string()),
+        (CloseError::Region(region), region.to_string()),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
 }

@@ -39,3 +39,24 @@ impl core::fmt::Display for CmError {
 }
 
 impl core::error::Error for CmError {}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_limit_that_was_met() {
+        for (error, text) in [
+            (CmError::TooLong { room: 92 }, "private data is longer than its 92 bytes"),
+            (CmError::TableFull { capacity: 8 }, "all 8 entries are in use"),
+            (CmError::UnknownConnection, "no such connection: it was closed"),
+            (CmError::WrongState, "the connection is in another state"),
+            (CmError::ServiceInUse, "the service ID is in use"),
+            (CmError::NotTransmitted, "too many datagrams wait to be transmitted"),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}
