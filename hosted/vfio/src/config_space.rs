@@ -103,4 +103,14 @@ mod tests {
     fn a_short_configuration_space_is_an_error() {
         assert!(matches!(space(&[1, 2]).ids(), Err(Error::Io { .. })));
     }
+
+    /// A command register that keeps nothing, as that of a function that is gone: /dev/zero takes every write and reads as zeros.
+    #[test]
+    fn a_command_that_does_not_stay_is_an_error() {
+        let file = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let refused = ConfigSpace::new(file, 0).enable().unwrap_err().to_string();
+        assert!(refused.contains("memory and bus mastering stay off (0x0000)"), "{refused}");
+        let read_only = ConfigSpace::new(File::open("/dev/zero").unwrap(), 0).enable().unwrap_err().to_string();
+        assert!(read_only.starts_with("PCI configuration space cannot be written"), "{read_only}");
+    }
 }

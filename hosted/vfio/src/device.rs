@@ -116,7 +116,7 @@ impl Device {
     ) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
         let space = AddressSpace::of_group(group, interface)?;
         let opened = VfioDevice::new(folder, space.ops(), true);
-        let opened = opened.map_err(|error| Self::refusal(error, sysfs, address, group, &space))?;
+        let opened = opened.map_err(|error| Self::refusal(error, sysfs, address, group, space.has_direct_mapping()))?;
         space.ask()?;
         // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
         let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
@@ -129,8 +129,8 @@ impl Device {
         Ok((opened, ConfigSpace::new(file, offset), space))
     }
 
-    /// Converts the error of opening a device.
-    fn refusal(error: VfioError, sysfs: &Sysfs, address: Address, group: u32, space: &AddressSpace) -> Error {
+    /// Converts the error of opening a device, whose group may have a direct mapping (RMRR).
+    fn refusal(error: VfioError, sysfs: &Sysfs, address: Address, group: u32, has_direct_mapping: bool) -> Error {
         let is = |errno: i32, kind: Errno| errno == kind.raw_os_error();
         match error {
             VfioError::OpenGroup(error, _) | VfioError::OpenDeviceCdev(error)
@@ -151,7 +151,7 @@ impl Device {
                 Error::Obstacle(pci::in_use(sysfs, group))
             }
             VfioError::ContainerSetIOMMU(error) if is(error.errno(), Errno::PERM) => {
-                if space.has_direct_mapping() {
+                if has_direct_mapping {
                     Error::DirectMapping { group }
                 } else {
                     Error::UnsafeInterrupts { module: "vfio_iommu_type1" }
@@ -160,7 +160,7 @@ impl Device {
             VfioError::VfioDeviceBindIommufd(error) if is(error.errno(), Errno::PERM) => {
                 Error::UnsafeInterrupts { module: "iommufd" }
             }
-            VfioError::VfioDeviceAttachIommufdPt(_) if space.has_direct_mapping() => Error::DirectMapping { group },
+            VfioError::VfioDeviceAttachIommufdPt(_) if has_direct_mapping => Error::DirectMapping { group },
             other => Error::vfio("the device cannot be opened", other),
         }
     }
@@ -339,5 +339,65 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.function.end_dma();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmm_sys_util::errno::Error as SysError;
+
+    use super::*;
+
+    const CARD: Address = Address::new(0, 1, 0, 0).unwrap();
+
+    /// `vfio_group_fops_open` and `vfio_device_fops_cdev_open` of Linux give EBUSY, `vfio_pci_validate_vf_token` EACCES,
+    /// `vfio_iommu_type1_attach_group` and `iommufd_device_bind` EPERM, `iommu_attach_group` EINVAL.
+    #[test]
+    fn a_refusal_of_the_kernel_names_what_stands_in_the_way() {
+        let machine = tempfile::tempdir().unwrap();
+        let sysfs = Sysfs::at(machine.path());
+        let of = |error, direct| Device::refusal(error, &sysfs, CARD, 7, direct);
+        let io = |errno: Errno| io::Error::from(errno);
+        let sys = |errno: Errno| SysError::new(errno.raw_os_error());
+        let in_use = |error: Error| matches!(error, Error::Obstacle(Obstacle::InUse { group: 7, .. }));
+        assert!(in_use(of(VfioError::OpenGroup(io(Errno::BUSY), "7".into()), false)));
+        assert!(in_use(of(VfioError::OpenDeviceCdev(io(Errno::BUSY)), false)));
+        for errno in [Errno::BUSY, Errno::INVAL] {
+            assert!(in_use(of(VfioError::VfioDeviceBindIommufd(sys(errno)), false)));
+        }
+        for error in [VfioError::GroupGetDeviceFD(sys(Errno::ACCESS)), VfioError::VfioDeviceBindIommufd(sys(Errno::ACCESS))] {
+            let refused = of(error, false);
+            assert!(matches!(refused, Error::Obstacle(Obstacle::VfToken { address: CARD, physical: CARD })), "{refused}");
+        }
+        for (error, module) in [
+            (VfioError::ContainerSetIOMMU(sys(Errno::PERM)), "vfio_iommu_type1"),
+            (VfioError::VfioDeviceBindIommufd(sys(Errno::PERM)), "iommufd"),
+        ] {
+            let refused = of(error, false);
+            assert!(matches!(refused, Error::UnsafeInterrupts { module: said } if said == module), "{refused}");
+        }
+        for error in [VfioError::ContainerSetIOMMU(sys(Errno::PERM)), VfioError::VfioDeviceAttachIommufdPt(sys(Errno::INVAL))] {
+            let refused = of(error, true);
+            assert!(matches!(refused, Error::DirectMapping { group: 7 }), "{refused}");
+        }
+        // The file of the group, which is not there on this machine.
+        let missing = of(VfioError::OpenGroup(io(Errno::NOENT), "no group".into()), false);
+        assert!(matches!(missing, Error::Obstacle(Obstacle::NoFile { path }) if path == Path::new("/dev/vfio/no group")));
+        let closed = of(VfioError::OpenDeviceCdev(io(Errno::ACCESS)), false);
+        assert!(matches!(closed, Error::File { path, .. } if path == Path::new("/dev/vfio/devices")));
+        for error in [VfioError::VfioDeviceAttachIommufdPt(sys(Errno::INVAL)), VfioError::ContainerSetIOMMU(sys(Errno::NODEV))]
+        {
+            let other = of(error, false);
+            assert!(matches!(other, Error::Vfio { what: "the device cannot be opened", .. }), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_not_there_is_not_opened() {
+        let nowhere = Address::new(u32::MAX, 0xff, 31, 7).unwrap();
+        for _ in 0..2 {
+            let refused = Device::open(nowhere).unwrap_err();
+            assert!(matches!(refused, Error::NoSuchFunction { address } if address == nowhere), "{refused}");
+        }
     }
 }

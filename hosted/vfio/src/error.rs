@@ -181,3 +181,50 @@ impl fmt::Display for Error {
 
 // Without a source: the message contains the cause already.
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Address = Address::new(0, 1, 0, 0).unwrap();
+
+    /// What a user reads: the fact, and what to do about it.
+    #[test]
+    fn errors_have_their_facts_and_their_remedies() {
+        let io = |code| io::Error::from_raw_os_error(code);
+        for (error, facts, remedy) in [
+            (Error::NoSuchFunction { address: ADDRESS }, &["0000:01:00.0"][..], Some("bareverbs devices")),
+            (Error::Obstacle(Obstacle::ModuleNotLoaded), &["vfio-pci is not loaded"], Some("modprobe vfio-pci")),
+            (Error::AlreadyOpen { address: ADDRESS }, &["0000:01:00.0", "open already"], Some("drop the device")),
+            (
+                Error::NoRegisters { address: ADDRESS, waited: Duration::from_secs(120) },
+                &["0000:01:00.0", "BAR0", "after 120 s"],
+                Some("power of the machine off and on"),
+            ),
+            (Error::Forked, &["forked"], Some("after the fork")),
+            (Error::File { path: "/dev/vfio/7".into(), error: io(5) }, &["/dev/vfio/7", "os error 5"], None),
+            (Error::DirectMapping { group: 7 }, &["IOMMU group 7"], Some("dmesg")),
+            (
+                Error::UnsafeInterrupts { module: "iommufd" },
+                &["does not remap interrupts"],
+                Some("/sys/module/iommufd/parameters/allow_unsafe_interrupts"),
+            ),
+            (Error::TooManyMappings { limit: Some(2) }, &["2 mappings"], Some("dma_entry_limit")),
+            (Error::TooManyMappings { limit: None }, &["no more mappings"], Some("dma_entry_limit")),
+            (Error::LargePages { iommu: 65536, kernel: 4096 }, &["65536", "4096"], Some("larger pages")),
+            (Error::NoAddresses { len: 100 }, &["100 bytes"], None),
+            (Error::Unaligned { addr: 0x1001, len: 4095 }, &["4095", "0x1001"], None),
+            (Error::BarNotMappable, &["BAR0"], None),
+            (Error::NoVectors { wanted: 2, have: 1 }, &["1 MSI-X vectors", "2 are needed"], None),
+            (Error::RegistersTaken, &["handed out before"], None),
+            (Error::io("eventfd", io(24)), &["eventfd: ", "os error 24"], None),
+            (Error::vfio("MSI-X", VfioError::VfioDeviceSetIrq), &["MSI-X: ", "irq"], None),
+        ] {
+            let text = error.to_string();
+            assert!(facts.iter().all(|fact| text.contains(fact)), "{text}");
+            let said = error.remedy();
+            assert_eq!(said.is_some(), remedy.is_some(), "{text}: {said:?}");
+            assert!(said.unwrap_or_default().contains(remedy.unwrap_or_default()), "{text}: {remedy:?}");
+        }
+    }
+}

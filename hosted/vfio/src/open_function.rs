@@ -179,4 +179,15 @@ mod tests {
         assert!(wait_for(|| false, long, stop).is_err());
         assert_eq!(calls, 2);
     }
+
+    #[test]
+    fn a_function_is_claimed_once_at_a_time() {
+        let [first, second] = [6, 7].map(|function| Address::new(u32::MAX, 0xff, 31, function).unwrap());
+        let claim = Claim::new(first).unwrap();
+        let refused = Claim::new(first).err().unwrap();
+        assert!(matches!(refused, Error::AlreadyOpen { address } if address == first), "{refused}");
+        assert!(Claim::new(second).is_ok());
+        drop(claim);
+        assert!(Claim::new(first).is_ok());
+    }
 }

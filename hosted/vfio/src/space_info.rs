@@ -230,6 +230,17 @@ mod tests {
         }
     }
 
+    /// A file that is neither a container nor an iommufd refuses the question.
+    #[test]
+    fn a_refusal_of_the_kernel_is_an_error() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let refusals = [SpaceInfo::of_container(&file), SpaceInfo::of_ioas(&file, 1)].map(|answer| answer.unwrap_err());
+        assert!(
+            refusals.iter().all(|error| error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error())),
+            "{refusals:?}"
+        );
+    }
+
     #[test]
     fn holes_are_all_other_addresses() {
         let holes = |ranges: &[(u64, u64)]| SpaceInfo { ranges: Some(ranges.to_vec()), ..SpaceInfo::default() }.holes();

@@ -119,6 +119,8 @@ mod tests {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), shown);
         }
         assert_eq!("01:02.3".parse(), Ok(Address::new(0, 1, 2, 3).unwrap()));
+        let address: Address = "10000:e1:0a.3".parse().unwrap();
+        assert_eq!((address.domain(), address.bus(), address.device(), address.function()), (0x10000, 0xe1, 10, 3));
         assert_eq!(format!("{:14}|", Address::new(0, 1, 0, 0).unwrap()), "0000:01:00.0  |");
     }
 

@@ -165,4 +165,42 @@ mod tests {
         system.write(&path, "").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "\n");
     }
+
+    #[test]
+    fn a_machine_of_a_folder_gets_no_modules_and_a_request_to_stop_is_seen() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut system = System::new(stop.clone()).without_modules();
+        let refused = system.load_module("vfio-pci").unwrap_err();
+        assert_eq!(refused.to_string(), "vfio-pci is not loaded for a folder that is not this machine's root");
+        assert!(!system.stopped());
+        stop.store(true, Ordering::Relaxed);
+        assert!(system.stopped());
+    }
+
+    #[test]
+    fn a_modprobe_that_may_not_be_run_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("modprobe");
+        fs::write(&path, "no program").unwrap();
+        let refused = modprobe(&[path.to_str().unwrap()], "vfio-pci").unwrap_err();
+        assert!(matches!(refused, RunError::NotStarted { .. }), "{refused}");
+        assert!(refused.to_string().starts_with("modprobe could not be started: "), "{refused}");
+    }
+
+    /// An actor that does nothing else waits, and is not stopped.
+    #[test]
+    fn a_pause_takes_its_time() {
+        struct Idle;
+        impl Actor for Idle {
+            fn write(&mut self, _: &Path, _: &str) -> io::Result<()> {
+                Ok(())
+            }
+            fn load_module(&mut self, _: &str) -> Result<(), RunError> {
+                Ok(())
+            }
+        }
+        let start = std::time::Instant::now();
+        Idle.pause(Duration::from_millis(5));
+        assert!(start.elapsed() >= Duration::from_millis(5) && !Idle.stopped());
+    }
 }

@@ -388,3 +388,72 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Address = Address::new(0, 1, 0, 0).unwrap();
+
+    /// The name for programs (`bareverbs devices --json`), and words of the text and of the remedy. A remedy that is empty is none.
+    #[test]
+    fn obstacles_have_their_names_facts_and_remedies() {
+        let machine = Machine { cpu: Cpu::Intel, is_virtual: false, parameters: Vec::new() };
+        let member =
+            |name: &str, driver: Option<&str>| Member { name: name.into(), driver: driver.map(Into::into), bridge: false };
+        let address = ADDRESS;
+        let physical = Address::new(0, 1, 0, 1).unwrap();
+        let path = PathBuf::from("/dev/vfio/7");
+        for (obstacle, code, fact, remedy) in [
+            (Obstacle::NotMlx5 { address, vendor: 0x8086, device: 0x1572 }, "not-mlx5", "8086:1572", "bareverbs devices"),
+            (
+                Obstacle::FirmwareRecovery { address, name: "ConnectX-7", device: 0x218 },
+                "firmware-recovery",
+                "ConnectX-7 whose firmware did not start",
+                "mstflint -d 0000:01:00.0",
+            ),
+            (Obstacle::NoAnswer { address }, "no-answer", "does not answer", "0000:01:00.0/remove"),
+            (Obstacle::EmbeddedCpu { address }, "embedded-cpu", "BlueField", "host of the card"),
+            (Obstacle::BarTooSmall { address, size: 0, needed: 8 }, "bar-too-small", "no BAR0", "pci=realloc"),
+            (Obstacle::BarTooSmall { address, size: 4, needed: 8 }, "bar-too-small", "has 4 bytes; 8 are needed", ""),
+            (Obstacle::NoMsix { address }, "no-msix", "MSI-X", ""),
+            (Obstacle::NoIommu { address, machine: machine.clone() }, "no-iommu", "in no IOMMU group", "intel_iommu=on"),
+            (Obstacle::UnsafeNoIommu { group: 7, machine }, "unsafe-no-iommu", "group 7", "enable_unsafe_noiommu_mode"),
+            (Obstacle::ModuleNotLoaded, "module-not-loaded", "vfio-pci", "modprobe"),
+            (Obstacle::NotBound { address, driver: None }, "not-bound", "no driver", "bind 0000:01:00.0"),
+            (
+                Obstacle::VfToken { address, physical: address },
+                "vf-token",
+                "virtual functions of 0000:01:00.0",
+                "open it first",
+            ),
+            (
+                Obstacle::VfToken { address, physical },
+                "vf-token",
+                "virtual function of 0000:01:00.1",
+                "unbind --force 0000:01:00.1",
+            ),
+            (
+                Obstacle::GroupNotViable {
+                    address,
+                    group: 7,
+                    members: vec![member("0000:01:00.1", Some("ahci")), member("vfio-ap", None)],
+                },
+                "group-not-viable",
+                "0000:01:00.1, bound to ahci, vfio-ap, bound to nothing",
+                "bind --group 0000:01:00.0",
+            ),
+            (Obstacle::NoFile { path: path.clone() }, "no-file", "/dev/vfio/7 is not there", "docker run --device /dev/vfio/7"),
+            (Obstacle::NoAccess { path, uid: 1, gid: 2, mode: 0o20600 }, "no-access", "mode 0600", "chown $USER /dev/vfio/7"),
+            (Obstacle::InUse { group: 7, holders: Vec::new() }, "in-use", "IOMMU group 7", "names the process"),
+            (Obstacle::Memlock { limit: 1024, needed: 4097 }, "memlock", "4097 at least", "ulimit -l 5 "),
+        ] {
+            let text = obstacle.to_string();
+            assert_eq!(obstacle.code(), code, "{text}");
+            assert!(text.contains(fact), "{text}");
+            let said = obstacle.remedy();
+            assert_eq!(said.is_none(), remedy.is_empty(), "{text}: {said:?}");
+            assert!(said.unwrap_or_default().contains(remedy), "{text}: {remedy}");
+        }
+    }
+}
