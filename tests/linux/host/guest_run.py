@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 
+from guests import shares
 from guests.errors import Failed
 from guests.guest import Guest
 from harness.build import PROJECT
@@ -34,13 +35,15 @@ def kernel_lines(guest, complaints):
 class GuestRun(CaseRun):
     """Guests with devices. The case runs in the guests; its requests to the host are executed here."""
 
-    def __init__(self, case, folder, stop, trees, images, program, keep_traces):
-        """`images` has the path of each suite's initial file system for this case."""
+    def __init__(self, case, folder, stop, trees, images, program, keep_traces, profiles=None):
+        """`images` has the path of each suite's initial file system for this case. The programs in the guest have counters if there
+        is a folder for their `profiles`."""
         super().__init__(case, folder, stop)
         self.trees = trees
         self.images = images
         self.program = program
         self.keep_traces = keep_traces
+        self.profiles = profiles
         self.guests = []
         #: How often each guest asked which boot this is.
         self.boots = collections.Counter()
@@ -181,13 +184,16 @@ class GuestRun(CaseRun):
             **dict(case.parameters),
         }
         options = ()
+        if self.profiles:
+            parameters |= {"case": "profiled", "profiled": parameters["case"]}
+            options += tuple(shares.options([(self.profiles, None)]))
         if case.guests > 1 and not case.ipxe:
             # An Ethernet cable between them: the tools exchange their addresses over it.
             end = "on" if number == 0 else "off"
             cable = f"stream,id=cable,server={end},addr.type=unix,addr.path={self.runtime / 'cable'}"
             if number:
                 cable += ",reconnect-ms=200"
-            options = ("-netdev", cable, "-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:0{number + 1}")
+            options += ("-netdev", cable, "-device", f"virtio-net-pci,netdev=cable,mac=52:54:00:00:00:0{number + 1}")
         if has_wire:
             options += self._wire()
         if case.joined_cards:
