@@ -210,4 +210,17 @@ pub(crate) mod tests {
         let armed = written(UAR + 0x40, word, |word| word.write(u32::from_ne_bytes(*b"word")));
         assert_eq!(armed, (*b"word\0\0\0\0", true));
     }
+
+    #[test]
+    fn the_copy_of_a_forked_child_unmaps_no_registers() {
+        let (file, bar) = registers_in_file(Arc::new(()), Box::new(|| ()));
+        assert!(format!("{bar:?}").starts_with("Bar { registers: "), "{bar:?}");
+        let (base, len, word) = (bar.mapped.base, bar.mapped.len, bar.word(UAR + 0x40).unwrap());
+        let child = Mapped { base, len, opener: crate::opener::tests::PARENT, _function: Arc::new(()) };
+        drop(child);
+        word.write(u32::from_ne_bytes(*b"word"));
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, UAR as u64 + 0x40).unwrap();
+        assert_eq!(&bytes, b"word");
+    }
 }

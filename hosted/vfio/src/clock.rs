@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_wait_does_not_sleep_after_its_deadline() {
-        let clock = MonotonicClock::new();
+        let clock = MonotonicClock::default();
         let started = std::time::Instant::now();
         for _ in 0..10_000 {
             clock.relax(Instant::default());

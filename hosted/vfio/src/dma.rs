@@ -458,6 +458,9 @@ pub(crate) mod tests {
         let ring = buffer.ring(RingToken::of(&Test), &RingLayout::new(4096, 4096, 64).unwrap()).unwrap();
         ring.view().put_word(1, 7);
         assert_eq!(buffer.load::<1>(4096 + 8), Ok([7]));
+        let (shown, place) = (format!("{buffer:?} {ring:?}"), format!("{:?}", buffer.allocation.range));
+        assert!(shown.contains("DmaAllocation {") && shown.contains("DmaAllocationRing {"), "{shown}");
+        assert!(place.ends_with(&format!("len: 8192, iova: {IOVA}, .. }}")), "{place}");
         drop(buffer);
         assert_eq!(iommu.unmapped(), 0);
         assert_eq!(ring.view().word(1), 7);
@@ -500,6 +503,11 @@ pub(crate) mod tests {
         iommu.refuses.store(true, Ordering::Relaxed);
         mapping = mapping.end().unwrap_err().returned.unwrap();
         mapping.write(8190, &[1, 2]).unwrap();
+        let mut bytes = [0; 3];
+        mapping.read(8189, &mut bytes).unwrap();
+        assert_eq!((bytes, mapping.iova(), mapping.len()), ([0, 1, 2], IOVA, 8192));
+        assert_eq!(mapping.extent(mapping.addr() + 8190), Some(Extent { device_addr: IOVA + 8190, len: 2 }));
+        assert!(mapping.write(8190, &[1, 2, 3]).is_err() && mapping.read(8190, &mut bytes).is_err());
         iommu.refuses.store(false, Ordering::Relaxed);
         mapping.end().unwrap();
         assert_eq!(iommu.unmapped(), 1, "unmapped once, and not again by the drop");

@@ -148,10 +148,22 @@ mod tests {
         let needed = (8 << 20) + 7 * (2 << 20);
         assert!(matches!(pages.refused(), Some(Error::Obstacle(Obstacle::Memlock { needed: all, .. })) if *all == needed));
         assert_eq!((pages.mapped(), counter.unmapped()), (4 << 20, 1), "the third chunk is given back");
+        assert_eq!(format!("{pages:?}"), "FirmwarePages { mapped: 4194304, allocated: 512, .. }");
         pages.free_all();
         pages.reserve(2 * 512).unwrap();
         assert_eq!(counter.unmapped(), 1);
         drop(pages);
         assert_eq!(counter.unmapped(), 3);
+    }
+
+    /// A limit of locked memory is of all that is missing; another reason has no sum.
+    #[test]
+    fn another_reason_for_too_few_pages_stays_as_it_is() {
+        let iommu = Iommu::default();
+        let mut first = Some(iommu.buffer_at(CHUNK, 0x1_0000_0000));
+        let map = std::sync::Mutex::new(move || first.take().ok_or(Error::TooManyMappings { limit: Some(1) }));
+        let mut pages = FirmwarePages::from_map(Box::new(move |_| map.lock().unwrap()()));
+        assert_eq!(pages.reserve(2000), Err(TooFewPages { wanted: 2000, available: 512 }));
+        assert!(matches!(pages.refused(), Some(Error::TooManyMappings { limit: Some(1) })), "{:?}", pages.refused());
     }
 }

@@ -446,6 +446,24 @@ mod tests {
             (Obstacle::NoFile { path: path.clone() }, "no-file", "/dev/vfio/7 is not there", "docker run --device /dev/vfio/7"),
             (Obstacle::NoAccess { path, uid: 1, gid: 2, mode: 0o20600 }, "no-access", "mode 0600", "chown $USER /dev/vfio/7"),
             (Obstacle::InUse { group: 7, holders: Vec::new() }, "in-use", "IOMMU group 7", "names the process"),
+            (
+                Obstacle::Used { address, usage: Box::new(Usage::DefaultRoute { interface: "eth0".into() }) },
+                "used",
+                "eth0",
+                "ip address flush dev eth0",
+            ),
+            (
+                Obstacle::Used {
+                    address,
+                    usage: Box::new(Usage::OtherNamespace {
+                        interface: "eth0".into(),
+                        holder: Holder { pid: 70, name: "runc".into() },
+                    }),
+                },
+                "used",
+                "process 70 (runc)",
+                "end process 70",
+            ),
             (Obstacle::Memlock { limit: 1024, needed: 4097 }, "memlock", "4097 at least", "ulimit -l 5 "),
         ] {
             let text = obstacle.to_string();

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::tree::Tree;
 use crate::pci::{
-    Actor, Address, BindError, Options, Plan, RunError, Sysfs, bind_with, function, plan_bind, plan_unbind, unbind_with,
+    Actor, Address, BindError, Options, Plan, RunError, Sysfs, bind as bind_here, bind_with, function, plan_bind, plan_unbind,
+    unbind as unbind_here, unbind_with,
 };
 
 const CARD: &str = "0000:01:00.0";
@@ -540,4 +541,18 @@ fn leftovers_of_a_binding_are_removed() {
     assert_eq!((unbound[0].changed, unbound[0].driver.as_deref()), (true, Some("mlx5_core")));
     assert_eq!(state(&tree, CARD), (some("mlx5_core"), None));
     assert!(no_memory(&tree));
+}
+
+/// By the actor of this machine, on which there is no such function: nothing is written.
+#[test]
+fn a_function_that_is_not_there_is_neither_bound_nor_unbound() {
+    let tree = Tree::new();
+    let errors = [
+        bind_here(&sysfs(&tree), &[address(CARD)], &Options::default()).unwrap_err(),
+        unbind_here(&sysfs(&tree), &[address(CARD)], &Options::default()).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, BindError::NoFunction { address: missing } if missing == address(CARD)), "{error}");
+        assert!(error.to_string().starts_with("there is no PCI function 0000:01:00.0"), "{error}");
+    }
 }
