@@ -1,0 +1,1 @@
+"""Mutation testing: which changes of a package's code the tests find. tests/scripts/mutation is the command."""
