@@ -17,6 +17,10 @@ from . import switch
 CAUGHT, MISSED, TIMEOUT, UNVIABLE, NOT_BUILT = "caught", "missed", "timeout", "unviable", "not built"
 
 
+#: What asks the compiler for a copy of a function in each caller.
+INLINE = re.compile(r"(?<=[\[ ])inline(?:\(always\))?(?=\)?\])")
+
+
 class JudgeError(Exception):
     """What is not mutated does not build, or fails its tests."""
 
@@ -170,6 +174,9 @@ class Workshop:
         for path in (self.project / self.subject.folder / "src").rglob("*.rs"):
             file = path.relative_to(self.project).as_posix()
             text, lines[file] = switch.switched(self.source(file), by_file[file]) if file in by_file else (self.source(file), {})
+            if mutants:
+                # Bodies within bodies: inlined, a function of ten mutants that calls another of ten has a hundred.
+                text = INLINE.sub("inline(never)", text)
             if file == root and mutants:
                 text = switch.FEATURES + text + switch.MODULE
                 lines[file] = {number: (first + 1, last + 1) for number, (first, last) in lines[file].items()}
