@@ -319,6 +319,14 @@ fn a_window_is_not_bound_again_with_the_key_of_a_binding_that_it_may_have() {
     while harness.device().execute(harness.qpn()) {}
     assert_eq!(harness.poll_ids(), [1, 0]);
     harness.verbs.post_send(harness.qp, &same).unwrap();
+    // Also if nothing but the invalidation is in flight.
+    let mw = harness.window(MwType::Type2);
+    let key = bind_type2(&mut harness, mw, 7);
+    while harness.device().execute(harness.qpn()) {}
+    harness.poll_ids();
+    harness.verbs.post_send(harness.qp, &SendWr::local_inv(key)).unwrap();
+    let refused = Err(PostSendError::Bind(BindRefused::KeyInUse { rkey: key }));
+    assert_eq!(harness.verbs.post_send(harness.qp, &SendWr::bind_mw(mw, KeyTag(7), info)), refused);
 }
 
 /// RESET and destruction drop binds without a completion: queries of the device show which of them it executed.
