@@ -18,6 +18,7 @@ pub mod peer_connection;
 pub mod perf;
 pub mod pingpong;
 pub mod progress;
+pub mod rdma_cm;
 pub mod rping;
 pub mod run;
 pub mod selftest;

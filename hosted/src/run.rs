@@ -17,7 +17,7 @@ use crate::serve::{
     args::{ServeArgs, SimCommand},
 };
 use crate::vm::args::VmArgs;
-use crate::{bind, devices, doctor, export, info, output, pingpong, rping, selftest, stop, vm};
+use crate::{bind, devices, doctor, export, info, output, pingpong, rdma_cm, rping, selftest, stop, vm};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -39,7 +39,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Perf(args)) => return run_perf(&args),
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
         Some(Command::Rping(args)) => {
-            return job(args.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rping::Report::to_string);
+            return job(args.cm.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
         }
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Vm(args)) => return run_vm(*args),
@@ -77,7 +77,13 @@ macro_rules! reports {
     )+};
 }
 
-reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, pingpong::report::Report, rping::Report);
+reports!(selftest::Report, info::Report, doctor::Report, perf::report::Report, pingpong::report::Report);
+
+impl<D: Serialize> Report for rdma_cm::Report<D> {
+    fn outcome(&self) -> Option<&Outcome> {
+        Some(&self.outcome)
+    }
+}
 
 // These either succeed or have no report.
 impl Report for devices::Listing {}

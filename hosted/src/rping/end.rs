@@ -1,26 +1,19 @@
 //! One end of an rping: its connection, and its rounds.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use bareverbs::{
-    Access, Completion, DmaBuffer as _, Gid, Guid, Instant, Lid, LinkLayer, Mac, Mtu, Psn, QpAttr, QpCap, QpType, Refused,
-    Remote, Rkey, SendWr, WcStatus,
-};
-use bareverbs_cm::{
-    Accept, Attributes, CarrierError, Config, ConnectRequest, ConnectionId, Event, IpAddresses, IpPrivateData, MAD_BYTES, Path,
-    PortSpace, RejectReason, Req,
-};
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{Access, Completion, DmaBuffer as _, Instant, Psn, QpAttr, QpCap, QpType, Qpn, Remote, Rkey, SendWr, WcStatus};
+use bareverbs_cm::{Accept, Attributes, ConnectRequest, ConnectionId, Event, RejectReason, Req};
 
 use super::args::RpingArgs;
+use super::report::Rounds;
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::EntryArgs;
-use crate::device::{Carrier, Device, Endpoint, Host, Role};
+use crate::device::{Device, Endpoint, Host, Role};
+use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random, rejection};
+use crate::rdma_cm::program::{End, Program as _};
 
-/// Port of the device.
-const PORT: u8 = 1;
 /// Bytes of a message: address, key and length of memory (`struct rping_rdma_info` of librdmacm/examples/rping.c).
 const MESSAGE: usize = 16;
 /// `wr_id` of a message that was received, of one that was sent, and of an RDMA read or write.
@@ -31,15 +24,6 @@ const MOVED: u64 = 3;
 const OUT: usize = 0;
 const IN: usize = 64;
 const DATA: usize = 4096;
-/// How long an answer of the peer may take, and how often it is asked: 1 s, encoded, eight times.
-const CM_TIMEOUT: u8 = 18;
-const CM_RETRIES: u8 = 7;
-/// Packet lifetime for the ACK timeout: 67 ms, encoded.
-const LIFE_TIME: u8 = 14;
-/// LID of a path on Ethernet.
-const NO_LID: Lid = Lid::new(0xffff);
-const HOP_LIMIT: u8 = 64;
-
 /// What an end waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -61,245 +45,69 @@ enum State {
 
 /// One end.
 pub(crate) struct RpingEnd<H: Host> {
-    /// Client or server.
-    pub(crate) role: Role,
-    /// Rounds that are done.
-    pub(crate) rounds: u32,
-    /// Address of this end.
-    pub(crate) local: IpAddr,
-    /// MAC address of the port.
-    pub(crate) mac: Mac,
-    /// Whether it has rejected the request of its client.
-    pub(crate) rejected: bool,
-    /// MAC address of the peer, or of the router to it, if it is known.
-    pub(crate) peer_mac: Option<Mac>,
-    /// What happened since the last look, for people.
-    pub(crate) news: Vec<String>,
+    role: Role,
     args: RpingArgs,
-    mtu: Mtu,
     endpoint: Endpoint<H>,
-    carrier: Carrier<H>,
-    cm: bareverbs_cm::Endpoint<4, 1, 1>,
+    port: CmPort<H>,
     connection: Option<ConnectionId>,
     state: State,
+    /// Rounds that are done.
+    rounds: u32,
+    /// Whether it has rejected the request of its client.
+    rejected: bool,
     /// Bytes of the round at hand, of a server.
     length: usize,
 }
 
-/// Returns a number that nobody can guess.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
+impl<H: Host> End<H> for RpingEnd<H> {
+    type Program = RpingArgs;
 
-/// Returns the error of an address without a MAC address.
-fn no_mac(address: IpAddr) -> anyhow::Error {
-    anyhow!(
-        "the address {address} does not tell its MAC address, and this command asks nobody for it (ARP): give --peer-mac, of the peer or \
-         of the router to it"
-    )
-}
-
-/// Returns private data up to the zeros that fill its field.
-fn text_of(private_data: &[u8]) -> String {
-    let length = private_data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    private_data.get(..length).unwrap_or_default().escape_ascii().to_string()
-}
-
-impl<H: Host> RpingEnd<H> {
-    /// Gives the port its address, and creates QP1 and the queue pair of the connection. The port is active.
-    ///
-    /// # Errors
-    /// It is no Ethernet port, its address cannot be set, or there is no room for an object.
-    pub(crate) fn new(role: Role, device: &mut Device<H>, args: &RpingArgs, entry: EntryArgs) -> Result<Self> {
-        let port = device.verbs.query_port(PORT).context("query_port")?;
-        if port.link_layer != LinkLayer::Ethernet {
-            bail!("port {PORT} is an InfiniBand port: this command resolves no IP addresses there, and needs an Ethernet port");
-        }
-        let mac = port.mac;
-        let gid = device.local_gid(PORT, &port, Some(args.path.gid_idx.unwrap_or(0)), entry)?;
+    fn new(role: Role, device: &mut Device<H>, args: &RpingArgs, entry: EntryArgs) -> Result<Self> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let size = args.size as usize;
         let mut endpoint = Endpoint::new(device, DATA + 2 * size.next_multiple_of(64), access)?;
-        let buffer = device.host.buffer(Carrier::<H>::BYTES).context("memory for QP1")?;
-        let opened = Carrier::<H>::open(&mut device.verbs, endpoint.pd(), PORT, buffer);
-        let carrier = opened.map_err(Refused::into_error).context("QP1")?;
+        let port = CmPort::open(device, endpoint.pd(), role, &args.cm, entry, args.service())?;
         let cq = endpoint.create_cq(device, 64)?;
         let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
-        let [a, b, c, d, e, f] = mac.0;
-        let guid = Guid(u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]));
-        let mut end = Self {
-            role,
-            rounds: 0,
-            local: gid.ip(),
-            mac,
-            rejected: false,
-            peer_mac: args.path.peer_mac,
-            news: Vec::new(),
-            args: args.clone(),
-            mtu: port.active_mtu,
-            endpoint,
-            carrier,
-            cm: bareverbs_cm::Endpoint::new(Config::new(guid)),
-            connection: None,
-            state: State::Connecting,
-            length: 0,
-        };
-        if role == Role::Server {
-            end.cm.listen(PortSpace::Tcp.service_id(args.port)).context("listen")?;
-        }
-        Ok(end)
+        let (args, connection, state) = (args.clone(), None, State::Connecting);
+        Ok(Self { role, args, endpoint, port, connection, state, rounds: 0, rejected: false, length: 0 })
     }
 
-    /// Asks the server for a connection: what a client begins with.
-    ///
-    /// # Errors
-    /// The server cannot be reached from the address of this end, or QP1 is broken.
-    pub(crate) fn request(&mut self, device: &mut Device<H>, server: IpAddr) -> Result<()> {
-        let gid = Gid::from(server);
-        if self.peer_mac.or_else(|| gid.link_local_mac()).is_none() {
-            return Err(no_mac(server));
-        }
-        let addresses = match (self.local, server) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => IpAddresses::V4 { source, destination },
-            (IpAddr::V6(source), IpAddr::V6(destination)) => IpAddresses::V6 { source, destination },
-            (local, server) => bail!("{local} and {server} are of different versions of IP: give this end another --address"),
-        };
-        let seed = random();
-        // A port that no service has (RFC 6335).
-        let source_port = 0xc000 | (seed >> 48) as u16;
-        let mut private_data = IpPrivateData { source_port, addresses }.encode().to_vec();
-        private_data.extend_from_slice(self.args.private_data.as_bytes());
-        let path = Path {
-            local_lid: NO_LID,
-            remote_lid: NO_LID,
-            local_gid: self.local.into(),
-            remote_gid: gid,
-            hop_limit: HOP_LIMIT,
-            global: true,
-            packet_life_time: LIFE_TIME,
-            mtu: self.mtu,
-            ..Path::default()
-        };
-        let service = PortSpace::Tcp.service_id(self.args.port);
+    fn port(&mut self) -> &mut CmPort<H> {
+        &mut self.port
+    }
+
+    fn request(&mut self, device: &mut Device<H>, server: IpAddr) -> Result<()> {
+        let path = self.port.path_to(server)?;
+        let private_data = self.port.request_data(server, &self.args.cm.private_data)?;
         let request = ConnectRequest {
             remote_cm_response_timeout: CM_TIMEOUT,
             local_cm_response_timeout: CM_TIMEOUT,
             max_cm_retries: CM_RETRIES,
             private_data: &private_data,
-            ..ConnectRequest::new(service, path, self.qpn(device)?, Psn::new(seed as u32 & 0xff_ffff))
+            ..ConnectRequest::new(self.args.service(), path, self.qpn(device)?, Psn::new(random() as u32 & 0xff_ffff))
         };
-        self.connection = Some(self.cm.connect(device.host.now(), random(), &request).context("request")?);
-        self.transmit(device)
-    }
-
-    fn qpn(&mut self, device: &Device<H>) -> Result<bareverbs::Qpn> {
-        Ok(device.verbs.qp_info(self.endpoint.qp(0)?.handle()).context("queue pair")?.qpn)
-    }
-
-    /// Does what there is to do. Returns whether there was anything.
-    ///
-    /// # Errors
-    /// The peer rejects, does not answer, leaves in the middle of a round, or sends what is wrong.
-    pub(crate) fn step(&mut self, device: &mut Device<H>) -> Result<bool> {
-        let mut progressed = false;
-        let mut mad = [0; MAD_BYTES];
-        loop {
-            match self.carrier.receive(&mut mad) {
-                Ok(None) => break,
-                Ok(Some(from)) => {
-                    let now = device.host.now();
-                    // Of the state machine: what it tells borrows the datagram.
-                    if let Some(event) = self.cm.receive(now, random(), &from, &mad) {
-                        self.handle(device, now, &event)?;
-                    }
-                }
-                Err(CarrierError::Stopped { .. }) => self.carrier.restart(&mut device.verbs).context("QP1")?,
-                Err(error) => return Err(error).context("QP1"),
-            }
-            progressed = true;
-        }
-        let now = device.host.now();
-        while let Some(event) = self.cm.advance(now) {
-            self.handle(device, now, &event)?;
-            progressed = true;
-        }
-        let mut completions = [Completion::EMPTY; 4];
-        let taken = self.endpoint.cq(0)?.poll(&mut completions).context("poll_cq")?;
-        for completion in completions.iter().take(taken) {
-            self.complete(device, completion)?;
-        }
-        self.transmit(device)?;
-        Ok(progressed || taken > 0)
-    }
-
-    /// Releases a connection that an error or the user has ended early: the peer does not learn of it by itself. Returns whether there
-    /// is one; it has ended when [`Self::is_done`] says so.
-    ///
-    /// # Errors
-    /// QP1 is broken.
-    pub(crate) fn leave(&mut self, device: &mut Device<H>) -> Result<bool> {
-        let Some(id) = self.connection.filter(|_| self.state != State::Done) else { return Ok(false) };
-        if self.state != State::Releasing {
-            if self.cm.disconnect(device.host.now(), id, &[]).is_err() {
-                return Ok(false);
-            }
-            self.state = State::Releasing;
-        }
-        self.transmit(device)?;
-        Ok(true)
-    }
-
-    /// Returns whether the connection has ended as it should.
-    pub(crate) fn is_done(&self) -> bool {
-        self.state == State::Done
-    }
-
-    /// Returns whether a server still waits for its client.
-    pub(crate) fn waits_for_client(&self) -> bool {
-        self.role == Role::Server && self.connection.is_none()
-    }
-
-    fn transmit(&mut self, device: &mut Device<H>) -> Result<()> {
-        let peer_mac = self.peer_mac;
-        match self.carrier.transmit(&mut device.verbs, &mut self.cm, |gid| peer_mac.or_else(|| gid.link_local_mac())) {
-            Ok(()) => Ok(()),
-            Err(CarrierError::NoMac { gid }) => Err(no_mac(gid.ip())),
-            // A stranger's datagram asks for an answer that cannot be given: it gets none.
-            Err(error @ (CarrierError::NoGid { .. } | CarrierError::Partition { .. } | CarrierError::Address(_))) => {
-                self.news.push(format!("  not answered: {error}"));
-                Ok(())
-            }
-            Err(error) => Err(error).context("QP1"),
-        }
+        self.connection = Some(self.port.cm.connect(device.host.now(), random(), &request).context("request")?);
+        Ok(())
     }
 
     fn handle(&mut self, device: &mut Device<H>, now: Instant, event: &Event<'_>) -> Result<()> {
         match *event {
             Event::Requested { id, request, .. } => return self.answer(device, now, id, &request),
             Event::Replied { id, reply, attributes } if Some(id) == self.connection => {
-                self.said("server", reply.private_data);
+                self.port.tell_private_data("server", reply.private_data);
                 self.connect(device, &attributes)?;
-                self.cm.ready(id, &[]).context("ready")?;
-                self.news.push("  connected".into());
+                self.port.cm.ready(id, &[]).context("ready")?;
+                self.port.news.push("  connected".into());
                 self.advertise(DATA)?;
                 self.state = State::Read;
             }
-            Event::Established { id, .. } if Some(id) == self.connection => self.news.push("  connected".into()),
+            Event::Established { id, .. } if Some(id) == self.connection => self.port.news.push("  connected".into()),
             Event::Rejected { id, reason, private_data, .. } if Some(id) == self.connection => {
-                let name = RejectReason::from_code(reason.into())
-                    .map_or_else(|| format!("reason {reason}"), |reason| reason.name().into());
-                let text = text_of(private_data);
-                let text = if text.is_empty() { text } else { format!(", private data \"{text}\"") };
-                bail!("the peer rejected the connection: {name}{text}");
+                return Err(rejection(reason, private_data));
             }
-            Event::TimedOut { id, .. } if Some(id) == self.connection => {
-                bail!(
-                    "the peer does not answer: it has ended, or has no entry for {} with {} (ip neigh add)",
-                    self.local,
-                    self.mac
-                )
-            }
+            Event::TimedOut { id, .. } if Some(id) == self.connection => return Err(self.port.unanswered()),
             Event::Disconnected { id, cause, .. } if Some(id) == self.connection => match (self.role, self.state) {
                 (Role::Server, State::Read) | (_, State::Releasing) => self.state = State::Done,
                 _ => bail!("the connection ended in round {}: {cause:?}", self.rounds),
@@ -309,41 +117,80 @@ impl<H: Host> RpingEnd<H> {
         Ok(())
     }
 
-    fn said(&mut self, who: &str, private_data: &[u8]) {
-        let text = text_of(private_data);
-        if !text.is_empty() {
-            self.news.push(format!("  private data of the {who}: \"{text}\""));
+    fn poll(&mut self, device: &mut Device<H>) -> Result<bool> {
+        let mut completions = [Completion::EMPTY; 4];
+        let taken = self.endpoint.cq(0)?.poll(&mut completions).context("poll_cq")?;
+        for completion in completions.iter().take(taken) {
+            self.complete(device, completion)?;
         }
+        Ok(taken > 0)
+    }
+
+    fn leave(&mut self, now: Instant) -> bool {
+        let Some(id) = self.connection.filter(|_| self.state != State::Done) else { return false };
+        if self.state != State::Releasing {
+            if self.port.cm.disconnect(now, id, &[]).is_err() {
+                return false;
+            }
+            self.state = State::Releasing;
+        }
+        true
+    }
+
+    fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    fn waits_for_client(&self) -> bool {
+        self.role == Role::Server && self.connection.is_none()
+    }
+
+    fn has_rejected(&self) -> bool {
+        self.rejected
+    }
+
+    fn done(&self) -> Rounds {
+        Rounds { rounds: self.rounds, size: self.args.size }
+    }
+
+    fn progress(&self) -> String {
+        match self.state {
+            State::Connecting => "no connection was made".into(),
+            State::Releasing => "the connection does not end".into(),
+            _ => format!("round {} does not end", self.rounds),
+        }
+    }
+
+    fn destroy(self, device: &mut Device<H>) -> Result<()> {
+        self.port.close(device)?;
+        self.endpoint.destroy(device)
+    }
+}
+
+impl<H: Host> RpingEnd<H> {
+    fn qpn(&mut self, device: &Device<H>) -> Result<Qpn> {
+        Ok(device.verbs.qp_info(self.endpoint.qp(0)?.handle()).context("queue pair")?.qpn)
     }
 
     /// Accepts or rejects a request.
     fn answer(&mut self, device: &mut Device<H>, now: Instant, id: ConnectionId, request: &Req<'_>) -> Result<()> {
-        let Some((header, text)) = IpPrivateData::decode(request.private_data) else {
-            self.cm.reject(now, id, RejectReason::Unsupported, &[], &[]).context("reject")?;
-            return Ok(());
-        };
         if self.connection.is_some() {
-            self.cm.reject(now, id, RejectReason::NoResources, &[], &[]).context("reject")?;
-            return Ok(());
+            return self.port.cm.reject(now, id, RejectReason::NoResources, &[], &[]).context("reject");
         }
-        let source = match header.addresses {
-            IpAddresses::V4 { source, .. } => IpAddr::V4(source),
-            IpAddresses::V6 { source, .. } => IpAddr::V6(source),
-        };
-        self.news.push(format!("  request from {source}, port {}", header.source_port));
-        self.said("client", text);
-        let private_data = self.args.private_data.clone().into_bytes();
-        if self.args.reject {
-            self.cm.reject(now, id, RejectReason::ConsumerReject, &[], &private_data).context("reject")?;
-            self.connection = Some(id);
+        if !self.port.tell_client(request.private_data) {
+            return self.port.cm.reject(now, id, RejectReason::Unsupported, &[], &[]).context("reject");
+        }
+        let private_data = self.args.cm.private_data.clone().into_bytes();
+        self.connection = Some(id);
+        if self.args.cm.reject {
+            self.port.cm.reject(now, id, RejectReason::ConsumerReject, &[], &private_data).context("reject")?;
             self.state = State::Done;
             self.rejected = true;
             return Ok(());
         }
         let accept =
             Accept { private_data: &private_data, ..Accept::new(self.qpn(device)?, Psn::new(random() as u32 & 0xff_ffff)) };
-        let attributes = self.cm.accept(now, id, &accept).context("accept")?;
-        self.connection = Some(id);
+        let attributes = self.port.cm.accept(now, id, &accept).context("accept")?;
         self.connect(device, &attributes)?;
         self.state = State::Read;
         Ok(())
@@ -351,12 +198,7 @@ impl<H: Host> RpingEnd<H> {
 
     /// Leads the queue pair to RTS. Its receive is posted before the peer hears of it.
     fn connect(&mut self, device: &mut Device<H>, attributes: &Attributes) -> Result<()> {
-        let peer_mac = self.peer_mac;
-        let mac_of = |gid: Gid| peer_mac.or_else(|| gid.link_local_mac());
-        let av = match self.carrier.address(&attributes.rtr.path, mac_of) {
-            Err(CarrierError::NoMac { gid }) => return Err(no_mac(gid.ip())),
-            found => found.context("path")?,
-        };
+        let av = self.port.address(&attributes.rtr.path)?;
         let attr = QpAttr { access: Access::REMOTE_READ | Access::REMOTE_WRITE, ..attributes.qp_attr(av) };
         let handle = self.endpoint.qp(0)?.handle();
         device.verbs.modify_qp_to_rts(handle, &attr).context("connect")?;
@@ -443,9 +285,9 @@ impl<H: Host> RpingEnd<H> {
     fn read_from_client(&mut self) -> Result<()> {
         // A client may begin before its last message of the connection's making has come.
         if let Some(id) = self.connection
-            && self.cm.established(id).context("established")?
+            && self.port.cm.established(id).context("established")?
         {
-            self.news.push("  connected".into());
+            self.port.news.push("  connected".into());
         }
         let (remote, length) = self.message()?;
         self.length = length;
@@ -480,15 +322,6 @@ impl<H: Host> RpingEnd<H> {
         }
         self.state = State::Releasing;
         let connection = self.connection.context("no connection")?;
-        self.cm.disconnect(device.host.now(), connection, &[]).context("disconnect")
-    }
-
-    /// Destroys all verbs objects.
-    pub(crate) fn destroy(self, device: &mut Device<H>) -> Result<()> {
-        self.carrier.close(&mut device.verbs).map_err(Refused::into_error).context("QP1")?;
-        self.endpoint.destroy(device)
+        self.port.cm.disconnect(device.host.now(), connection, &[]).context("disconnect")
     }
 }
-
-/// How long an end stays to answer repetitions after its connection has ended.
-pub(crate) const LINGER: Duration = Duration::from_millis(500);
