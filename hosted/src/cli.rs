@@ -17,6 +17,8 @@ use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::rping::args::RpingArgs;
 use crate::serve::args::SimCommand;
+use crate::ucmatose::args::UcmatoseArgs;
+use crate::udaddy::args::UdaddyArgs;
 use crate::vm::args::VmArgs;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
@@ -57,6 +59,10 @@ pub enum Command {
     Pingpong(Box<PingpongArgs>),
     /// Connects to rping of rdma-core by communication management (rdma_cm), and moves data by RDMA reads and writes
     Rping(Box<RpingArgs>),
+    /// Is either end of rdma-core's `ucmatose`, or both ends here: reliable connections by communication management (rdma_cm)
+    Ucmatose(Box<UcmatoseArgs>),
+    /// Is either end of rdma-core's `udaddy`, or both ends here: datagrams to queue pairs that communication management resolves
+    Udaddy(Box<UdaddyArgs>),
     /// Simulated devices for virtual machines
     #[command(subcommand)]
     Sim(SimCommand),

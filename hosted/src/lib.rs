@@ -27,4 +27,6 @@ mod status_line;
 pub mod stop;
 pub mod sudo_user;
 pub mod trace;
+pub mod ucmatose;
+pub mod udaddy;
 pub mod vm;

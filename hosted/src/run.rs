@@ -17,7 +17,7 @@ use crate::serve::{
     args::{ServeArgs, SimCommand},
 };
 use crate::vm::args::VmArgs;
-use crate::{bind, devices, doctor, export, info, output, pingpong, rdma_cm, rping, selftest, stop, vm};
+use crate::{bind, devices, doctor, export, info, output, pingpong, rdma_cm, rping, selftest, stop, ucmatose, udaddy, vm};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -40,6 +40,12 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
         Some(Command::Rping(args)) => {
             return job(args.cm.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
+        }
+        Some(Command::Ucmatose(args)) => {
+            return job(args.cm.output.json, || ucmatose::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
+        }
+        Some(Command::Udaddy(args)) => {
+            return job(args.cm.output.json, || udaddy::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
         }
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Vm(args)) => return run_vm(*args),

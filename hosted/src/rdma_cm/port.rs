@@ -31,6 +31,8 @@ type Cm = bareverbs_cm::Endpoint<{ 2 * CONNECTIONS }, 1, CONNECTIONS>;
 pub(crate) struct CmPort<H: Host> {
     /// Address of this end.
     pub(crate) local: IpAddr,
+    /// Its index in the table of the port.
+    pub(crate) gid_index: u8,
     /// MAC address of the port.
     pub(crate) mac: Mac,
     /// MAC address of the peer, or of the router to it, if it is known.
@@ -105,7 +107,8 @@ impl<H: Host> CmPort<H> {
             bail!("port {PORT} is an InfiniBand port: this command resolves no IP addresses there, and needs an Ethernet port");
         }
         let mac = port.mac;
-        let gid = device.local_gid(PORT, &port, Some(args.path.gid_idx.unwrap_or(0)), entry)?;
+        let gid_index = args.path.gid_idx.unwrap_or(0);
+        let gid = device.local_gid(PORT, &port, Some(gid_index), entry)?;
         let buffer = device.host.buffer(Carrier::<H>::BYTES).context("memory for QP1")?;
         let opened = Carrier::<H>::open(&mut device.verbs, pd, PORT, buffer);
         let carrier = opened.map_err(Refused::into_error).context("QP1")?;
@@ -119,7 +122,7 @@ impl<H: Host> CmPort<H> {
             cm.listen(service).context("listen")?;
         }
         let (local, peer_mac, mtu) = (gid.ip(), args.path.peer_mac, port.active_mtu);
-        Ok(Self { local, mac, peer_mac, mtu, news: Vec::new(), cm, carrier })
+        Ok(Self { local, gid_index, mac, peer_mac, mtu, news: Vec::new(), cm, carrier })
     }
 
     /// Returns the MAC address of a peer.
@@ -200,6 +203,17 @@ impl<H: Host> CmPort<H> {
             Err(CarrierError::NoMac { gid }) => Err(no_mac(gid.ip())),
             found => found.context("path"),
         }
+    }
+
+    /// Returns the address vector of an answer to who sent a datagram, by what precedes that in its receive.
+    ///
+    /// # Errors
+    /// Nobody has said the sender's MAC address.
+    pub(crate) fn answer(&self, area: &[u8; bareverbs::GlobalRoute::AREA]) -> Result<AddressVector> {
+        let route = bareverbs::GlobalRoute::reply(area, self.gid_index);
+        let dmac = Self::mac_of(self.peer_mac)(route.dgid).ok_or_else(|| no_mac(route.dgid.ip()))?;
+        let grh = bareverbs::GlobalRoute { hop_limit: HOP_LIMIT, ..route };
+        Ok(AddressVector { port_num: PORT, grh: Some(grh), dmac: Some(dmac), ..AddressVector::default() })
     }
 
     /// Takes one datagram, or does what time asks for.
