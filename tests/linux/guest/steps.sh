@@ -150,6 +150,37 @@ refused() {
 	expect "$refused_name: why" "$refused_pattern"
 }
 
+# start_server COMMAND...: it runs from now on, as process $server, and what it says is in /tmp/server.
+start_server() {
+	: >/tmp/server
+	timeout $limit "$@" >/tmp/server 2>&1 &
+	server=$!
+}
+
+# start_alone COMMAND...: the same of our program at 10.4.0.1, as process $server itself, which a signal hits. It listens.
+start_alone() {
+	: >/tmp/server
+	"$@" --wait $limit >/tmp/server 2>&1 &
+	server=$!
+	wait_for 60 ours_listens
+}
+ours_listens() { grep -q "address 10.4.0.1" /tmp/server || ended $server; }
+
+# served NAME STATUS PATTERN: the server ends so, and has said a line like this.
+served() {
+	wait $server
+	server_status=$?
+	sed 's/^/#| server: /' /tmp/server
+	if [ $server_status -eq "$2" ]; then pass "$1"; else fail "$1: exit status $server_status"; fi
+	if grep -qE "$3" /tmp/server; then pass "$1: it says so"; else fail "$1: no line like '$3'"; fi
+}
+
+# ends NAME PROCESS: it ends by itself.
+ends() {
+	if wait_for $limit ended "$2"; then pass "$1"; else fail "$1: it goes on"; fi
+	kill -9 "$2" 2>/dev/null
+}
+
 # has_open PROCESS FILE: whether it has the file open.
 has_open() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q -- "-> $2$"; }
 

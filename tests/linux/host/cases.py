@@ -698,6 +698,14 @@ CASES = [
         typical_seconds=90,
         timeout=900,
     ),
+    own_driver(
+        "vfio-cm",
+        "bareverbs ucmatose and udaddy on a card behind VFIO with those of rdma-core on the kernel's: both ways, rejections, ends that die",
+        serve=("--ethernet", "--no-umr"),
+        typical_seconds=180,
+        allowed_mistakes=((r"KeyAfterDestroy", "the kernel deregisters the memory of a killed process before it destroys its queue pair"),),
+        timeout=1200,
+    ),
     Case(
         "vfio-ethernet",
         "the same on Ethernet ports: RoCEv2 with rdma-core's tools on the kernel's card, both ways",

@@ -10,40 +10,24 @@ there=00:02:c9:00:02:00
 step "an entry for our end" arp -i "$nic" -s 10.4.0.1 00:02:c9:00:01:00
 ours="bareverbs rping --device $card --address 10.4.0.1 --peer-mac $there"
 
-# serve COMMAND...: it runs from now on, as process $server.
-serve() {
-	: >/tmp/server
-	timeout $limit "$@" >/tmp/server 2>&1 &
-	server=$!
-}
-ours_listens() { grep -q "address 10.4.0.1" /tmp/server || ended $server; }
-# served NAME STATUS PATTERN: the server ends so, and has said a line like this.
-served() {
-	wait $server
-	server_status=$?
-	sed 's/^/#| server: /' /tmp/server
-	if [ $server_status -eq "$2" ]; then pass "$1"; else fail "$1: exit status $server_status"; fi
-	if grep -qE "$3" /tmp/server; then pass "$1: it says so"; else fail "$1: no line like '$3'"; fi
-}
-
 for size in 64 60000; do
-	serve $ours -S 65536 --private-data "welcome"
+	start_server $ours -S 65536 --private-data "welcome"
 	wait_for 60 ours_listens
 	step "$size bytes: our server, their client" rping -c -a 10.4.0.1 -C 50 -S $size -V
 	served "$size bytes: our server" 0 "^50 rounds: read and written back$"
 	if grep -q "request from 10.4.0.2, port" /tmp/server; then pass "the address of the client"; else fail "no address of the client"; fi
-	serve rping -s -a 10.4.0.2 -C 50 -S $size -V
+	start_server rping -s -a 10.4.0.2 -C 50 -S $size -V
 	sleep 1
 	step "$size bytes: their server, our client" $ours -C 50 -S $size --private-data "hello" 10.4.0.2
 	expect "$size bytes: all came back" "^50 rounds: read, written back and compared$"
 	served "$size bytes: their server" 0 "server DISCONNECT EVENT"
 done
 
-serve $ours --reject --private-data "not today"
+start_server $ours --reject --private-data "not today"
 wait_for 60 ours_listens
 refused "their client, rejected" 255 "RDMA_CM_EVENT_REJECTED, error 28" rping -c -a 10.4.0.1 -C 1
 served "our server rejects" 0 "^rejected the request of the client$"
-serve $ours --port 7000 --wait $limit
+start_server $ours --port 7000 --wait $limit
 wait_for 60 ours_listens
 refused "their client, no such service" 255 "RDMA_CM_EVENT_REJECTED, error 8" rping -c -a 10.4.0.1 -C 1
 kill $server
@@ -63,21 +47,9 @@ endless() {
 	if wait_for $limit connected; then pass "$1: connected"; else fail "$1: not connected"; fi
 	sleep 1
 }
-# serve_alone: our server as process $server itself, which a signal hits.
-serve_alone() {
-	: >/tmp/server
-	$ours --wait $limit >/tmp/server 2>&1 &
-	server=$!
-	wait_for 60 ours_listens
-}
 connected() { grep -q "^  connected" /tmp/server; }
-# ends NAME PROCESS: it ends by itself.
-ends() {
-	if wait_for $limit ended "$2"; then pass "$1"; else fail "$1: it goes on"; fi
-	kill -9 "$2" 2>/dev/null
-}
 
-serve_alone
+start_alone $ours
 endless "our server, its client killed"
 kill -9 $client
 ends "our server, its client killed" $server
@@ -88,7 +60,7 @@ else
 	fail "our server, its client killed: it does not say so"
 fi
 
-serve_alone
+start_alone $ours
 endless "their client, our server interrupted"
 kill $server
 ends "their client, our server interrupted" $client
@@ -98,11 +70,11 @@ served "our server, interrupted in its rounds" 130 "^  connected$"
 
 # A client of rping that waits for a message does not notice that a silent peer is gone: nothing of its own is unacknowledged.
 # The next server has to do with what the kernel still says about the old connection.
-serve_alone
+start_alone $ours
 endless "our server killed"
 kill -9 $server
 wait $server
-serve_alone
+start_alone $ours
 kill -9 $client
 step "our server killed: the next one takes a client" rping -c -a 10.4.0.1 -C 50 -V
 served "our server killed: the next one" 0 "^50 rounds: read and written back$"

@@ -1,0 +1,161 @@
+# `bareverbs ucmatose` and `bareverbs udaddy` on a card behind VFIO with an Ethernet port, with ucmatose and udaddy of rdma-core on
+# the kernel's card: each is once the server and once the client. Then rejections by each side, and ends that are interrupted or killed.
+card=0000:01:00.0
+load mlx5_core && load mlx5_ib && load ib_uverbs && load rdma_ucm && load vfio_pci && load vfio_iommu_type1 || return
+to_vfio $card
+roce "$(ls /sys/bus/pci/devices/0000:02:00.0/infiniband)" 10.4.0.2 || return
+there=00:02:c9:00:02:00
+# Our end answers no ARP.
+step "an entry for our end" arp -i "$nic" -s 10.4.0.1 00:02:c9:00:01:00
+# ours PROGRAM: our command for it.
+ours() { echo "bareverbs $1 --device $card --address 10.4.0.1 --peer-mac $there"; }
+# start_theirs COMMAND...: their server runs from now on, and listens.
+start_theirs() {
+	start_server "$@"
+	wait_for 60 theirs_waits "$1" || fail "$1 does not wait for events"
+}
+# What waits in rdma_get_cm_event does so behind rdma_listen. The output of these programs comes when they end.
+theirs_waits() { grep -qs ucma_get_event /proc/[0-9]*/wchan && pidof "$1" >/dev/null || ended $server; }
+
+# met PROGRAM CONNECTIONS MESSAGES SIZE: each is the server once.
+met() {
+	met_name="$1, $2 of $3 messages of $4 bytes"
+	met_options="-c $2 -C $3 -S $4"
+	met_all=$(($2 * $3))
+	start_server $(ours "$1") $met_options --private-data "welcome"
+	wait_for 60 ours_listens
+	step "$met_name: our server, their client" "$1" -s 10.4.0.1 $met_options
+	expect "$met_name: their client has all" "^test complete$"
+	served "$met_name: our server" 0 ": $2, messages of $4 bytes: $met_all sent, $met_all received"
+	requests=$(grep -c "request from 10.4.0.2, port" /tmp/server)
+	if [ "$requests" -eq "$2" ]; then pass "the address of the client"; else fail "the address of the client: $requests times"; fi
+	start_theirs "$1" -b 10.4.0.2 $met_options
+	step "$met_name: their server, our client" $(ours "$1") $met_options --private-data "hello" 10.4.0.2
+	expect "$met_name: our client has all" ": $2, messages of $4 bytes: $met_all sent, $met_all received"
+	served "$met_name: their server" 0 "^test complete$"
+}
+met ucmatose 1 10 100
+met ucmatose 4 50 5000
+met ucmatose 1 0 100
+met udaddy 1 10 100
+met udaddy 3 100 1000
+
+# rejected PROGRAM EVENT BY_US NO_SERVICE: what their client says of our rejections, and ours of theirs.
+rejected() {
+	start_server $(ours "$1") --reject --private-data "not today"
+	wait_for 60 ours_listens
+	refused "$1: their client, rejected" "$3" "^$1: event: RDMA_CM_EVENT_$2, error: $3$|^cmatose: event: RDMA_CM_EVENT_$2, error: $3$" \
+		"$1" -s 10.4.0.1
+	served "$1: our server rejects" 0 "^rejected the request of the client$"
+	start_server $(ours "$1") --port 7000 --wait $limit
+	wait_for 60 ours_listens
+	refused "$1: their client, no such service" "$4" "RDMA_CM_EVENT_$2, error: $4$" "$1" -s 10.4.0.1
+	kill $server
+	served "$1: our server is interrupted" 130 "address 10.4.0.1"
+	refused "$1: our client, no such service" 1 "rejected the $5$" $(ours "$1") 10.4.0.2
+}
+# The reasons of a REJ, and the states of a SIDR_REP.
+rejected ucmatose REJECTED 28 8 "connection: invalid service ID"
+rejected udaddy UNREACHABLE 2 1 "request: service ID not supported"
+# A server of one connection that is asked for two rejects the second one.
+start_theirs ucmatose -b 10.4.0.2
+refused "ucmatose: our client, rejected" 1 "rejected the connection: consumer reject$" $(ours ucmatose) -c 2 10.4.0.2
+wait $server
+sed 's/^/#| server: /' /tmp/server
+if grep -q "failing connection request" /tmp/server; then pass "their server rejects"; else fail "their server does not reject"; fi
+
+# in_time NAME SECONDS STATUS PATTERN COMMAND...: it ends so within that time.
+in_time() {
+	in_time_name=$1
+	in_time_most=$2
+	shift 2
+	before=$(date +%s)
+	refused "$in_time_name" "$@"
+	took=$(($(date +%s) - before))
+	if [ $took -le "$in_time_most" ]; then pass "$in_time_name: in time"; else fail "$in_time_name: it took $took s"; fi
+}
+in_time "udaddy: our client, nobody there" 60 1 "the peer does not answer: .* 10.4.0.1 with 00:02:c9:00:01:00" \
+	bareverbs udaddy --device $card --address 10.4.0.1 --peer-mac 02:00:00:00:00:09 10.4.0.9
+
+# Ends that are killed in the middle of messages that take minutes.
+many="-C 4000 -S 1048576"
+connected() { grep -q "^  connection 0 connected" "$1"; }
+# their_client OPTIONS...: a client of ucmatose that goes on, as process $client; our server is connected to it then.
+their_client() {
+	ucmatose -s 10.4.0.1 "$@" >/tmp/client 2>&1 &
+	client=$!
+	wait_for $limit connected /tmp/server || fail "not connected"
+	sleep 1
+}
+# our_client OPTIONS...: the same of ours, which is connected.
+our_client() {
+	: >/tmp/client
+	$(ours ucmatose) "$@" 10.4.0.2 >/tmp/client 2>&1 &
+	client=$!
+	wait_for $limit connected /tmp/client || fail "not connected"
+	sleep 1
+}
+# client_ended NAME STATUS PATTERN: as served, of our client.
+client_ended() {
+	ends "$1" $client
+	wait $client
+	client_status=$?
+	sed 's/^/#| client: /' /tmp/client
+	if [ $client_status -eq "$2" ]; then pass "$1: status"; else fail "$1: exit status $client_status"; fi
+	if grep -qE "$3" /tmp/client; then pass "$1: it says so"; else fail "$1: no line like '$3'"; fi
+}
+start_alone $(ours ucmatose) $many
+their_client $many
+kill -9 $client
+ends "our server, its client killed" $server
+served "our server, its client killed: why" 1 "connection 0.*: the peer has ended"
+
+start_theirs ucmatose -b 10.4.0.2 $many
+our_client $many
+kill -9 "$(pidof ucmatose)"
+client_ended "our client, its server killed" 1 "connection 0.*: the peer has ended"
+wait $server
+
+start_theirs ucmatose -b 10.4.0.2 $many
+our_client $many
+kill -9 $client
+ends "their server, our client killed" $server
+served "their server, our client killed: it has given up" 0 "^disconnected$"
+# And both go on with others.
+met ucmatose 2 10 100
+
+# A client without messages waits for the end of its connection, and our server for another client.
+start_alone $(ours ucmatose) -c 2
+their_client -C 0
+kill $server
+ends "their client, our server interrupted" $client
+wait $client
+client_status=$?
+sed 's/^/#| /' /tmp/client
+if [ $client_status -eq 0 ] && grep -q "^test complete$" /tmp/client; then
+	pass "their client got a DREQ"
+else
+	fail "their client got no DREQ: exit status $client_status"
+fi
+served "our server, interrupted" 130 "^  connection 0 connected$"
+
+# Nobody tells of the end of a peer of datagrams: what does not come says so. Ours waits for more than there is.
+start_alone $(ours udaddy) -C 100
+udaddy -s 10.4.0.1 >/tmp/client 2>&1 &
+client=$!
+asked() { grep -q "request from 10.4.0.2" /tmp/server; }
+wait_for $limit asked || fail "no request"
+sleep 1
+kill -9 $client
+ends "udaddy: our server, its client killed" $server
+served "udaddy: our server, its client killed: why" 1 "nothing happened for 30 s: 1 of 1 queue pairs were resolved, 10 of 100 messages"
+start_theirs udaddy -b 10.4.0.2 -c 2
+: >/tmp/client
+$(ours udaddy) 10.4.0.2 >/tmp/client 2>&1 &
+client=$!
+resolved() { grep -q "queue pair 0 resolved" /tmp/client; }
+wait_for $limit resolved || fail "not resolved"
+sleep 1
+kill -9 "$(pidof udaddy)"
+client_ended "udaddy: our client, its server killed" 1 "nothing happened for 30 s: 1 of 1 queue pairs were resolved, 0 of 10 messages"
+wait $server
