@@ -418,7 +418,7 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
     let mut poor = machine(&host);
     poor.pages = host.pages(57);
     let Err((error, _)) = Driver::bring_up(poor, &Config::DEFAULT) else { panic!("it came up") };
-    let cause = Error::TooFewPages { wanted: PageDemand::FEW.init, available: 40 };
+    let cause = Error::TooFewPages { wanted: PageDemand::FEW.init, available: 40.into() };
     assert_eq!(error, BringUpError { step: Step::InitPages, cause, pages_kept: 0, needs_reset: false });
     match Mlx5::<SimPlatform, 8>::bring_up(machine(&host), &Config::DEFAULT) {
         Ok(_) => panic!("it came up"),

@@ -133,7 +133,7 @@ fn a_source_with_too_few_pages_is_an_error_with_both_numbers_before_any_is_given
             let modes = Modes::default();
             host.with_device(|device| device.set_tracer(Some(Box::new(modes.clone()))));
             let Err((error, back)) = Driver::bring_up(machine(&host, pages), &Config::DEFAULT) else { panic!("it came up") };
-            let cause = Error::TooFewPages { wanted, available };
+            let cause = Error::TooFewPages { wanted, available: available.into() };
             assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
             assert_eq!(cause.errno(), Errno::Enomem);
             let text = error.to_string();

@@ -359,7 +359,7 @@ fn firmware_that_wants_more_than_there_is_does_not_come_up() {
         let config = Config { firmware_pages, ..Config::DEFAULT };
         let host = host(instant(1));
         let Err((error, back)) = Driver::bring_up(machine(&host), &config) else { panic!("it came up") };
-        let cause = Error::PageLimit { wanted, allowed };
+        let cause = Error::PageLimit { wanted, allowed: allowed.into() };
         assert_eq!(error, BringUpError { step, cause, pages_kept: 0, needs_reset: false });
         assert_eq!(error.cause.errno(), Errno::Enomem);
         assert_nothing_left(&host);

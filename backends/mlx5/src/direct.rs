@@ -26,7 +26,7 @@ impl<'a, P: Platform> Mlx5Direct<'a, P> {
     /// # Errors
     /// The device was removed or reset.
     pub fn health(&mut self) -> Result<Health, Error> {
-        Ok(self.driver.health.check(&mut self.driver.commands)?)
+        self.driver.health.check(&mut self.driver.commands)
     }
 
     /// Returns the state of a key by its index, the upper 24 bits of an L_Key or R_Key.

@@ -1,7 +1,5 @@
 //! Errors of the driver.
 
-mod packed;
-
 use core::fmt;
 
 use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
@@ -9,47 +7,24 @@ use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, InitialSeg, L
 
 use crate::config::ROCE;
 use crate::listed::listed;
-pub(crate) use packed::PackedError;
-use packed::{Fact, Place};
+use crate::log::format_as;
 
-/// Declares the errors: of each its facts with their places in a [`PackedError`], its errno, and its text, which names facts, or
-/// what is made of them behind it.
+/// Declares the errors: of each its facts, its errno, and its text, which names facts, or what is made of them behind it.
+///
+/// Small facts come first, so that all errors have eight bytes. No number is 0, which a result without error then begins with: that is the
+/// shortest comparison.
 macro_rules! errors {
     ($(
         $(#[$meta:meta])*
-        $name:ident $({ $($(#[$fmeta:meta])* $fact:ident: $ty:ty = $place:ident),+ $(,)? })? => $errno:expr, $text:literal $(, $arg:ident = $value:expr)*;
+        $name:ident $({ $($(#[$fmeta:meta])* $fact:ident: $ty:ty),+ $(,)? })? $(= $number:literal)? => $errno:expr, $text:literal $(, $arg:ident = $value:expr)*;
     )+) => {
         /// An error of the driver, with its facts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]
-        pub enum Error {
-            $($(#[$meta])* $name $({ $($(#[$fmeta])* $fact: $ty),+ })?,)+
-        }
-
-        #[derive(Clone, Copy)]
         #[repr(u8)]
-        enum Kind {
-            $($name),+
-        }
-
-        impl Error {
-            #[inline(always)]
-            pub(crate) fn pack(self) -> PackedError {
-                match self {
-                    $(Self::$name $({ $($fact),+ })? => PackedError::new(Kind::$name as u8) $($(.with(Place::$place, $fact as usize))+)?,)+
-                }
-            }
-        }
-
-        impl From<PackedError> for Error {
-            #[inline(never)]
-            fn from(packed: PackedError) -> Self {
-                match packed.kind() {
-                    $(kind if kind == Kind::$name as u8 => Self::$name $({ $($fact: packed.fact(Place::$place)),+ })?,)+
-                    _ => Self::Stopped,
-                }
-            }
+        pub enum Error {
+            $($(#[$meta])* $name $({ $($(#[$fmeta])* $fact: $ty),+ })? $(= $number)?,)+
         }
 
         impl DeviceError for Error {
@@ -90,49 +65,49 @@ errors! {
     /// The memory handed in is smaller than the arena that the type promises ([`Mlx5::ARENA`](crate::Mlx5::ARENA)).
     ArenaTooSmall {
         /// Bytes handed in.
-        have: usize = Wide
-    } => Errno::Einval, "the memory has {have} bytes, fewer than were promised; give it `Mlx5::ARENA` bytes";
+        have: u32
+    } = 1 => Errno::Einval, "the memory has {have} bytes, fewer than were promised; give it `Mlx5::ARENA` bytes";
     /// The arena is too small: it has not that many free pages, or they are not contiguous.
     ArenaFull {
-        /// Pages requested.
-        pages: u32 = Wide,
         /// Pages that are free, at most 2^24 - 1 are reported.
-        free: u32 = Count
+        free: PageCount,
+        /// Pages requested.
+        pages: u32
     } => Errno::Enomem, "{pages} contiguous pages are needed, the arena has {free} free ones; make it larger (a parameter of `Mlx5`)";
     /// The machine has fewer pages for the firmware than that wants. None of them was given.
     TooFewPages {
-        /// Pages that the firmware wants.
-        wanted: u32 = Wide,
         /// Pages that are left, at most 2^24 - 1 are reported.
-        available: u32 = Count
+        available: PageCount,
+        /// Pages that the firmware wants.
+        wanted: u32
     } => Errno::Enomem, "the card's firmware wants {wanted} pages, {available} are left ({has} MiB); give the driver {lacks} MiB more for \
-        the firmware (`Machine::pages`)", has = available / 256, lacks = wanted.saturating_sub(available).div_ceil(256);
+        the firmware (`Machine::pages`)", has = available.get() / 256, lacks = wanted.saturating_sub(available.get()).div_ceil(256);
     /// [`Config::firmware_pages`](crate::Config::firmware_pages) allows the firmware fewer pages than it wants. None of them was
     /// given.
     PageLimit {
-        /// Pages that the firmware wants.
-        wanted: u32 = Wide,
         /// Pages that it may have besides those that it has, at most 2^24 - 1 are reported.
-        allowed: u32 = Count
+        allowed: PageCount,
+        /// Pages that the firmware wants.
+        wanted: u32
     } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed} more are allowed; raise `Config::firmware_pages` by {lacks}",
-        lacks = wanted.saturating_sub(allowed);
+        lacks = wanted.saturating_sub(allowed.get());
     /// The machine's source gave a page for the firmware that does not begin at a multiple of 4096. The firmware was not given it.
     UnalignedPage {
         /// Bytes from the multiple before it.
-        beyond: u16 = Upper
+        beyond: u16
     } => Errno::Einval, "a page for the firmware begins {beyond} bytes after a multiple of 4096 (`PageSource::allocate`)";
     /// Every doorbell record is in use.
     RecordsFull => Errno::Enomem, "every doorbell record is in use; destroy queue pairs or completion queues";
     /// The registers handed in are fewer than the initialization segment at the start of BAR0.
     BarTooSmall {
         /// Bytes handed in.
-        have: usize = Wide
+        have: u32
     } => Errno::Einval, "BAR0 has {have} bytes, the initialization segment alone has {need}: map all of BAR0 (`Machine::registers`)",
         need = InitialSeg::SIZE;
     /// An access outside the memory that the integrator handed in.
     OutOfRange {
         /// Byte offset.
-        offset: usize = Wide
+        offset: u32
     } => Errno::Eio, "byte {offset} ({offset:#x}) is outside the memory";
     /// The device did not finish its initialization in time.
     NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time; give it longer (`Config::boot_timeout`, `init_timeout`), or start \
@@ -140,39 +115,39 @@ errors! {
     /// The device has an unsupported revision of the command interface.
     CommandInterface {
         /// Revision of the command interface; the driver supports 5.
-        revision: u16 = Upper
+        revision: u16
     } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5; update the card's firmware";
     /// The device describes an impossible command queue.
     CommandQueue {
         /// log2 of its entries.
-        log_size: u8 = Small,
+        log_size: u8,
         /// log2 of the bytes from entry to entry.
-        log_stride: u8 = Upper
+        log_stride: u8
     } => Errno::Eio, "impossible command queue: 2^{log_size} entries, 2^{log_stride} bytes apart; \
         the BAR is not that of an mlx5 function, or its firmware is damaged";
     /// The device refused a command.
     CommandStatus {
-        /// Opcode.
-        opcode: u16 = Upper,
         /// Status ([`CmdStatus`]).
-        status: u8 = Small,
+        status: u8,
+        /// Opcode.
+        opcode: u16,
         /// The firmware's own code.
-        syndrome: u32 = Wide
+        syndrome: u32
     } => status_errno(status), "{name:?} ({opcode:#x}) refused: {reason} ({status:#x}), syndrome {syndrome:#x}", name = CmdName(opcode),
         reason = CmdStatus::from_code(u32::from(status)).map_or("unknown status", CmdStatus::name);
     /// The device could not take a command.
     CommandDelivery {
-        /// Opcode.
-        opcode: u16 = Upper,
         /// Delivery status ([`CmdDeliveryStatus`]).
-        status: u8 = Small
+        status: u8,
+        /// Opcode.
+        opcode: u16
     } => Errno::Eio, "{name:?} ({opcode:#x}) not delivered: {reason} ({status:#x})", name = CmdName(opcode),
         reason = CmdDeliveryStatus::from_code(u32::from(status)).map_or("unknown status", CmdDeliveryStatus::name);
     /// A command timed out. The device is lost until a reset: it may still execute the command, so that no other is sent, and
     /// keeps its memory. Every later call fails with this error too.
     CommandTimeout {
         /// Opcode.
-        opcode: u16 = Upper
+        opcode: u16
     } => Errno::Etimedout, "{name:?} ({opcode:#x}) timed out; the device is lost until a reset", name = CmdName(opcode);
     /// Registers read as all ones: the device was removed, or is in a reset.
     DeviceGone => Errno::Enodev, "the device is gone: its registers read as all ones";
@@ -182,17 +157,17 @@ errors! {
     /// The firmware reported a failure after which nothing works until a reset.
     DeviceFatal {
         /// Health syndrome.
-        syndrome: u8 = Small
+        syndrome: u8
     } => Errno::Eio, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset";
     /// The device offers no supported interface step sequence ID (ISSI).
     Issi {
         /// Bit n: step n.
-        supported: u32 = Wide
+        supported: u32
     } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
     /// The port is of a kind that the driver does not drive: without the feature `roce`, that is InfiniBand alone.
     PortType {
         /// Type of the port (`port_type` of the capabilities).
-        port_type: u8 = Small
+        port_type: u8
     } => Errno::Eopnotsupp, "port type {port_type} is not {kinds}; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the \
         card{or}", kinds = if ROCE { "InfiniBand, nor Ethernet" } else { "InfiniBand" },
         or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
@@ -205,71 +180,106 @@ errors! {
     /// function; only that of a Connect-IB is a second port of the same function, and not driven.
     NoPort {
         /// The port requested.
-        port: u8 = Small
+        port: u8
     } => Errno::Einval, "no port {port}: a function has port 1, another port of the card is another function";
     /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
     GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
     /// The path of a connection names an empty entry of an Ethernet port's GID table.
     NoGid {
         /// The entry ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
-        index: u8 = Small
+        index: u8
     } => Errno::Einval, "entry {index} of the port's GID table is empty: set it (`set_gid`), or name another (`GlobalRoute::sgid_index`)";
     /// The path of a connection begins at an IPv4 address and leads to one of IPv6, or the other way round.
     GidFamily {
         /// The entry of the own address ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
-        index: u8 = Small
+        index: u8
     } => Errno::Einval, "of entry {index} of the port's GID table and the peer's GID one is an IPv4 address and the other is not: name another entry \
         (`GlobalRoute::sgid_index`)";
     /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
-        opcode: u16 = Upper,
+        opcode: u16,
         /// The number.
-        value: u32 = Wide
+        value: u32
     } => Errno::Ebadmsg, "{name:?} ({opcode:#x}) returned {value:#x}, which is impossible", name = CmdName(opcode);
     /// The management agent of the port did not answer a question (MAD_IFC).
     MadStatus {
         /// Attribute ([`SubnetAttribute`]).
-        attribute: u16 = Wide,
+        attribute: u16,
         /// Status (IBTA volume 1, 13.4.7).
-        status: u16 = Upper
+        status: u16
     } => if status & MAD_BUSY != 0 { Errno::Ebusy } else { Errno::Eio }, "the port's management agent did not answer {name}: {reason} \
         (status {status:#06x})", name = SubnetAttribute::from_code(u32::from(attribute)).map_or("an attribute", SubnetAttribute::name),
         reason = mad_reason(status);
     /// The caller's map has no device address for a page of the region.
     Unmapped {
         /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
-        page: u32 = Wide
+        page: u32
     } => Errno::Efault, "no device address for page {page} of the region";
     /// Address and device address of a page differ in their low bits, or a contiguous extent ends within a page.
     Misaligned => Errno::Einval, "addresses and device addresses of the region lie differently in their pages";
     /// A request exceeds a limit of the device or of the driver.
     LimitExceeded {
         /// The maximum.
-        limit: u32 = Wide
+        limit: u32
     } => Errno::Einval, "more than the limit of {limit}; ask for less, or name a lower index";
     /// The device does not offer the feature, or the driver does not support it.
     Unsupported {
         /// The feature.
-        feature: Feature = Small
+        feature: Feature
     } => Errno::Eopnotsupp, "not supported: {feature}";
     /// No command performs this transition of a queue pair.
     Transition {
         /// From.
-        from: QpState = Small,
+        from: QpState,
         /// To.
-        to: QpState = Upper
+        to: QpState
     } => Errno::Einval, "no command from {from:?} to {to:?}";
     /// The caller's hook stopped the bring-up.
     Stopped => Errno::Eintr, "stopped by the caller";
     /// The firmware kept pages.
     PagesKept {
         /// How many.
-        pages: u32 = Wide
+        pages: u32
     } => Errno::Ebusy, "the firmware kept {pages} pages; reset the function before their memory is used again";
 }
 
 impl core::error::Error for Error {}
+
+// What functions return in two registers, also of 32 bits.
+const _: () = assert!(size_of::<Result<(), Error>>() == 8);
+
+/// Returns a number of bytes, at most 2^32 - 1.
+pub(crate) const fn capped(bytes: usize) -> u32 {
+    if bytes as u64 > u32::MAX as u64 { u32::MAX } else { bytes as u32 }
+}
+
+/// A number of pages in an error, at most 2^24 - 1: a greater one becomes that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PageCount([u8; 3]);
+
+impl PageCount {
+    /// Returns the number.
+    pub const fn get(self) -> u32 {
+        let [low, middle, high] = self.0;
+        u32::from_le_bytes([low, middle, high, 0])
+    }
+}
+
+impl From<u32> for PageCount {
+    fn from(pages: u32) -> Self {
+        let [low, middle, high, _] = pages.min(0xff_ffff).to_le_bytes();
+        Self([low, middle, high])
+    }
+}
+
+format_as!([] PageCount, "{}", |this| this.get());
+
+impl fmt::Display for PageCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
 
 /// The opcode of a firmware command. Prints as its published name, or `unknown command`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -316,12 +326,6 @@ listed! {
     }
 }
 
-impl Fact for Feature {
-    fn of(number: usize) -> Self {
-        Self::ALL.get(number).copied().unwrap_or(Self::AccessFlag)
-    }
-}
-
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -335,6 +339,11 @@ impl fmt::Display for Feature {
 }
 
 impl Error {
+    /// Returns whether the device refused a command.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(self, Self::CommandStatus { .. })
+    }
+
     /// Returns what this error says of a device that is lost because of it.
     pub(crate) const fn loss(&self) -> DeviceLoss {
         match self {
@@ -346,30 +355,10 @@ impl Error {
     }
 }
 
-impl PackedError {
-    /// Returns whether the device refused a command.
-    pub(crate) fn is_refusal(self) -> bool {
-        matches!(self.into(), Error::CommandStatus { .. })
-    }
-}
-
-impl fmt::Debug for PackedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&Error::from(*self), f)
-    }
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for PackedError {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "{}", Error::from(*self));
-    }
-}
-
-impl From<OutOfRange> for PackedError {
+impl From<OutOfRange> for Error {
     #[inline(always)]
     fn from(OutOfRange { offset, .. }: OutOfRange) -> Self {
-        Error::OutOfRange { offset }.pack()
+        Self::OutOfRange { offset: capped(offset) }
     }
 }
 
@@ -410,50 +399,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_error_has_every_fact() {
-        let mut errors = std::vec![
-            Error::ArenaTooSmall { have: usize::MAX },
-            Error::ArenaFull { pages: u32::MAX, free: 0xff_ffff },
-            Error::ArenaFull { pages: 3, free: 0x123_456 },
-            Error::TooFewPages { wanted: u32::MAX, available: 0xff_ffff },
-            Error::TooFewPages { wanted: 12_868, available: 512 },
-            Error::PageLimit { wanted: 262_145, allowed: 262_144 },
-            Error::BarTooSmall { have: usize::MAX },
-            Error::UnalignedPage { beyond: 0xfff },
-            Error::NoGid { index: u8::MAX },
-            Error::GidFamily { index: u8::MAX },
-            Error::RecordsFull,
-            Error::OutOfRange { offset: usize::MAX },
-            Error::NotInitialized,
-            Error::CommandInterface { revision: u16::MAX },
-            Error::CommandQueue { log_size: u8::MAX, log_stride: u8::MAX },
-            Error::CommandQueue { log_size: 1, log_stride: 2 },
-            Error::CommandStatus { opcode: u16::MAX, status: u8::MAX, syndrome: u32::MAX },
-            Error::CommandStatus { opcode: 0x123, status: 4, syndrome: 5 },
-            Error::CommandDelivery { opcode: u16::MAX, status: u8::MAX },
-            Error::CommandTimeout { opcode: u16::MAX },
-            Error::DeviceGone,
-            Error::DeviceReset,
-            Error::DeviceFatal { syndrome: u8::MAX },
-            Error::Issi { supported: u32::MAX },
-            Error::PortType { port_type: u8::MAX },
-            Error::NoRoce,
-            Error::NoMacAddress,
-            Error::NoPort { port: u8::MAX },
-            Error::GrhRequired,
-            Error::MadStatus { attribute: u16::MAX, status: u16::MAX },
-            Error::MadStatus { attribute: 0x15, status: 1 },
-            Error::BadAnswer { opcode: u16::MAX, value: u32::MAX },
-            Error::Unmapped { page: u32::MAX },
-            Error::Misaligned,
-            Error::LimitExceeded { limit: u32::MAX },
-            Error::Stopped,
-            Error::PagesKept { pages: u32::MAX },
-        ];
-        errors.extend(Feature::ALL.iter().map(|feature| Error::Unsupported { feature: *feature }));
-        errors.extend(packed::STATES.into_iter().flat_map(|from| packed::STATES.map(|to| Error::Transition { from, to })));
-        for error in errors {
-            assert_eq!(Error::from(error.pack()), error);
+    fn numbers_that_are_too_great_become_the_greatest() {
+        for (pages, shown) in
+            [(0, 0), (0x123_456, 0x123_456), (0xff_ffff, 0xff_ffff), (0x100_0000, 0xff_ffff), (u32::MAX, 0xff_ffff)]
+        {
+            assert_eq!(PageCount::from(pages).get(), shown);
         }
+        let most = u32::MAX as usize;
+        assert_eq!([0, 4096, most, most.saturating_add(1), usize::MAX].map(capped), [0, 4096, u32::MAX, u32::MAX, u32::MAX]);
     }
 }

@@ -70,7 +70,7 @@ use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
 pub use config::{Config, CqeSize};
 pub use direct::Mlx5Direct;
-pub use error::{CmdName, Error, Feature};
+pub use error::{CmdName, Error, Feature, PageCount};
 #[cfg(feature = "ethernet")]
 pub use ethernet::{
     Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,
@@ -162,7 +162,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
             // The caller needs the first cause.
             let _ = view.tear_down();
             let pages_kept = view.commands.held.total();
-            BringUpError { step, cause: cause.into(), pages_kept, needs_reset: view.needs_reset() }
+            BringUpError { step, cause, pages_kept, needs_reset: view.needs_reset() }
         })
     }
 

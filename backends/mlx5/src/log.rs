@@ -2,14 +2,10 @@
 
 pub(crate) use bareverbs::{format_as, log_event};
 
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 
-/// Logs the error of an operation that failed, and returns it in its public form.
+/// Logs the error of an operation that failed.
 #[inline]
-pub(crate) fn logged<T>(operation: &str, result: Result<T, PackedError>) -> Result<T, Error> {
-    result.map_err(|packed| {
-        let error = Error::from(packed);
-        log_event!(error, "{} failed: {:?}", operation, error);
-        error
-    })
+pub(crate) fn logged<T>(operation: &str, result: Result<T, Error>) -> Result<T, Error> {
+    result.inspect_err(|error| log_event!(error, "{} failed: {:?}", operation, error))
 }

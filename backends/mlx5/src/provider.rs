@@ -158,13 +158,13 @@ where
     }
 
     fn lost(&self) -> Option<(DeviceLoss, Error)> {
-        let error = Error::from(self.driver.commands.dead?);
+        let error = self.driver.commands.dead?;
         Some((error.loss(), error))
     }
 
     fn maintain(&mut self) -> Result<Instant, Error> {
         let driver = self.view();
-        Ok(driver.health.maintain(&mut driver.commands)?)
+        driver.health.maintain(&mut driver.commands)
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Mlx5CompletionEvents<P>> {

@@ -3,7 +3,7 @@
 use bareverbs::{DmaMemory, OpensRings, RingLayout, RingToken};
 use bareverbs_mlx5_spec::Field;
 
-use crate::error::{Error, PackedError};
+use crate::error::{Error, capped};
 
 /// What proves that rings are opened by this driver.
 pub(crate) struct Opener(());
@@ -16,8 +16,8 @@ pub(crate) struct Opener(());
 unsafe impl OpensRings for Opener {}
 
 /// Opens the ring of `len` bytes at byte `at` of the driver's memory, with its doorbell record at byte `record`.
-pub(crate) fn open_ring<M: DmaMemory>(memory: &M, at: usize, len: usize, record: usize) -> Result<M::Ring, PackedError> {
-    let layout = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
+pub(crate) fn open_ring<M: DmaMemory>(memory: &M, at: usize, len: usize, record: usize) -> Result<M::Ring, Error> {
+    let layout = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: capped(at) })?;
     Ok(memory.ring(RingToken::of(&Opener(())), &layout)?)
 }
 

@@ -121,8 +121,8 @@ fn a_bring_up_that_fails_and_is_undone() {
     assert!(Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).is_err());
     let expected = [
         "DEBUG bring-up: InitHca",
-        "DEBUG command InitHca failed: CommandStatus { opcode: 258, status: 1, syndrome: 1234 }",
-        "ERROR bring-up failed at InitHca: CommandStatus { opcode: 258, status: 1, syndrome: 1234 }",
+        "DEBUG command InitHca failed: CommandStatus { status: 1, opcode: 258, syndrome: 1234 }",
+        "ERROR bring-up failed at InitHca: CommandStatus { status: 1, opcode: 258, syndrome: 1234 }",
         "DEBUG teardown: 0 completion queues are left",
         "DEBUG the firmware returned 58 pages of function 0",
         "DEBUG teardown: ManagePages",
@@ -185,7 +185,7 @@ fn pages_on_request_of_the_firmware() {
         "DEBUG the firmware was given 5 pages for function 0",
         "DEBUG the firmware requests 5 pages for function 0",
         "WARN the firmware wants 5 pages for function 0, 2 are allowed",
-        "WARN 5 pages for function 0 were refused: PageLimit { wanted: 5, allowed: 2 }",
+        "WARN 5 pages for function 0 were refused: PageLimit { allowed: 2, wanted: 5 }",
     ];
     assert_eq!(of_pages(), expected);
     for window in windows {

@@ -317,6 +317,7 @@ fn of_the_driver() {
         bareverbs_mlx5::Mlx5CqRing<P>,
         bareverbs_mlx5::Error,
         bareverbs_mlx5::Feature,
+        bareverbs_mlx5::PageCount,
         bareverbs_mlx5::Health,
         bareverbs_mlx5::MkeyState,
         bareverbs_mlx5::Mlx5<P, 4096>,

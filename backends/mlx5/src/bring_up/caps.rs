@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{FlowTableNicCap, FlowTablePropLayout, PerProtocolNetwo
 use crate::command::CommandInterface;
 use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::log_event;
 
 /// The port of a function: ConnectX-4 and later have one each.
@@ -154,13 +154,13 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    fn query_page(&mut self, page: CapabilityType, values: u32, output: &mut Page) -> Result<(), PackedError> {
+    fn query_page(&mut self, page: CapabilityType, values: u32, output: &mut Page) -> Result<(), Error> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values);
         self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
     }
 
-    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), PackedError> {
+    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), Error> {
         // The output of the query begins with a status.
         for byte in page.iter_mut().take(SetHcaCapIn::CAPABILITY.offset()) {
             *byte = 0;
@@ -173,7 +173,7 @@ impl<P: Platform> CommandInterface<P> {
     /// commands off. Returns whether the device has atomics, and whether the port is an Ethernet port with RoCE.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<(bool, bool), PackedError> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(bool, bool), Error> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, CURRENT, &mut page)?;
         self.query_page(CapabilityType::General, MAXIMUM, &mut greatest)?;
@@ -192,13 +192,13 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Sets 8-byte atomics to the host's byte order, if the device supports that (Linux `handle_hca_cap_atomic`).
-    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Error> {
         let mode = (AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
         self.set_if_offered(CapabilityType::Atomic, AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1, mode)
     }
 
     /// Lets the driver choose UDP source ports on an Ethernet port, if the card does not yet and can (Linux `handle_hca_cap_roce`).
-    pub(crate) fn set_roce_capabilities(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn set_roce_capabilities(&mut self) -> Result<(), Error> {
         let field = RoceCap::SW_R_ROCE_SRC_UDP_PORT;
         self.set_if_offered(CapabilityType::Roce, field, (field, 1))
     }
@@ -211,7 +211,7 @@ impl<P: Platform> CommandInterface<P> {
         kind: CapabilityType,
         offered: Field<L>,
         (field, value): (Field<L>, u32),
-    ) -> Result<(), PackedError> {
+    ) -> Result<(), Error> {
         let page = &mut [0; size_of::<Page>()];
         self.query_page(kind, MAXIMUM, page)?;
         if !view(page).is_set(offered) {
@@ -232,7 +232,7 @@ impl<P: Platform> CommandInterface<P> {
     /// must contain ([`WqeInlineCap`](bareverbs_mlx5_spec::WqeInlineCap)).
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn query_frame_capabilities(&mut self) -> Result<Option<u32>, PackedError> {
+    pub(crate) fn query_frame_capabilities(&mut self) -> Result<Option<u32>, Error> {
         const TABLES: usize = QueryHcaCapOut::CAPABILITY.offset() + FlowTableNicCap::FLOW_TABLE_PROPERTIES_NIC_RECEIVE.offset();
         let mut page = [0; size_of::<Page>()];
         self.query_page(CapabilityType::General, CURRENT, &mut page)?;
@@ -253,7 +253,7 @@ impl<P: Platform> CommandInterface<P> {
 
 impl<P: Platform> CommandInterface<P> {
     /// Queries which masked atomics a device offers that has the others.
-    pub(crate) fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, PackedError> {
+    pub(crate) fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, Error> {
         let mut page = [0; size_of::<Page>()];
         self.query_page(CapabilityType::Atomic, CURRENT, &mut page)?;
         let atomic = view::<AtomicCaps>(&page);
@@ -271,7 +271,7 @@ impl Capabilities {
         &mut self,
         commands: &mut CommandInterface<P>,
         attr: &mut DeviceAttr,
-    ) -> Result<(), PackedError> {
+    ) -> Result<(), Error> {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         commands.query_page(CapabilityType::General, CURRENT, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
@@ -319,12 +319,12 @@ impl Capabilities {
             INFINIBAND => {}
             ETHERNET if ROCE => {
                 if !general.is_set(CmdHcaCap::ROCE) {
-                    return Err(Error::NoRoce.pack());
+                    return Err(Error::NoRoce);
                 }
                 commands.query_page(CapabilityType::Roce, CURRENT, &mut atomic)?;
                 let roce = view::<RoceCap>(&atomic);
                 if roce.get(RoceCap::ROCE_VERSION) & 1 << ROCE_VERSION_2 == 0 {
-                    return Err(Error::NoRoce.pack());
+                    return Err(Error::NoRoce);
                 }
                 // Paths name an entry by eight bits.
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
@@ -335,7 +335,7 @@ impl Capabilities {
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
                 caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
-            port_type => return Err(Error::PortType { port_type: port_type as u8 }.pack()),
+            port_type => return Err(Error::PortType { port_type: port_type as u8 }),
         }
         let srq = caps.srq_cap();
         log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);

@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{
 use super::port::{check_entry, check_port, mtu_of, pick, unless_refused};
 use crate::command::CommandInterface;
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 
 /// Bytes of a frame around its data: header, VLAN tag, frame check sequence. An MTU of the card counts them.
 const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
@@ -33,7 +33,7 @@ const EXTENDED_LANES: [u8; 21] = [1, 1, 0, 1, 1, 4, 1, 2, 1, 4, 2, 1, 4, 2, 1, 8
 impl<P: Platform> CommandInterface<P> {
     /// Sets one of the port's lists of addresses.
     #[inline(never)]
-    fn set_address_list(&mut self, kind: u32, list: &[(Mac, u16)]) -> Result<(), PackedError> {
+    fn set_address_list(&mut self, kind: u32, list: &[(Mac, u16)]) -> Result<(), Error> {
         let mut input = Buffer::<ModifyNicVportContextIn>::zeroed();
         let mut view = input.view_mut();
         view.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::ADDRESSES_LIST, 1);
@@ -50,14 +50,14 @@ impl<P: Platform> CommandInterface<P> {
 
 impl<P: Platform> Driver<P> {
     /// Reads the greatest and the operational MTU of the port; zeros if the firmware refuses.
-    fn read_mtus(&mut self) -> Result<[u32; 2], PackedError> {
+    fn read_mtus(&mut self) -> Result<[u32; 2], Error> {
         let mtu = self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, 1))?;
         Ok([PmtuReg::MAX_MTU, PmtuReg::OPER_MTU].map(|field| mtu.view().get(field)))
     }
 
     /// Queries the context of the port, and the greatest and the operational MTU: that of the context for both if the firmware does
     /// not let the port's be read.
-    fn context_and_mtus(&mut self) -> Result<(Buffer<QueryNicVportContextOut>, [u32; 2]), PackedError> {
+    fn context_and_mtus(&mut self) -> Result<(Buffer<QueryNicVportContextOut>, [u32; 2]), Error> {
         let output = self.commands.query::<cmd::QueryNicVportContext>(|input| input)?;
         let mtus = self.read_mtus()?;
         let own = output.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT).get(NicVportContext::MTU);
@@ -67,13 +67,13 @@ impl<P: Platform> Driver<P> {
     /// Queries the GUIDs of the node and of the system that it is part of, and the port's MAC address, which must be one: a virtual
     /// function has none before its physical function has given it one.
     #[inline(never)]
-    pub(super) fn query_ethernet_node(&mut self) -> Result<[Guid; 2], PackedError> {
+    pub(super) fn query_ethernet_node(&mut self) -> Result<[Guid; 2], Error> {
         let context = self.commands.query::<cmd::QueryNicVportContext>(|input| input)?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         let [_, _, a, b, c, d, e, f] = context.get64(NicVportContext::PERMANENT_ADDRESS).to_be_bytes();
         self.mac = Mac([a, b, c, d, e, f]);
         if self.mac == Mac::default() {
-            return Err(Error::NoMacAddress.pack());
+            return Err(Error::NoMacAddress);
         }
         Ok([NicVportContext::NODE_GUID, NicVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
     }
@@ -83,7 +83,7 @@ impl<P: Platform> Driver<P> {
     /// MTU and state of the port, and the MTU of the function, may be refused, as in Linux (`mlx5e_nic_enable`, `mlx5e_set_mtu`,
     /// `mlx5e_modify_admin_state`).
     #[inline(never)]
-    pub(super) fn enable_ethernet_port(&mut self) -> Result<(), PackedError> {
+    pub(super) fn enable_ethernet_port(&mut self) -> Result<(), Error> {
         let is_physical = !self.config.virtual_function;
         let wanted = u32::from(self.config.ethernet_mtu).saturating_add(FRAME_OVERHEAD);
         let mtu = match self.read_mtus()? {
@@ -114,7 +114,7 @@ impl<P: Platform> Driver<P> {
     ///
     /// Its lists of addresses begin and end with it: the card's switch gives a virtual function what is to addresses of its lists, not
     /// what is to its permanent address (Linux `esw_update_vport_addr_list`). Linux goes on without the lists if they are refused.
-    pub(super) fn set_roce(&mut self, enable: bool) -> Result<(), PackedError> {
+    pub(super) fn set_roce(&mut self, enable: bool) -> Result<(), Error> {
         let own: &[_] = if enable { &[(self.mac, 1)] } else { &[] };
         unless_refused(self.commands.set_address_list(nic_vport_list::UNICAST, own))?;
         if !self.stations.is_empty() {
@@ -138,7 +138,7 @@ impl<P: Platform> Driver<P> {
 
     /// Counts one more user of an address in the port's multicast list, or one less. What the list has no room for comes in by
     /// [`Self::admit_groups`] alone.
-    pub(crate) fn list_station(&mut self, station: Mac, is_more: bool) -> Result<(), PackedError> {
+    pub(crate) fn list_station(&mut self, station: Mac, is_more: bool) -> Result<(), Error> {
         let known = self.stations.iter().position(|(known, _)| *known == station);
         if let Some((_, users)) = known.and_then(|index| self.stations.get_mut(index)) {
             *users = if is_more { users.saturating_add(1) } else { users.saturating_sub(1) };
@@ -157,7 +157,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Lets frames of all multicast groups in, or of none. The switch ignores it for a virtual function that is not trusted.
-    pub(crate) fn admit_groups(&mut self, all: bool) -> Result<(), PackedError> {
+    pub(crate) fn admit_groups(&mut self, all: bool) -> Result<(), Error> {
         self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
             input.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
             let mut context = input.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT);
@@ -172,14 +172,14 @@ impl<P: Platform> Driver<P> {
     /// the vport wants in its WQE ([`InlineMode`](bareverbs_mlx5_spec::InlineMode)).
     #[cfg(feature = "ethernet")]
     #[inline(never)]
-    pub(crate) fn query_frame_port(&mut self) -> Result<(u32, u32), PackedError> {
+    pub(crate) fn query_frame_port(&mut self) -> Result<(u32, u32), Error> {
         let (context, [_, mtu]) = self.context_and_mtus()?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         Ok((mtu.saturating_sub(FRAME_OVERHEAD), context.get(NicVportContext::MIN_WQE_INLINE_MODE)))
     }
 
     #[inline(never)]
-    pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, PackedError> {
+    pub(super) fn query_ethernet_port(&mut self) -> Result<PortAttr, Error> {
         let (context, mtus) = self.context_and_mtus()?;
         let context = context.view().sub(QueryNicVportContextOut::NIC_VPORT_CONTEXT);
         let [max_mtu, active_mtu] = mtus.map(|bytes| mtu_of(bytes.saturating_sub(FRAME_OVERHEAD + PACKET_OVERHEAD)));
@@ -224,7 +224,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Queries an entry of the GID table; zeros if it is empty.
-    pub(super) fn query_roce_gid(&mut self, index: u16) -> Result<Gid, PackedError> {
+    pub(super) fn query_roce_gid(&mut self, index: u16) -> Result<Gid, Error> {
         check_entry(index, self.caps.gids)?;
         let output = self
             .commands
@@ -235,17 +235,17 @@ impl<P: Platform> Driver<P> {
 
     /// Checks that the entry of the GID table that a route names is set and an address of the peer's kind, as Linux does
     /// (`rdma_get_gid_attr`, `rdma_resolve_ip`): a card may send from an empty one, and takes the peer's for one of the entry's kind.
-    pub(crate) fn check_source(&mut self, route: &GlobalRoute) -> Result<(), PackedError> {
+    pub(crate) fn check_source(&mut self, route: &GlobalRoute) -> Result<(), Error> {
         let index = route.sgid_index;
         match self.query_roce_gid(index.into())? {
-            gid if gid == Gid::default() => Err(Error::NoGid { index }.pack()),
-            gid if gid.is_ipv4() != route.dgid.is_ipv4() => Err(Error::GidFamily { index }.pack()),
+            gid if gid == Gid::default() => Err(Error::NoGid { index }),
+            gid if gid.is_ipv4() != route.dgid.is_ipv4() => Err(Error::GidFamily { index }),
             _ => Ok(()),
         }
     }
 
     /// Sets an entry of the GID table, or empties it.
-    pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), PackedError> {
+    pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Error> {
         check_port(port)?;
         check_entry(index, self.caps.gids)?;
         self.commands.perform::<cmd::SetRoceAddress>(|input| {

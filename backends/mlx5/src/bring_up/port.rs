@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{
 use super::caps::PORT;
 use crate::command::{Fill, copy};
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::log_event;
 
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
@@ -30,7 +30,7 @@ const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
 impl<P: Platform> Driver<P> {
     /// Queries the GUIDs of the node and of the system that it is part of.
-    pub(crate) fn query_node(&mut self) -> Result<[Guid; 2], PackedError> {
+    pub(crate) fn query_node(&mut self) -> Result<[Guid; 2], Error> {
         if self.caps.is_ethernet() {
             return self.query_ethernet_node();
         }
@@ -44,7 +44,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Queries the context of the port, and remembers whether its paths need a global route.
-    fn port_context(&mut self, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
+    fn port_context(&mut self, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Error> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(PORT));
         let len = QueryHcaVportContextOut::SIZE;
@@ -56,8 +56,8 @@ impl<P: Platform> Driver<P> {
 
     /// Checks that a path has a global route if the port needs one. Linux (`rdma_check_ah_attr`) and libmlx5 (`mlx5_create_ah`)
     /// refuse other paths too: nothing would tell why their packets are lost.
-    pub(crate) fn check_route(&self, path: &AddressVector) -> Result<(), PackedError> {
-        if self.caps.grh_required && path.grh.is_none() { Err(Error::GrhRequired.pack()) } else { Ok(()) }
+    pub(crate) fn check_route(&self, path: &AddressVector) -> Result<(), Error> {
+        if self.caps.grh_required && path.grh.is_none() { Err(Error::GrhRequired) } else { Ok(()) }
     }
 
     /// Reads or writes a register of the port (ACCESS_REG) of which `fill` sets fields, and returns what the card says of it. If the
@@ -68,7 +68,7 @@ impl<P: Platform> Driver<P> {
         mode: u32,
         id: RegisterId,
         fill: impl Fill<R>,
-    ) -> Result<Buffer<R>, PackedError> {
+    ) -> Result<Buffer<R>, Error> {
         let mut register = Buffer::zeroed();
         fill(&mut register.view_mut());
         let result = self.access_bytes(mode, id, register.as_bytes_mut());
@@ -76,7 +76,7 @@ impl<P: Platform> Driver<P> {
         Ok(register)
     }
 
-    fn access_bytes(&mut self, mode: u32, id: RegisterId, bytes: &mut [u8]) -> Result<(), PackedError> {
+    fn access_bytes(&mut self, mode: u32, id: RegisterId, bytes: &mut [u8]) -> Result<(), Error> {
         let mut input = [0; REGISTER_HEADER + MAX_REGISTER];
         ViewMut::<AccessRegisterIn>::of(&mut input)
             .set(AccessRegisterIn::OP_MOD, mode)
@@ -92,13 +92,13 @@ impl<P: Platform> Driver<P> {
 
     /// Sets the host's byte order in the firmware.
     #[inline(never)]
-    pub(crate) fn set_host_endianness(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn set_host_endianness(&mut self) -> Result<(), Error> {
         let mut register = Buffer::zeroed();
         register.view_mut().set(RegisterHostEndianness::HE, u32::from(cfg!(target_endian = "big")));
         self.access_bytes(REGISTER_WRITE, RegisterId::HostEndianness, register.as_bytes_mut())
     }
 
-    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
+    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, Error> {
         check_port(port)?;
         if self.caps.is_ethernet() {
             return self.query_ethernet_port();
@@ -136,7 +136,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
+    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
         check_port(port)?;
         if self.caps.is_ethernet() {
             return self.query_roce_gid(index);
@@ -148,7 +148,7 @@ impl<P: Platform> Driver<P> {
         Ok(Gid(self.query_entry(CmdOpcode::QueryHcaVportGid, index)?))
     }
 
-    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
+    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
         check_port(port)?;
         check_entry(index, self.caps.pkeys)?;
         if self.caps.is_ethernet() {
@@ -162,7 +162,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Queries an entry of a table of the port, at most 16 bytes long. It follows the output. Every command of a table has one layout.
-    fn query_entry<const N: usize>(&mut self, opcode: CmdOpcode, index: u16) -> Result<[u8; N], PackedError> {
+    fn query_entry<const N: usize>(&mut self, opcode: CmdOpcode, index: u16) -> Result<[u8; N], Error> {
         const HEAD: usize = QueryHcaVportGidOut::SIZE;
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
         input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, PORT.into()).set(QueryHcaVportGidIn::GID_INDEX, index.into());
@@ -175,7 +175,7 @@ impl<P: Platform> Driver<P> {
 
 /// Passes a result on unless the firmware refused the command: what it was for can be done without.
 #[inline(never)]
-pub(super) fn unless_refused(result: Result<(), PackedError>) -> Result<(), PackedError> {
+pub(super) fn unless_refused(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.is_refusal() => {
             log_event!(warn, "the firmware refuses what the port can do without: {:?}", error);
@@ -185,12 +185,12 @@ pub(super) fn unless_refused(result: Result<(), PackedError>) -> Result<(), Pack
     }
 }
 
-pub(super) fn check_port(port: u8) -> Result<(), PackedError> {
-    if port == PORT { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
+pub(super) fn check_port(port: u8) -> Result<(), Error> {
+    if port == PORT { Ok(()) } else { Err(Error::NoPort { port }) }
 }
 
-pub(crate) fn check_entry(index: u16, count: u16) -> Result<(), PackedError> {
-    if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
+pub(crate) fn check_entry(index: u16, count: u16) -> Result<(), Error> {
+    if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }) }
 }
 
 /// Returns the entry of a table for the lowest bit that is set.

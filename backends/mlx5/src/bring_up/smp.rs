@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{
 use super::caps::PORT;
 use super::port::{check_entry, mtu_of_code, pick, state_of};
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 
 /// Megabits a second of one lane for each bit of [`PortInfo::LINK_SPEED_ACTIVE`]: SDR, DDR, QDR.
 const LANE_MBPS: [u32; 3] = [2_500, 5_000, 10_000];
@@ -31,7 +31,7 @@ type Answer = Buffer<MadIfcOut>;
 
 impl<P: Platform> Driver<P> {
     /// Asks the agent of the port for an attribute.
-    fn smp(&mut self, attribute: SubnetAttribute, modifier: u32) -> Result<Answer, PackedError> {
+    fn smp(&mut self, attribute: SubnetAttribute, modifier: u32) -> Result<Answer, Error> {
         let mut input = Buffer::<MadIfcIn>::zeroed();
         let mut view = input.view_mut();
         // Nobody sent this packet, to whom a trap about a wrong key could go (Linux `mlx5_MAD_IFC`).
@@ -51,14 +51,14 @@ impl<P: Platform> Driver<P> {
             for (field, expected) in [(Smp::METHOD, SMP_GET_RESP), (Smp::ATTRIBUTE, attribute.code())] {
                 let value = answer.get(field);
                 if value != expected {
-                    return Err(Error::BadAnswer { opcode: CmdOpcode::MadIfc.code() as u16, value }.pack());
+                    return Err(Error::BadAnswer { opcode: CmdOpcode::MadIfc.code() as u16, value });
                 }
             }
             let status = answer.get(Smp::STATUS) as u16;
             match (status, retries.checked_sub(1)) {
                 (0, _) => return Ok(output),
                 (status, Some(left)) if status & MAD_BUSY != 0 => retries = left,
-                (status, _) => return Err(Error::MadStatus { attribute: attribute.code() as u16, status }.pack()),
+                (status, _) => return Err(Error::MadStatus { attribute: attribute.code() as u16, status }),
             }
             let clock = &self.commands.machine.clock;
             let end = clock.now().after(BUSY_PAUSE);
@@ -70,7 +70,7 @@ impl<P: Platform> Driver<P> {
 
     /// Queries the GUIDs of the node and of the system that it is part of. The capacity of its partition tables is that of each port
     /// from now on (IBTA volume 1, 14.2.5.3, PartitionCap).
-    pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], PackedError> {
+    pub(super) fn query_node_by_smp(&mut self) -> Result<[Guid; 2], Error> {
         let node = self.smp(SubnetAttribute::NodeInfo, 0)?;
         let node = attribute::<NodeInfo>(&node);
         self.caps.pkeys = node.get(NodeInfo::PARTITION_CAP) as u16;
@@ -78,7 +78,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    pub(super) fn query_port_by_smp(&mut self) -> Result<PortAttr, PackedError> {
+    pub(super) fn query_port_by_smp(&mut self) -> Result<PortAttr, Error> {
         let node = self.smp(SubnetAttribute::NodeInfo, 0)?;
         let port_guid = Guid(attribute::<NodeInfo>(&node).get64(NodeInfo::PORT_GUID));
         let info = self.smp(SubnetAttribute::PortInfo, PORT.into())?;
@@ -111,7 +111,7 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of a port's GID table, which PortInfo has the length of (GUIDCap): the prefix of the subnet, and a GUID of the
     /// port.
     #[inline(never)]
-    pub(super) fn query_gid_by_smp(&mut self, index: u16) -> Result<Gid, PackedError> {
+    pub(super) fn query_gid_by_smp(&mut self, index: u16) -> Result<Gid, Error> {
         let info = self.smp(SubnetAttribute::PortInfo, PORT.into())?;
         let info = attribute::<PortInfo>(&info);
         check_entry(index, info.get(PortInfo::GUID_CAP) as u16)?;
@@ -122,7 +122,7 @@ impl<P: Platform> Driver<P> {
         Ok(Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes()))
     }
 
-    pub(super) fn query_pkey_by_smp(&mut self, index: u16) -> Result<u16, PackedError> {
+    pub(super) fn query_pkey_by_smp(&mut self, index: u16) -> Result<u16, Error> {
         let (block, at) = (usize::from(index) / PKEYS_PER_BLOCK, usize::from(index) % PKEYS_PER_BLOCK);
         let pkeys = self.smp(SubnetAttribute::PKeyTable, block as u32)?;
         Ok(entry(&pkeys, at).map_or(0, u16::from_be_bytes))
@@ -162,7 +162,7 @@ mod tests {
             }));
             let driver: &mut Driver<MockPlatform> = &mut driver;
             let opcode = CmdOpcode::MadIfc.code() as u16;
-            let expected = wrong.map(|value| Error::BadAnswer { opcode, value }.pack());
+            let expected = wrong.map(|value| Error::BadAnswer { opcode, value });
             assert_eq!(driver.smp(SubnetAttribute::NodeInfo, 0).err(), expected, "{method:#x} {attribute:#x}");
         }
     }

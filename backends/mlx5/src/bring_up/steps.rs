@@ -13,7 +13,7 @@ use crate::command::CommandInterface;
 use crate::dma::arena::PAGE;
 use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
-use crate::error::{CmdName, Error, Feature, PackedError};
+use crate::error::{CmdName, Error, Feature, capped};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
@@ -161,12 +161,12 @@ impl<P: Platform> Driver<P> {
     // Not inlined: in a frame with the driver each access far from the stack pointer takes two instructions. The steps are not inlined
     // here either, so that one frame does not have the buffers of all.
     #[inline(never)]
-    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, PackedError)> {
+    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Error)> {
         for step in Step::ALL {
             log_event!(debug, "bring-up: {:?}", step);
             let result = match hook(Progress::Step(*step)) {
                 ControlFlow::Continue(()) => self.step(*step, need, hook),
-                ControlFlow::Break(()) => Err(Error::Stopped.pack()),
+                ControlFlow::Break(()) => Err(Error::Stopped),
             };
             if let Err(error) = result {
                 log_event!(error, "bring-up failed at {:?}: {:?}", step, error);
@@ -178,18 +178,18 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn step(&mut self, step: Step, need: usize, hook: Hook<'_>) -> Result<(), PackedError> {
+    fn step(&mut self, step: Step, need: usize, hook: Hook<'_>) -> Result<(), Error> {
         match step {
             Step::CheckArena => {
                 self.commands.machine.pages.free_all();
                 // From here on a register that cannot be read counts as all ones.
                 let have = self.commands.machine.registers.len();
                 if have < InitialSeg::SIZE {
-                    return Err(Error::BarTooSmall { have }.pack());
+                    return Err(Error::BarTooSmall { have: capped(have) });
                 }
                 let have = self.commands.machine.memory.len();
                 if have < need {
-                    return Err(Error::ArenaTooSmall { have }.pack());
+                    return Err(Error::ArenaTooSmall { have: capped(have) });
                 }
             }
             Step::WaitBoot => self.commands.wait_initialized(self.config.boot_timeout)?,
@@ -197,7 +197,7 @@ impl<P: Platform> Driver<P> {
                 self.commands.check_device()?;
                 // Its commands name the function otherwise (`embedded_cpu_function`), and it has pages to give for the host's too.
                 if self.commands.segment(InitialSeg::EMBEDDED_CPU) != 0 {
-                    return Err(Error::Unsupported { feature: Feature::EmbeddedCpu }.pack());
+                    return Err(Error::Unsupported { feature: Feature::EmbeddedCpu });
                 }
                 let version = [InitialSeg::FW_REV_MAJOR, InitialSeg::FW_REV_MINOR, InitialSeg::FW_REV_SUBMINOR];
                 self.attr.fw_ver = version.map(|field| self.commands.segment(field) as u16);
@@ -241,7 +241,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn give_startup_pages(&mut self, when: u32, hook: Hook<'_>) -> Result<(), PackedError> {
+    fn give_startup_pages(&mut self, when: u32, hook: Hook<'_>) -> Result<(), Error> {
         self.commands.give_startup_pages(when, &mut |given, wanted| hook(Progress::Pages { given, wanted }))
     }
 
@@ -253,14 +253,14 @@ impl<P: Platform> Driver<P> {
         entries: u32,
         types: &[EventType],
         place: fn(&mut Self) -> &mut Option<Eq<P>>,
-    ) -> Result<(), PackedError> {
+    ) -> Result<(), Error> {
         let eq = self.create_eq(entries, types, self.config.first_vector)?;
         *place(self) = Some(eq);
         Ok(())
     }
 
     #[inline(never)]
-    fn create_completion_eqs(&mut self) -> Result<(), PackedError> {
+    fn create_completion_eqs(&mut self) -> Result<(), Error> {
         self.eqs.completion_events = Some(Mlx5CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
@@ -275,7 +275,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    fn query_adapter(&mut self) -> Result<(), PackedError> {
+    fn query_adapter(&mut self) -> Result<(), Error> {
         let output = self.commands.query::<cmd::QueryAdapter>(|input| input)?;
         let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
         self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
@@ -333,7 +333,7 @@ impl<P: Platform> Driver<P> {
         log_event!(info, "teardown: the firmware kept {} pages, a reset is needed: {}", report.pages_kept, report.needs_reset);
         match failed {
             None => Ok(report),
-            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
+            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause, report }),
         }
     }
 
@@ -346,7 +346,7 @@ impl<P: Platform> Driver<P> {
 impl<P: Platform> CommandInterface<P> {
     /// Waits for the firmware to be initialized. A device in a reset may read as all ones, in which the bit is set too: as in Linux
     /// (`wait_fw_init` of `main.c`) it has the whole time.
-    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), PackedError> {
+    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), Error> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
             let late = self.machine.clock.now() >= deadline;
@@ -356,23 +356,23 @@ impl<P: Platform> CommandInterface<P> {
             }
             if late {
                 self.check_device()?;
-                return Err(Error::NotInitialized.pack());
+                return Err(Error::NotInitialized);
             }
             self.machine.clock.relax(deadline);
         }
     }
 
     #[inline(never)]
-    fn set_command_queue(&mut self) -> Result<(), PackedError> {
+    fn set_command_queue(&mut self) -> Result<(), Error> {
         let revision = self.segment(InitialSeg::CMD_INTERFACE_REV);
         if revision != COMMAND_INTERFACE {
-            return Err(Error::CommandInterface { revision: revision as u16 }.pack());
+            return Err(Error::CommandInterface { revision: revision as u16 });
         }
         let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE);
         let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE);
         // Two slots at least (the last is for pages), 32 at most (bits of the doorbell), entries of 64 bytes in one page.
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
-            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.pack());
+            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 });
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
         let mut range = self.allocate_cleared(1)?;
@@ -387,7 +387,7 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Negotiates the ISSI and returns it: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.
     #[inline(never)]
-    fn negotiate_issi(&mut self) -> Result<u32, PackedError> {
+    fn negotiate_issi(&mut self) -> Result<u32, Error> {
         let output = match self.query::<cmd::QueryIssi>(|input| input) {
             // As in Linux (`mlx5_core_set_issi`), any refusal means firmware without it, which has 0.
             Err(error) if error.is_refusal() => return Ok(0),
@@ -399,15 +399,15 @@ impl<P: Platform> CommandInterface<P> {
             self.perform::<cmd::SetIssi>(|input| input.set(SetIssiIn::CURRENT_ISSI, 1))?;
             return Ok(1);
         }
-        if supported & 1 != 0 || supported == 0 { Ok(0) } else { Err(Error::Issi { supported }.pack()) }
+        if supported & 1 != 0 || supported == 0 { Ok(0) } else { Err(Error::Issi { supported }) }
     }
 }
 
 /// The first error of a teardown.
-type Failed = Option<(CmdOpcode, PackedError)>;
+type Failed = Option<(CmdOpcode, Error)>;
 
 #[inline(never)]
-fn record_result(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
+fn record_result(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), Error>) {
     match result {
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {

@@ -6,7 +6,7 @@ use bareverbs::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use super::CommandInterface;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::log_event;
 
 /// Longest timeout that is taken from a card: each wait ends, whatever the card says.
@@ -26,7 +26,7 @@ impl<P: Platform> CommandInterface<P> {
         init
     }
 
-    pub(crate) fn set_queue_address(&mut self, addr: u64) -> Result<(), PackedError> {
+    pub(crate) fn set_queue_address(&mut self, addr: u64) -> Result<(), Error> {
         let Self { machine, .. } = self;
         machine.fence.release();
         let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
@@ -61,24 +61,24 @@ impl<P: Platform> CommandInterface<P> {
     /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceReset`] if the device has lost the address of the
     /// command queue, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is sent after any of them, since it
     /// would time out.
-    pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
         self.read_health_report()?;
         self.check_alive()
     }
 
     /// Returns whether the firmware requests a reset, and the dword with its syndrome.
-    pub(crate) fn read_health_report(&mut self) -> Result<(bool, u32), PackedError> {
+    pub(crate) fn read_health_report(&mut self) -> Result<(bool, u32), Error> {
         let revision = self.register(InitialSeg::FW_REV_MAJOR.dword());
         let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword());
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
-            return Err(*self.dead.insert(Error::DeviceGone.pack()));
+            return Err(*self.dead.insert(Error::DeviceGone));
         }
         if self.has_queue_address() {
             self.queue_was_seen = true;
         } else if self.queue_was_seen {
             log_event!(error, "the device was reset");
-            return Err(*self.dead.insert(Error::DeviceReset.pack()));
+            return Err(*self.dead.insert(Error::DeviceReset));
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;
@@ -86,7 +86,7 @@ impl<P: Platform> CommandInterface<P> {
         let syndrome = HealthBuffer::SYND.take(report) as u8;
         if reset_wanted && syndrome != 0 {
             log_event!(error, "the firmware requests a reset, health syndrome {:x}", syndrome);
-            self.dead = Some(Error::DeviceFatal { syndrome }.pack());
+            self.dead = Some(Error::DeviceFatal { syndrome });
         }
         Ok((reset_wanted, report))
     }

@@ -21,7 +21,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::config::Config;
 use crate::dma::arena::{Arena, PageRange, PageUse};
-use crate::error::{CmdName, Error, PackedError};
+use crate::error::{CmdName, Error};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
@@ -89,7 +89,7 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     /// The deadline of a probe whose answer nobody has seen yet.
     probe: Option<Instant>,
     /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
-    pub(crate) dead: Option<PackedError>,
+    pub(crate) dead: Option<Error>,
     /// Pages that the firmware has.
     pub(crate) held: HeldPages,
     pub(crate) arena: Arena<U>,
@@ -121,18 +121,18 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Fails if no command may be sent any more.
-    pub(crate) fn check_alive(&self) -> Result<(), PackedError> {
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
         self.dead.map_or(Ok(()), Err)
     }
 
     /// Executes a command, and serves page requests until it completes.
-    pub(crate) fn call(&mut self, class: CommandClass, call: &mut Call<'_>) -> Result<(), PackedError> {
+    pub(crate) fn call(&mut self, class: CommandClass, call: &mut Call<'_>) -> Result<(), Error> {
         let opcode = call.opcode.code() as u16;
         if class == CommandClass::Regular {
             self.finish_probe()?;
         }
         if let Some(opcode) = *self.unanswered(class) {
-            self.dead.get_or_insert(Error::CommandTimeout { opcode }.pack());
+            self.dead.get_or_insert(Error::CommandTimeout { opcode });
         }
         self.check_alive()?;
         let slot = self.queue.slot(class);
@@ -167,7 +167,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Writes a command, rings its doorbell, and returns the mailboxes of its output.
-    fn send(&mut self, class: CommandClass, slot: u32, call: &mut Call<'_>) -> Result<MailboxChain, PackedError> {
+    fn send(&mut self, class: CommandClass, slot: u32, call: &mut Call<'_>) -> Result<MailboxChain, Error> {
         let ((with, reserved), input_len) = (class.mailboxes(), call.input_len());
         let [input, output] = [input_len, call.output_len].map(|len| MailboxChain::blocks_for(len.saturating_sub(CMD_INLINE)));
         // The output lies first. A long list, of a region for instance, takes what it needs behind it.
@@ -224,7 +224,7 @@ impl<P: Platform> CommandInterface<P> {
     /// The firmware gets the pages that it requests meanwhile; a page command gives none.
     ///
     /// The owner bit decides. Events could report completions too, and interrupt the CPU for each: no queue is created for them.
-    fn wait(&mut self, slot: u32, opcode: u16, class: CommandClass, deadline: Instant) -> Result<u8, PackedError> {
+    fn wait(&mut self, slot: u32, opcode: u16, class: CommandClass, deadline: Instant) -> Result<u8, Error> {
         let mut next_check = self.machine.clock.now().after(LIVENESS_INTERVAL);
         loop {
             let late = self.machine.clock.now() >= deadline;
@@ -242,7 +242,7 @@ impl<P: Platform> CommandInterface<P> {
             if late {
                 self.check_device()?;
                 log_event!(error, "command {:?} in slot {} timed out: the device is lost", CmdName(opcode), slot);
-                return Err(Error::CommandTimeout { opcode }.pack());
+                return Err(Error::CommandTimeout { opcode });
             }
             if self.machine.clock.now() >= next_check {
                 next_check = next_check.after(LIVENESS_INTERVAL);
@@ -252,16 +252,16 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    fn collect(&self, slot: u32, status_own: u8, chain: MailboxChain, call: &mut Call<'_>) -> Result<(), PackedError> {
+    fn collect(&self, slot: u32, status_own: u8, chain: MailboxChain, call: &mut Call<'_>) -> Result<(), Error> {
         let (memory, queue, opcode) = (&self.machine.memory, &self.queue, call.opcode.code() as u16);
         if status_own >> 1 != 0 {
-            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.pack());
+            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 });
         }
         let first = queue.output(memory, slot)?;
         let out = View::<CmdOut>::of(&first);
         if out.is_set(CmdOut::STATUS) {
             let status = out.get(CmdOut::STATUS) as u8;
-            return Err(Error::CommandStatus { opcode, status, syndrome: out.get(CmdOut::SYNDROME) }.pack());
+            return Err(Error::CommandStatus { opcode, status, syndrome: out.get(CmdOut::SYNDROME) });
         }
         copy(call.output, &first);
         match call.output.get_mut(CMD_INLINE..) {
@@ -274,7 +274,7 @@ impl<P: Platform> CommandInterface<P> {
 impl<P: Platform> CommandInterface<P> {
     /// Executes command `C`, of whose input `fill` sets fields, and returns its output.
     #[inline(always)]
-    pub(crate) fn query<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<Buffer<C::Out>, PackedError> {
+    pub(crate) fn query<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<Buffer<C::Out>, Error> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         fill(&mut input.view_mut());
         self.execute(C::OPCODE, input.as_bytes(), output.as_bytes_mut(), C::Out::SIZE)?;
@@ -283,13 +283,13 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Executes command `C` with zeros as input.
     #[inline(always)]
-    pub(crate) fn plain<C: Command>(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn plain<C: Command>(&mut self) -> Result<(), Error> {
         self.execute(C::OPCODE, View::<C::In>::zeros().as_bytes(), &mut [], C::Out::SIZE)
     }
 
     /// Executes command `C`, of whose input `fill` sets fields, and of whose output only the status matters.
     #[inline(always)]
-    pub(crate) fn perform<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<(), PackedError> {
+    pub(crate) fn perform<C: Command>(&mut self, fill: impl Fill<C::In>) -> Result<(), Error> {
         let mut input = Buffer::zeroed();
         fill(&mut input.view_mut());
         self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
@@ -302,7 +302,7 @@ impl<P: Platform> CommandInterface<P> {
         head: &[u8],
         output: &mut [u8],
         output_len: usize,
-    ) -> Result<(), PackedError> {
+    ) -> Result<(), Error> {
         let list: List<'_> = (0, &mut |_| 0);
         self.call(CommandClass::Regular, &mut Call { opcode, head, list, output, output_len })
     }

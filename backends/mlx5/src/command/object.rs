@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, 
 use super::{Call, CommandClass, CommandInterface, List};
 use crate::dma::arena::{PAGE, PageRange};
 use crate::dma::object_memory::ObjectMemory;
-use crate::error::PackedError;
+use crate::error::Error;
 
 /// Bytes of the output of every command that creates an object, and of input and output of every command that destroys one.
 const SHORT: usize = 16;
@@ -27,7 +27,7 @@ const fn has_its_number<C: Command>(creates: bool) -> bool {
 
 impl<P: Platform> CommandInterface<P> {
     /// Allocates contiguous pages and fills them with zeros.
-    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<PageRange, PackedError> {
+    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<PageRange, Error> {
         let range = self.arena.allocate(pages)?;
         for at in (range.at()..range.at() + range.bytes()).step_by(64) {
             if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
@@ -40,7 +40,7 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Allocates zeroed memory for an object: a ring of `pages` pages, unless that is 0, and a doorbell record if `record` is
     /// set.
-    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, PackedError> {
+    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Error> {
         self.check_alive()?;
         let range = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
         let mut memory = ObjectMemory::new(range, None);
@@ -72,19 +72,19 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Creates an object in `memory`, whose pages follow the input, and returns its number.
     #[inline(always)]
-    pub(crate) fn create<C: Command>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, PackedError> {
+    pub(crate) fn create<C: Command>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Error> {
         const { assert!(has_its_number::<C>(true) && C::Out::SIZE == SHORT) };
         self.execute_in(C::OPCODE, input.as_bytes(), memory)
     }
 
     /// Executes a command whose input ends with the pages of `memory`, and returns the number in its output.
-    pub(crate) fn execute_in(&mut self, opcode: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, PackedError> {
+    pub(crate) fn execute_in(&mut self, opcode: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Error> {
         let start = self.arena.addr(memory.at());
         self.execute_with(opcode, head, (memory.pages() as usize, &mut |page| start.wrapping_add((page * PAGE) as u64)))
     }
 
     /// Executes a command whose input ends with a list, and returns the number in its output.
-    pub(crate) fn execute_with(&mut self, opcode: CmdOpcode, head: &[u8], (len, entry): List<'_>) -> Result<u32, PackedError> {
+    pub(crate) fn execute_with(&mut self, opcode: CmdOpcode, head: &[u8], (len, entry): List<'_>) -> Result<u32, Error> {
         let mut output = [0; SHORT];
         let call = &mut Call { opcode, head, list: (len, entry), output: &mut output, output_len: SHORT };
         self.call(CommandClass::Regular, call)?;
@@ -93,13 +93,13 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Destroys an object and frees its memory.
     #[inline(always)]
-    pub(crate) fn destroy<C: Command>(&mut self, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
+    pub(crate) fn destroy<C: Command>(&mut self, number: u32, memory: ObjectMemory) -> Result<(), Error> {
         const { assert!(has_its_number::<C>(false) && C::In::SIZE == SHORT && C::Out::SIZE == SHORT) };
         self.destroy_object(C::OPCODE, number, memory)
     }
 
     /// The same by the opcode of the command.
-    pub(crate) fn destroy_object(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
+    pub(crate) fn destroy_object(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
         let mut input = [0; SHORT];
         ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, number);
         self.execute(opcode, &input, &mut [], SHORT)?;

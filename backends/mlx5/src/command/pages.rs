@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{
 use super::held_pages::FUNCTIONS;
 use super::{Call, CommandClass, CommandInterface, List};
 use crate::dma::arena::PAGE;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
 
@@ -25,32 +25,32 @@ const REQUESTS: usize = 16;
 /// Called with the number of pages that were given, and wanted; `Break` stops there.
 pub(crate) type PageHook<'a> = &'a mut dyn FnMut(u32, u32) -> ControlFlow<()>;
 
-fn bad_answer(value: u32) -> PackedError {
-    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.pack()
+fn bad_answer(value: u32) -> Error {
+    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }
 }
 
 impl<P: Platform> CommandInterface<P> {
     /// Gives `count` pages to the firmware for a function. If there are fewer, the firmware that requested them is notified that it
     /// gets none.
     /// `hook` is called before each batch; if it returns `Break`, no more are given.
-    pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
+    pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), Error> {
         self.check_alive()?;
         let allowed = self.held.room();
         if count > allowed {
             log_event!(warn, "the firmware wants {} pages for function {}, {} are allowed", count, function, allowed);
-            return self.refuse_pages(function, Error::PageLimit { wanted: count, allowed });
+            return self.refuse_pages(function, Error::PageLimit { wanted: count, allowed: allowed.into() });
         }
         let mut given = 0;
         while given < count {
             if hook(given, count).is_break() {
-                return Err(Error::Stopped.pack());
+                return Err(Error::Stopped);
             }
             // After the hook: to reserve so many, and map them for the IOMMU, may take a second.
             if given == 0
                 && let Err(TooFewPages { available, .. }) = self.machine.pages.reserve(count)
             {
                 log_event!(warn, "the firmware wants {} pages for function {}, {} are left", count, function, available);
-                return self.refuse_pages(function, Error::TooFewPages { wanted: count, available });
+                return self.refuse_pages(function, Error::TooFewPages { wanted: count, available: available.into() });
             }
             given += self.give_batch(function, count - given)?;
         }
@@ -58,7 +58,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Gives up to `count` pages in one command, and returns their number.
-    fn give_batch(&mut self, function: u16, count: u32) -> Result<u32, PackedError> {
+    fn give_batch(&mut self, function: u16, count: u32) -> Result<u32, Error> {
         let mut batch = [0u64; PAGES_PER_COMMAND];
         let mut filled = 0;
         for place in batch.iter_mut().take(count as usize) {
@@ -69,7 +69,7 @@ impl<P: Platform> CommandInterface<P> {
         let pages = batch.get(..filled).unwrap_or_default();
         let entries = pages.len() as u32;
         if pages.is_empty() {
-            return self.refuse_pages(function, Error::TooFewPages { wanted: count, available: 0 }).map(|()| 0);
+            return self.refuse_pages(function, Error::TooFewPages { wanted: count, available: 0.into() }).map(|()| 0);
         }
         let beyond = |addr: &u64| *addr as u16 % PAGE as u16;
         let given = if let Some(beyond) = pages.iter().map(beyond).find(|beyond| *beyond != 0) {
@@ -100,17 +100,17 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Notifies the firmware that it gets no pages, and returns the reason, or why the device is lost. As in Linux (`give_pages`), only
     /// firmware that requested them by an event is notified: pages of the startup are given before there is a queue of requests.
-    fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), PackedError> {
+    fn refuse_pages(&mut self, function: u16, reason: Error) -> Result<(), Error> {
         if self.page_requests.is_some() {
             // The reason matters more than firmware that refuses to hear it.
             let _ = self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE]);
             self.check_alive()?;
         }
-        Err(reason.pack())
+        Err(reason)
     }
 
     /// Reclaims up to `count` pages of a function, and returns the number that the firmware returned.
-    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, PackedError> {
+    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, Error> {
         let mut came = 0;
         while came < count {
             let wanted_now = (count - came).min(PAGES_PER_COMMAND as u32);
@@ -133,7 +133,7 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Frees the pages that the output of a command lists as returned.
-    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT], got: u32) -> Result<(), PackedError> {
+    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT], got: u32) -> Result<(), Error> {
         let mut foreign = None;
         for index in 0..got as usize {
             let addr = View::<ManagePagesOut>::of(output).tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
@@ -154,7 +154,7 @@ impl<P: Platform> CommandInterface<P> {
         }
     }
 
-    fn manage(&mut self, function: u16, mode: u32, entries: u32, pages: &[u64], output: &mut [u8]) -> Result<(), PackedError> {
+    fn manage(&mut self, function: u16, mode: u32, entries: u32, pages: &[u64], output: &mut [u8]) -> Result<(), Error> {
         let mut input = Buffer::<ManagePagesIn>::zeroed();
         input
             .view_mut()
@@ -171,7 +171,7 @@ impl<P: Platform> CommandInterface<P> {
     ///
     /// # Errors
     /// The reason why the device is lost.
-    pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Error> {
         self.check_alive()?;
         for _ in 0..REQUESTS {
             let Some(eq) = self.page_requests.as_mut() else { return Ok(()) };
@@ -205,7 +205,7 @@ impl<P: Platform> CommandInterface<P> {
     /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
     ///
     /// With a negative number, as a ConnectX-7 has answered, the firmware wants none: it could return pages, and does so at the teardown.
-    pub(crate) fn give_startup_pages(&mut self, when: u32, hook: PageHook<'_>) -> Result<(), PackedError> {
+    pub(crate) fn give_startup_pages(&mut self, when: u32, hook: PageHook<'_>) -> Result<(), Error> {
         let output = self.query::<cmd::QueryPages>(|input| input.set(QueryPagesIn::OP_MOD, when))?;
         let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES) as i32);
@@ -217,7 +217,7 @@ impl<P: Platform> CommandInterface<P> {
     ///
     /// # Errors
     /// The firmware kept pages.
-    pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), PackedError> {
+    pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), Error> {
         let mut deadline = self.machine.clock.now().after(timeout);
         while self.held.total() > 0 {
             let (mut came, mut index) = (0, 0);
@@ -229,7 +229,7 @@ impl<P: Platform> CommandInterface<P> {
                 deadline = self.machine.clock.now().after(timeout);
             } else if self.machine.clock.now() >= deadline {
                 log_event!(warn, "the firmware keeps {} pages", self.held.total());
-                return Err(Error::PagesKept { pages: self.held.total() }.pack());
+                return Err(Error::PagesKept { pages: self.held.total() });
             }
             self.machine.clock.relax(deadline);
         }

@@ -6,7 +6,7 @@ use bareverbs::{Clock, Platform};
 use bareverbs_mlx5_spec::{CmdOpcode, Layout, QueryIssiIn, QueryIssiOut};
 
 use super::{Call, CommandClass, CommandInterface};
-use crate::error::PackedError;
+use crate::error::Error;
 
 /// Longest time for the answer. Other commands have the minute of Linux, since some work for long. This one reads a number.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,14 +40,14 @@ impl<P: Platform> CommandInterface<P> {
     ///
     /// # Errors
     /// The time for the answer is over: the device is lost.
-    pub(crate) fn look_at_probe(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn look_at_probe(&mut self) -> Result<(), Error> {
         let Some(deadline) = self.probe else { return Ok(()) };
         let is_answered = self.queue.status_own(&self.machine.memory, self.queue.slot(CLASS))? & 1 == 0;
         if is_answered || self.machine.clock.now() >= deadline { self.finish_probe() } else { Ok(()) }
     }
 
     /// Waits for the answer to a probe, if one is under way. Any status is a sign of life, also that of a device without the command.
-    pub(super) fn finish_probe(&mut self) -> Result<(), PackedError> {
+    pub(super) fn finish_probe(&mut self) -> Result<(), Error> {
         let Some(deadline) = self.probe else { return Ok(()) };
         if let Err(error) = self.wait(self.queue.slot(CLASS), PROBE.code() as u16, CLASS, deadline) {
             return Err(*self.dead.get_or_insert(error));

@@ -5,7 +5,7 @@ use core::num::NonZeroU32;
 
 use heapless::Vec;
 
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 
 pub(crate) const PAGE: usize = 4096;
 /// Bytes from doorbell record to doorbell record: a cache line each, so that queues on different cores do not share one.
@@ -74,7 +74,7 @@ impl Arena {
     }
 
     /// Allocates the lowest contiguous range of `pages` free pages. Its content is undefined.
-    pub(crate) fn allocate(&mut self, pages: u32) -> Result<PageRange, PackedError> {
+    pub(crate) fn allocate(&mut self, pages: u32) -> Result<PageRange, Error> {
         let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
         let want = pages_or_one.get() as usize;
         let (mut run, mut lowest) = (0, None);
@@ -90,7 +90,7 @@ impl Arena {
             }
         }
         self.low = lowest.unwrap_or(self.uses.len());
-        let end = end.ok_or(Error::ArenaFull { pages, free: self.free }.pack())?;
+        let end = end.ok_or(Error::ArenaFull { pages, free: self.free.into() })?;
         let range = PageRange { first: (end - want) as u32, pages: pages_or_one };
         self.mark(range, PageUse::Driver);
         if self.low == end - want {
@@ -123,10 +123,10 @@ impl Arena {
     }
 
     /// Allocates pages anywhere, so that at least `count` have this use.
-    pub(crate) fn extend(&mut self, with: PageUse, count: u32) -> Result<(), PackedError> {
+    pub(crate) fn extend(&mut self, with: PageUse, count: u32) -> Result<(), Error> {
         let missing = count.saturating_sub(self.count(with));
         if missing > self.free {
-            return Err(Error::ArenaFull { pages: missing, free: self.free }.pack());
+            return Err(Error::ArenaFull { pages: missing, free: self.free.into() });
         }
         for _ in 0..missing {
             let range = self.allocate(1)?;
@@ -146,15 +146,15 @@ impl Arena {
     }
 
     /// Allocates a doorbell record of 8 bytes and returns its byte offset.
-    pub(crate) fn allocate_record(&mut self) -> Result<usize, PackedError> {
+    pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
         if !self.records.iter().any(|page| page.used != u64::MAX) {
             if self.records.is_full() {
-                return Err(Error::RecordsFull.pack());
+                return Err(Error::RecordsFull);
             }
             let range = self.allocate(1)?;
-            self.records.push(Records { range, used: 0 }).map_err(|_| Error::RecordsFull.pack())?;
+            self.records.push(Records { range, used: 0 }).map_err(|_| Error::RecordsFull)?;
         }
-        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull.pack())?;
+        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull)?;
         let slot = page.used.trailing_ones();
         page.used |= 1 << (slot & 63);
         Ok(page.range.at() + slot as usize * RECORD)
@@ -200,11 +200,11 @@ mod tests {
         let a = arena.allocate(2).unwrap();
         let b = arena.allocate(3).unwrap();
         assert_eq!((a.at(), b.at()), (0, 2 * PAGE));
-        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4, free: 3 }.pack()));
+        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4, free: 3.into() }));
         arena.free(a);
         assert_eq!(arena.allocate(3).unwrap().at(), 5 * PAGE);
         assert_eq!(arena.allocate(2).unwrap().at(), 0);
-        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1, free: 0 }.pack()));
+        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1, free: 0.into() }));
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;
         let all: std::vec::Vec<usize> = (0..2048).map(|_| arena.allocate_record().unwrap()).collect();
-        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull.pack()));
+        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
         assert_eq!(arena.count(PageUse::Driver), 32);
         for at in all {
             assert_eq!(at % RECORD, 0);
@@ -267,7 +267,7 @@ mod tests {
             arena.free(ranges[page]);
         }
         let with = PageUse::Mailboxes;
-        assert_eq!(arena.extend(with, 5), Err(Error::ArenaFull { pages: 5, free: 4 }.pack()));
+        assert_eq!(arena.extend(with, 5), Err(Error::ArenaFull { pages: 5, free: 4.into() }));
         assert_eq!(arena.free_pages(), 4, "nothing is taken of what does not suffice");
         arena.extend(with, 3).unwrap();
         arena.extend(with, 2).unwrap();

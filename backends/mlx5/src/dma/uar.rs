@@ -5,7 +5,7 @@ use core::cell::Cell;
 use bareverbs::{Doorbell, Registers};
 use bareverbs_mlx5_spec::{UAR_BLUEFLAME, UAR_PAGE, WQEBB};
 
-use crate::error::PackedError;
+use crate::error::Error;
 
 /// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
 pub(crate) const FIRST_UAR_PAGE: usize = 4;
@@ -31,7 +31,7 @@ impl Uar {
         self.page as usize * UAR_PAGE
     }
 
-    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, PackedError> {
+    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, Error> {
         let words = self.half / 8;
         let register = registers.doorbell(self.base() + UAR_BLUEFLAME, (2 * words).max(1))?;
         Ok(SendDoorbell { register, words, at: Cell::new(0), combining: self.combining })

@@ -6,7 +6,7 @@ use super::config::{Checksums, EthernetConfig};
 use super::error::{FrameQueueFault, OpenEthernetError, ReceiveFrameError, SendFrameError};
 use super::queues::{EthernetStatistics, FrameInterface, Received};
 use crate::direct::Mlx5Direct;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::{format_as, logged};
 
 /// The open queues for frames of an Ethernet port ([`Mlx5Direct::ethernet`]): copies frames in and out, and waits for nothing. Takes part in
@@ -17,7 +17,7 @@ use crate::log::{format_as, logged};
 pub struct Ethernet<'a, P: Platform> {
     memory: &'a mut P::Memory,
     queues: &'a mut FrameInterface<P>,
-    dead: Option<PackedError>,
+    dead: Option<Error>,
 }
 
 format_as!([P: Platform] Ethernet<'_, P>, "Ethernet({:?}, MTU {})", |this| this.queues.mac, this.queues.mtu);
@@ -85,7 +85,7 @@ impl<P: Platform> Ethernet<'_, P> {
     /// [`SendFrameError`]: the queue is full or has ended, the length does not fit, or the device is lost. Nothing is sent.
     pub fn send_with(&mut self, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
         if let Some(error) = self.dead {
-            return Err(SendFrameError::Device(error.into()));
+            return Err(SendFrameError::Device(error));
         }
         self.queues.send(self.memory, frame, checksums)
     }
@@ -96,7 +96,7 @@ impl<P: Platform> Ethernet<'_, P> {
     /// The buffer is shorter than [`Self::max_frame`], or a queue or the device is broken.
     pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
         if let Some(error) = self.dead {
-            return Err(ReceiveFrameError::Device(error.into()));
+            return Err(ReceiveFrameError::Device(error));
         }
         self.queues.receive(self.memory, into)
     }

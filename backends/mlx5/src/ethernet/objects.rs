@@ -17,7 +17,7 @@ use crate::command::List;
 use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::PackedError;
+use crate::error::Error;
 use crate::log::log_event;
 use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::pd::Pd;
@@ -47,9 +47,9 @@ impl AddressMap for DeviceAddresses {
     }
 }
 
-impl From<PackedError> for OpenEthernetError {
-    fn from(error: PackedError) -> Self {
-        Self::Device(error.into())
+impl From<Error> for OpenEthernetError {
+    fn from(error: Error) -> Self {
+        Self::Device(error)
     }
 }
 
@@ -89,7 +89,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    pub(crate) fn close_frames(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn close_frames(&mut self) -> Result<(), Error> {
         let Some(FrameInterface { mut objects, .. }) = self.ethernet.take() else { return Ok(()) };
         self.end_frames(&mut objects)
     }
@@ -101,7 +101,7 @@ impl<P: Platform> Driver<P> {
         config: &EthernetConfig,
         mtu: usize,
         inline: InlineHeaders,
-    ) -> Result<FrameInterface<P>, PackedError> {
+    ) -> Result<FrameInterface<P>, Error> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
         let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd, ObjectMemory::NONE)?;
@@ -173,14 +173,14 @@ impl<P: Platform> Driver<P> {
         input: View<'_, C::In>,
         destroy: CmdOpcode,
         memory: ObjectMemory,
-    ) -> Result<u32, PackedError> {
+    ) -> Result<u32, Error> {
         let number = self.commands.create::<C>(input, memory)?;
         list(objects, Made::Object(destroy, number, memory));
         Ok(number)
     }
 
     /// Makes a completion queue that is polled.
-    fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, Mlx5CqRing<P>), PackedError> {
+    fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, Mlx5CqRing<P>), Error> {
         let (cq, _, ring) = self.create_cq(entries, CqeSize::Bytes64)?;
         let number = cq.cqn().get();
         list(objects, Made::Object(CmdOpcode::DestroyCq, number, cq.memory));
@@ -194,7 +194,7 @@ impl<P: Platform> Driver<P> {
         blocks: u32,
         [pd, cqn, tis]: [u32; 3],
         inline: InlineHeaders,
-    ) -> Result<(u32, Mlx5SendRing<P>), PackedError> {
+    ) -> Result<(u32, Mlx5SendRing<P>), Error> {
         const {
             assert!(
                 InlineHeaders::Transport as u32 == InlineMode::TcpUdp as u32
@@ -229,7 +229,7 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         frames: u32,
         [pd, cqn]: [u32; 2],
-    ) -> Result<(u32, Mlx5RecvRing<P>), PackedError> {
+    ) -> Result<(u32, Mlx5RecvRing<P>), Error> {
         let bytes = frames as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
             let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
@@ -254,7 +254,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    fn ready(&mut self, sqn: u32, rqn: u32) -> Result<(), PackedError> {
+    fn ready(&mut self, sqn: u32, rqn: u32) -> Result<(), Error> {
         self.commands.perform::<cmd::ModifySq>(|input| {
             input.sub(ModifySqIn::CTX).set(Sqc::STATE, QueueState::Ready.code());
             input.set(ModifySqIn::SQN, sqn).set(ModifySqIn::SQ_STATE, QueueState::Reset.code())
@@ -267,12 +267,7 @@ impl<P: Platform> Driver<P> {
 
     /// Leads the port's frames to the receive queue.
     #[inline(never)]
-    fn lead_frames(
-        &mut self,
-        objects: &mut FrameObjects,
-        [rqn, domain]: [u32; 2],
-        filter: FrameFilter,
-    ) -> Result<(), PackedError> {
+    fn lead_frames(&mut self, objects: &mut FrameObjects, [rqn, domain]: [u32; 2], filter: FrameFilter) -> Result<(), Error> {
         let mut input = Buffer::zeroed();
         input
             .view_mut()
@@ -320,7 +315,7 @@ impl<P: Platform> Driver<P> {
         first: u32,
         mask: Option<[u8; 6]>,
         addresses: &[[u8; 6]],
-    ) -> Result<(), PackedError> {
+    ) -> Result<(), Error> {
         let group = self.make_group(table, first, addresses.len() as u32, mask)?;
         list(objects, Made::Group(table, group));
         for (address, index) in addresses.iter().zip(first..) {
@@ -331,7 +326,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    fn make_group(&mut self, table: u32, first: u32, count: u32, mask: Option<[u8; 6]>) -> Result<u32, PackedError> {
+    fn make_group(&mut self, table: u32, first: u32, count: u32, mask: Option<[u8; 6]>) -> Result<u32, Error> {
         let output = self.commands.query::<cmd::CreateFlowGroup>(|input| {
             if let Some(mask) = mask {
                 input.set(CreateFlowGroupIn::MATCH_CRITERIA_ENABLE, MATCH_OUTER_HEADERS);
@@ -347,7 +342,7 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(never)]
-    fn set_rule(&mut self, table: u32, group: u32, index: u32, address: &[u8; 6], tir: u32) -> Result<(), PackedError> {
+    fn set_rule(&mut self, table: u32, group: u32, index: u32, address: &[u8; 6], tir: u32) -> Result<(), Error> {
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(SetFteIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE).set(SetFteIn::TABLE_ID, table).set(SetFteIn::FLOW_INDEX, index);
@@ -366,7 +361,7 @@ impl<P: Platform> Driver<P> {
     /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of. A root of the
     /// flow tables that is gone has no successor (Linux `update_root_ft_destroy`).
     #[inline(never)]
-    fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), PackedError> {
+    fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), Error> {
         const TYPE: u32 = FLOW_TABLE_NIC_RECEIVE;
         while let Some(made) = objects.pop() {
             let commands = &mut self.commands;

@@ -10,7 +10,7 @@ use super::config::Checksums;
 use super::error::{FrameQueueFault, ReceiveFrameError, SendFrameError};
 use super::made::FrameObjects;
 use crate::command::copy;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::segment::{data, word_of};
@@ -264,7 +264,7 @@ fn fault_of<P: Platform>(entry: &Mlx5CqReader<'_, P>) -> FrameQueueFault {
 }
 
 fn lost(error: OutOfRange) -> Error {
-    Error::from(PackedError::from(error))
+    Error::from(error)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
 
@@ -30,7 +30,7 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
 impl<P: Platform> Driver<P> {
     /// Serves page requests, then returns the next asynchronous event for the caller. After as many events as the queue has
     /// entries it returns none once, so that a loop over the events ends, and arms the queue for those that came meanwhile.
-    pub(crate) fn poll_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
+    pub(crate) fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         // Before a lost device is refused: this event may be the one that says so.
         if let Some(event) = self.eqs.after_overflow.as_mut().and_then(Option::take) {
             return Ok(Some(event));
@@ -49,7 +49,7 @@ impl<P: Platform> Driver<P> {
             let word = self.commands.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
             log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
-            self.commands.dead.get_or_insert(Error::DeviceFatal { syndrome: syndrome as u8 }.pack());
+            self.commands.dead.get_or_insert(Error::DeviceFatal { syndrome: syndrome as u8 });
             AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)
         } else {
             parse(&entry)
@@ -150,7 +150,7 @@ mod tests {
                 assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::Overflow)));
             }
             assert_eq!(driver.poll_event(), Ok(Some(AsyncEvent::DeviceFatal(7, 0x1234))), "after {before}");
-            let reason = Error::DeviceFatal { syndrome: 7 }.pack();
+            let reason = Error::DeviceFatal { syndrome: 7 };
             assert_eq!((driver.poll_event(), driver.commands.check_alive()), (Err(reason), Err(reason)), "after {before}");
         }
     }

@@ -4,7 +4,7 @@ use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, Ring
 use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View};
 
 use crate::dma::object_memory::ObjectMemory;
-use crate::error::PackedError;
+use crate::error::Error;
 use crate::ring::{open_ring, owner_matches};
 
 /// What the destruction of an event queue needs.
@@ -39,7 +39,7 @@ const WORDS: u32 = (EQE / 8) as u32;
 impl<P: Platform> Eq<P> {
     /// Returns a queue whose `1 << log_size` entries belong to the device: the ring in its memory, and the registers in the UAR
     /// page at byte `uar` of the BAR.
-    pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, PackedError> {
+    pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, Error> {
         // An event queue has no record; nothing is written to the one that its layout names.
         let at = info.memory.at();
         Ok(Self {

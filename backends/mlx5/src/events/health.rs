@@ -6,7 +6,7 @@ use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg};
 
 use crate::command::CommandInterface;
-use crate::error::PackedError;
+use crate::error::Error;
 use crate::log::log_event;
 
 /// Checks without a change of the counter after which it counts as stuck (Linux `health.c`, `MAX_MISSES`).
@@ -52,7 +52,7 @@ pub(crate) struct HealthWatch {
 }
 
 impl HealthWatch {
-    pub(crate) fn check<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Health, PackedError> {
+    pub(crate) fn check<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Health, Error> {
         let (reset_wanted, report) = commands.read_health_report()?;
         let word = commands.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
@@ -78,7 +78,7 @@ impl HealthWatch {
 
     /// Gives the firmware the pages that it requests and checks its health every two seconds, by a command too while its counter stands
     /// still. Returns when to call again.
-    pub(crate) fn maintain<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Instant, PackedError> {
+    pub(crate) fn maintain<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Instant, Error> {
         commands.serve_page_requests()?;
         let now = commands.machine.clock.now();
         if now >= self.next {

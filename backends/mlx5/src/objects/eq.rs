@@ -4,7 +4,7 @@ use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
 
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::events::eq::{Eq, EqInfo};
 use crate::log::log_event;
 
@@ -15,10 +15,10 @@ const MAX_LOG_SIZE: u32 = 16;
 impl<P: Platform> Driver<P> {
     /// Creates an event queue of at least `entries` for the given types that interrupts with `vector`, and arms it.
     #[inline(never)]
-    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Error> {
         let log_size = u32::BITS - (entries.max(MIN_ENTRIES) - 1).leading_zeros();
         if log_size > MAX_LOG_SIZE {
-            return Err(Error::LimitExceeded { limit: 1 << MAX_LOG_SIZE }.pack());
+            return Err(Error::LimitExceeded { limit: 1 << MAX_LOG_SIZE });
         }
         self.in_memory(EQE << log_size, false, |this, memory| {
             let info = EqInfo { number: 0, vector, memory };
@@ -42,7 +42,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
+    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
         self.commands.destroy::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);
         Ok(())

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, Feature, PackedError};
+use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
 
@@ -84,12 +84,12 @@ struct Pages {
 
 impl Pages {
     /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
-    fn find(addr: u64, length: u64, walk: &mut Walk<'_>) -> Result<Self, PackedError> {
+    fn find(addr: u64, length: u64, walk: &mut Walk<'_>) -> Result<Self, Error> {
         let smallest = *LOG_PAGE.start();
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
         }
-        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 }.pack())?;
+        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 })?;
         // A bit is set in `unlike` if pages of that size, or larger, would not do.
         let mut unlike = 0;
         let mut expected = None;
@@ -108,7 +108,7 @@ impl Pages {
             }
         }
         if unlike.trailing_zeros() < smallest {
-            return Err(Error::Misaligned.pack());
+            return Err(Error::Misaligned);
         }
         // No larger than what covers the whole region.
         let cover = u64::BITS - (addr ^ last).leading_zeros();
@@ -131,7 +131,7 @@ impl<P: Platform> Driver<P> {
         self.key_tag
     }
 
-    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), PackedError> {
+    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         let access = request.access;
         let caps = &self.caps;
         let lacks = [
@@ -141,7 +141,7 @@ impl<P: Platform> Driver<P> {
             (!Access::KNOWN.contains(access), Feature::AccessFlag),
         ];
         if let Some((_, feature)) = lacks.into_iter().find(|(lacks, _)| *lacks) {
-            return Err(Error::Unsupported { feature }.pack());
+            return Err(Error::Unsupported { feature });
         }
         let MrRequest { addr, length, .. } = *request;
         let tag = self.next_tag();
@@ -168,12 +168,7 @@ impl<P: Platform> Driver<P> {
 
     /// Registers a zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero
     /// over that.
-    fn create_zero_based(
-        &mut self,
-        region: &Region,
-        pages: Pages,
-        walk: &mut Walk<'_>,
-    ) -> Result<(Mr, Lkey, Rkey), PackedError> {
+    fn create_zero_based(&mut self, region: &Region, pages: Pages, walk: &mut Walk<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         // The indirect key has the remote rights.
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
         let inner = Region { access: local, ..*region };
@@ -210,7 +205,7 @@ impl<P: Platform> Driver<P> {
         translation: Translation,
         octowords: u32,
         list: &mut dyn FnMut(usize) -> u64,
-    ) -> Result<u32, PackedError> {
+    ) -> Result<u32, Error> {
         let (mode, log_page, free, en_rinval, sent) = match translation {
             Translation::Pages(pages) => (AccessMode::Mtt, pages.log_size, false, false, octowords),
             Translation::Klms => (AccessMode::Klms, 0, false, false, octowords),
@@ -243,12 +238,12 @@ impl<P: Platform> Driver<P> {
         let index = self.commands.execute_with(CmdOpcode::CreateMkey, input.as_bytes(), (sent as usize * 2, list))?;
         // Index 0 is no key, and index 1 is that of the key that ends a receive list.
         if index <= Lkey::new(INVALID_LKEY).index() {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index });
         }
         Ok(index)
     }
 
-    fn create_page_list(&mut self, region: &Region, pages: Pages, walk: &mut Walk<'_>) -> Result<u32, PackedError> {
+    fn create_page_list(&mut self, region: &Region, pages: Pages, walk: &mut Walk<'_>) -> Result<u32, Error> {
         let octowords = octowords(pages.count.div_ceil(2))?;
         let mut missing = None;
         // The list is whole octowords: an odd last one is filled up with a zero.
@@ -270,7 +265,7 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), PackedError> {
+    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Error> {
         if let Some(index) = mr.indirect {
             self.destroy_mkey(index)?;
             mr.indirect = None;
@@ -279,23 +274,23 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates an unbound window: a free key of one KLM.
-    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), PackedError> {
+    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
         self.create_free_key(pd, kind == MwType::Type2, WINDOW_OCTOWORDS)
     }
 
     /// Creates a free key with room for so many pieces, as a request carries them (rdma-core `mlx5dv_create_mkey`).
-    pub(crate) fn create_fast_mr(&mut self, pd: &Pd, max_sges: u32) -> Result<(Mw, Rkey), PackedError> {
+    pub(crate) fn create_fast_mr(&mut self, pd: &Pd, max_sges: u32) -> Result<(Mw, Rkey), Error> {
         let limit = max_pieces(self.caps.max_send_wqe);
         if max_sges > limit {
-            return Err(Error::LimitExceeded { limit }.pack());
+            return Err(Error::LimitExceeded { limit });
         }
         self.create_free_key(pd, true, max_sges.next_multiple_of(OCTOWORD_BLOCK))
     }
 
     /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
-    fn create_free_key(&mut self, pd: &Pd, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), PackedError> {
+    fn create_free_key(&mut self, pd: &Pd, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), Error> {
         if !self.caps.windows {
-            return Err(Error::Unsupported { feature: Feature::MemoryWindows }.pack());
+            return Err(Error::Unsupported { feature: Feature::MemoryWindows });
         }
         let tag = self.next_tag();
         let region = Region { pd: pd.number, access: Access::empty(), start: 0, addr: 0, length: 0, tag };
@@ -305,28 +300,28 @@ impl<P: Platform> Driver<P> {
         Ok((Mw { index }, Rkey::new(key)))
     }
 
-    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), PackedError> {
+    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Error> {
         self.destroy_mkey(mw.index)
     }
 
-    fn destroy_mkey(&mut self, index: u32) -> Result<(), PackedError> {
+    fn destroy_mkey(&mut self, index: u32) -> Result<(), Error> {
         self.commands.destroy::<cmd::DestroyMkey>(index, ObjectMemory::NONE)?;
         log_event!(debug, "key with index {:x} is gone", index);
         Ok(())
     }
 
     /// Destroys a key that no region has got. The error says whether the device still has the key, and with it the memory.
-    fn undo_mkey(&mut self, index: u32) -> Result<(), PackedError> {
+    fn undo_mkey(&mut self, index: u32) -> Result<(), Error> {
         self.destroy_mkey(index).map_err(|error| {
             log_event!(error, "the device keeps the key with index {:x}: {:?}", index, error);
-            if Error::from(error).may_use_memory() {
+            if error.may_use_memory() {
                 return error;
             }
-            Error::BadAnswer { opcode: CmdOpcode::DestroyMkey.code() as u16, value: index }.pack()
+            Error::BadAnswer { opcode: CmdOpcode::DestroyMkey.code() as u16, value: index }
         })
     }
 
-    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, PackedError> {
+    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
         let output = self.commands.query::<cmd::QueryMkey>(|input| input.set(QueryMkeyIn::MKEY_INDEX, index))?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
@@ -339,7 +334,7 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the current key of a window, and whether it may be bound. After a reset of its queue pair only this shows whether a
     /// bind was executed.
-    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<(Rkey, bool), PackedError> {
+    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<(Rkey, bool), Error> {
         let state = self.query_mkey(mw.index)?;
         Ok((Rkey::new(state.tag.key(mw.index)), !state.free))
     }
@@ -373,15 +368,15 @@ enum Translation {
 }
 
 /// Returns the error of a region whose byte `at` has no device address.
-fn unmapped(at: u64) -> PackedError {
-    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }.pack()
+fn unmapped(at: u64) -> Error {
+    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }
 }
 
 /// Returns the number of octowords, if a command can carry it.
-fn octowords(count: u64) -> Result<u32, PackedError> {
+fn octowords(count: u64) -> Result<u32, Error> {
     let limit = u32::MAX / OCTOWORD as u32;
     let within = u32::try_from(count).ok().filter(|count| *count <= limit);
-    within.ok_or(Error::LimitExceeded { limit }.pack())
+    within.ok_or(Error::LimitExceeded { limit })
 }
 
 /// Returns an entry of an indirect key: its first 64-bit word, or with an odd `index` its second.
@@ -448,10 +443,10 @@ mod tests {
                 (memory[32], memory[63]) = (CmdStatus::IntErr.code() as u8, 0);
             }
         }));
-        assert_eq!(driver.undo_mkey(7), Err(Error::BadAnswer { opcode, value: 7 }.pack()));
+        assert_eq!(driver.undo_mkey(7), Err(Error::BadAnswer { opcode, value: 7 }));
         shared.borrow_mut().device = None;
         for _ in 0..2 {
-            assert_eq!(driver.undo_mkey(7), Err(Error::CommandTimeout { opcode }.pack()));
+            assert_eq!(driver.undo_mkey(7), Err(Error::CommandTimeout { opcode }));
         }
     }
 
@@ -574,7 +569,7 @@ mod tests {
             assert_eq!(octowords(count), Ok(count as u32));
         }
         for count in [limit + 1, limit + 2, 1 << 32, (1 << 32) + 1, u64::MAX] {
-            assert_eq!(octowords(count), Err(Error::LimitExceeded { limit: limit as u32 }.pack()), "{count:#x}");
+            assert_eq!(octowords(count), Err(Error::LimitExceeded { limit: limit as u32 }), "{count:#x}");
         }
     }
 

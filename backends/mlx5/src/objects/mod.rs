@@ -30,7 +30,7 @@ use bareverbs_mlx5_spec::CmdOpcode;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::PackedError;
+use crate::error::Error;
 
 impl<P: Platform> Driver<P> {
     /// Makes an object in zeroed memory of its own: a ring of `bytes`, unless that is 0, and a doorbell record if `record` is set. The
@@ -39,14 +39,14 @@ impl<P: Platform> Driver<P> {
         &mut self,
         bytes: usize,
         record: bool,
-        make: impl FnOnce(&mut Self, ObjectMemory) -> Result<T, PackedError>,
-    ) -> Result<T, PackedError> {
+        make: impl FnOnce(&mut Self, ObjectMemory) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let memory = self.commands.allocate_memory(bytes.div_ceil(PAGE) as u32, record)?;
         make(self, memory).inspect_err(|_| self.commands.free_memory(memory))
     }
 
     /// Destroys an object of any kind by the opcode of the command, and frees its memory.
-    pub(crate) fn end_object(&mut self, destroy: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), PackedError> {
+    pub(crate) fn end_object(&mut self, destroy: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
         self.commands.destroy_object(destroy, number, memory)?;
         self.cqs = self.cqs.wrapping_sub(u32::from(destroy == CmdOpcode::DestroyCq));
         Ok(())

@@ -11,7 +11,7 @@ use bareverbs_mlx5_spec::{
 use crate::bring_up::caps::Capabilities;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
@@ -36,11 +36,11 @@ const fn units(max_sge: u32) -> u32 {
 }
 
 /// Returns the sizes of a shared receive queue. One place is kept back, as in every driver of such a list.
-pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, PackedError> {
+pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, Error> {
     let most = caps.srq_cap();
     for (requested, limit) in [(cap.max_wr, most.max_wr), (cap.max_sge, most.max_sge)] {
         if requested > limit {
-            return Err(Error::LimitExceeded { limit }.pack());
+            return Err(Error::LimitExceeded { limit });
         }
     }
     let slots = (cap.max_wr + 1).next_power_of_two().max(MIN_UNITS);
@@ -48,7 +48,7 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, P
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
+    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
         self.make_srq(sizes, false, |this, memory, units| {
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -71,7 +71,7 @@ impl<P: Platform> Driver<P> {
         &mut self,
         [pd, xrcd, cqn, user_index]: [u32; 4],
         sizes: &SrqSizes,
-    ) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
+    ) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
         self.make_srq(sizes, true, |this, memory, units| {
             let record = this.commands.arena.addr(memory.record());
             let mut input = Buffer::zeroed();
@@ -94,8 +94,8 @@ impl<P: Platform> Driver<P> {
         &mut self,
         sizes: &SrqSizes,
         is_xrc: bool,
-        create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, PackedError>,
-    ) -> Result<(Srq, Mlx5RecvRing<P>), PackedError> {
+        create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, Error>,
+    ) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
         let units = units(sizes.cap.max_sge);
         let bytes = sizes.slots as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
@@ -108,7 +108,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), PackedError> {
+    pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), Error> {
         if srq.is_xrc {
             return self.commands.perform::<cmd::ArmXrcSrq>(|input| {
                 input.set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ).set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit)
@@ -124,7 +124,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, PackedError> {
+    pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, Error> {
         if srq.is_xrc {
             let output = self.commands.query::<cmd::QueryXrcSrq>(|input| input.set(QueryXrcSrqIn::XRC_SRQN, srq.number))?;
             return Ok(output.view().sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY).get(XrcSrqc::LWM));
@@ -133,7 +133,7 @@ impl<P: Platform> Driver<P> {
         Ok(output.view().sub(QueryRmpOut::RMP_CONTEXT).sub(Rmpc::WQ).get(Wq::LWM))
     }
 
-    pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), PackedError> {
+    pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), Error> {
         if srq.is_xrc {
             return self.commands.destroy::<cmd::DestroyXrcSrq>(srq.number, srq.memory);
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn sizes(max_wr: u32, max_sge: u32) -> Result<SrqSizes, Error> {
-        srq_sizes(&SrqCap { max_wr, max_sge }, &caps()).map_err(Error::from)
+        srq_sizes(&SrqCap { max_wr, max_sge }, &caps())
     }
 
     /// A WQE is a link of 16 bytes and a data segment of 16 bytes for each SGE (PRM, shared receive queue WQE), rounded up to a power of

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, UAR_PAGE, View, cmd};
 use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::{FIRST_UAR_PAGE, Uar};
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::log_event;
 
 /// Returns whether `page` can be a UAR page of a BAR of `bar` bytes. The number comes from the device, so that its offset may
@@ -17,11 +17,11 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn alloc_uar(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
         let page = self.commands.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
         if !page_lies_in(page, self.commands.machine.registers.len()) {
             log_event!(error, "the device returned UAR page {}, outside its BAR", page);
-            return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page }.pack());
+            return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
         self.uar = Uar::at(page, half, self.config.blue_flame);
@@ -29,7 +29,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    pub(crate) fn dealloc_uar(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
         self.commands.destroy::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)
     }
 }

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, QpcSt, View, cmd, rq_type};
 
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, Feature, PackedError};
+use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
@@ -30,10 +30,10 @@ pub struct Xrcd {
 numbered!(Xrcd, "Xrcd({:x})", xrcdn -> Xrcdn);
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, PackedError> {
+    pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, Error> {
         let caps = &self.caps;
         if !(caps.xrc && caps.user_index && caps.pools) {
-            return Err(Error::Unsupported { feature: Feature::Transport }.pack());
+            return Err(Error::Unsupported { feature: Feature::Transport });
         }
         let mut domain = Xrcd { number: self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)? };
         self.xrcds = self.xrcds.wrapping_add(1);
@@ -57,7 +57,7 @@ impl<P: Platform> Driver<P> {
 
     /// Makes those that are not there.
     #[inline(never)]
-    fn fill_unused(&mut self) -> Result<(), PackedError> {
+    fn fill_unused(&mut self) -> Result<(), Error> {
         while !self.unused.is_full() {
             let [domain, pd, cq, _] = self.unused_numbers();
             let mut memory = ObjectMemory::NONE;
@@ -82,7 +82,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Ends them, the last first, as far as the device does.
-    fn end_unused(&mut self) -> Result<(), PackedError> {
+    fn end_unused(&mut self) -> Result<(), Error> {
         while let Some((destroy, number, memory)) = self.unused.last().copied() {
             self.end_object(destroy, number, memory)?;
             self.unused.pop();
@@ -90,7 +90,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    pub(crate) fn dealloc_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), PackedError> {
+    pub(crate) fn dealloc_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), Error> {
         self.commands.destroy::<cmd::DeallocXrcd>(domain.number, ObjectMemory::NONE)?;
         self.xrcds = self.xrcds.saturating_sub(1);
         if self.xrcds == 0 {
@@ -108,7 +108,7 @@ impl<P: Platform> Driver<P> {
         initiator: Option<(&Pd, &Cq)>,
         sizes: &RingSizes,
         cookie: u32,
-    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
+    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), Error> {
         let [_, pd, cq, srqn] = self.unused_numbers();
         let (numbers, rq_type) = match initiator {
             Some((pd, send_cq)) => ([pd.number, send_cq.cqn().get(), cq], rq_type::NONE),
@@ -137,7 +137,7 @@ mod tests {
             Capabilities { pools: false, ..all },
         ] {
             view.caps = caps;
-            let refused = view.alloc_xrcd().map(drop).map_err(Error::from);
+            let refused = view.alloc_xrcd().map(drop);
             assert_eq!(refused, Err(Error::Unsupported { feature: Feature::Transport }));
         }
     }

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqI
 use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::{format_as, log_event};
 use crate::ring::open_ring;
 use ring::{Mlx5CqRing, Shape};
@@ -49,7 +49,7 @@ impl RingSize {
 impl<P: Platform> Driver<P> {
     /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
     #[inline]
-    pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), PackedError> {
+    pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), Error> {
         let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
         self.in_memory(size.bytes(), true, |this, memory| {
             let record = memory.record();
@@ -57,7 +57,7 @@ impl<P: Platform> Driver<P> {
             let doorbell = this.commands.machine.registers.doorbell(this.uar.base() + UAR_CQ_ARM, 1)?;
             let eqs = &mut this.eqs;
             let turn = eqs.assigned.checked_rem(eqs.completion.len());
-            let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
+            let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized)?;
             eqs.assigned = eqs.assigned.wrapping_add(1);
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -83,16 +83,16 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Returns the log of the entries of a queue with at least `entries`.
-    fn log_cq_size(&self, entries: u32) -> Result<u32, PackedError> {
+    fn log_cq_size(&self, entries: u32) -> Result<u32, Error> {
         let most = 1u32 << self.caps.log_max_cq_sz;
         if entries > most {
-            return Err(Error::LimitExceeded { limit: most }.pack());
+            return Err(Error::LimitExceeded { limit: most });
         }
         Ok(entries.max(1).next_power_of_two().trailing_zeros())
     }
 
     /// Marks each entry of a ring at byte `at` as not written yet, and opens it.
-    fn empty_ring(&mut self, at: usize, size: RingSize, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, PackedError> {
+    fn empty_ring(&mut self, at: usize, size: RingSize, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, Error> {
         let memory = &mut self.commands.machine.memory;
         for index in 0..1 << size.log_size {
             memory.write(at + size.place(index) + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
@@ -100,13 +100,13 @@ impl<P: Platform> Driver<P> {
         open_ring(memory, at, size.bytes(), record)
     }
 
-    pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, PackedError> {
+    pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, Error> {
         let output = self.commands.query::<cmd::QueryCq>(|input| input.set(QueryCqIn::CQN, cq.number))?;
         // 9: it has overrun. 10: a completion could not be written (`mlx5_ifc.h`, `cqc_bits`).
         Ok(output.view().sub(QueryCqOut::CQ_CONTEXT).get(Cqc::STATUS) == 0)
     }
 
-    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
+    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
         self.commands.destroy::<cmd::DestroyCq>(cq.number, cq.memory)?;
         self.cqs = self.cqs.wrapping_sub(1);
         Ok(())
@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(driver.log_cq_size(entries), Ok(log), "{entries}");
         }
         for entries in [(1 << 16) + 1, 1 << 17, 1 << 31, u32::MAX] {
-            assert_eq!(driver.log_cq_size(entries), Err(Error::LimitExceeded { limit: 1 << 16 }.pack()));
+            assert_eq!(driver.log_cq_size(entries), Err(Error::LimitExceeded { limit: 1 << 16 }));
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{Cq, RingSize};
 use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, PackedError};
+use crate::error::Error;
 use crate::log::log_event;
 
 /// Modifier of MODIFY_CQ that asks for another ring (Linux `MLX5_CQ_OPMOD_RESIZE`).
@@ -25,7 +25,7 @@ const _: () = assert!(Cqe::OP_OWN == CQE - 1);
 
 impl<P: Platform> Driver<P> {
     /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
-    pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, PackedError> {
+    pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
         let log_size = self.log_cq_size(entries)?;
         let size = RingSize { log_size, cqe_size: cq.cqe_size };
         let (record, number) = (cq.memory.record(), cq.number);
@@ -50,7 +50,7 @@ impl<P: Platform> Driver<P> {
         Ok(1 << log_size)
     }
 
-    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), PackedError> {
+    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), Error> {
         let mut input = Buffer::<ModifyCqIn>::zeroed();
         let mut view = input.view_mut();
         view.set(ModifyCqIn::OP_MOD, RESIZE)
@@ -71,7 +71,7 @@ impl<P: Platform> Driver<P> {
         (old, old_size): (usize, RingSize),
         (new, size): (usize, RingSize),
         consumer: u32,
-    ) -> Result<u32, PackedError> {
+    ) -> Result<u32, Error> {
         for step in 0..1u32 << old_size.log_size {
             let counter = consumer.wrapping_add(step);
             let mut words: [u64; WORDS] = self.commands.machine.memory.load(old + old_size.place(counter))?;
@@ -93,7 +93,7 @@ impl<P: Platform> Driver<P> {
             *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> size.log_size & 1)) & owner).to_be();
             self.commands.machine.memory.store(new + size.place(to), &words)?;
         }
-        Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer }.pack())
+        Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer })
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
                             let rings = ((OLD, sizes[0]), (NEW, sizes[1]));
                             let lacks = driver.copy_entries(rings.0, rings.1, first as u32);
                             let opcode = CmdOpcode::ModifyCq.code() as u16;
-                            assert_eq!(lacks, Err(Error::BadAnswer { opcode, value: first as u32 }.pack()), "no end");
+                            assert_eq!(lacks, Err(Error::BadAnswer { opcode, value: first as u32 }), "no end");
                             for n in 0..new {
                                 shared.borrow_mut().memory[at(NEW, n, new)..][..CQE].fill(0xf1);
                             }

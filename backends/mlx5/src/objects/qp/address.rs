@@ -8,11 +8,11 @@ use super::modify::stat_rate;
 use super::roce;
 use crate::bring_up::port::check_entry;
 use crate::driver::Driver;
-use crate::error::PackedError;
+use crate::error::Error;
 
 /// Returns the datagram segment of an address as words to store, without Q_Key and queue pair. Every driver sets `EXT`: the
 /// segment has its full length (`MLX5_EXTENDED_UD_AV`).
-fn encode(av: &AddressVector, rates: u32, is_ethernet: bool) -> Result<EncodedAddress, PackedError> {
+fn encode(av: &AddressVector, rates: u32, is_ethernet: bool) -> Result<EncodedAddress, Error> {
     let mut bytes = [0; WqeDatagramSeg::SIZE];
     let mut segment = ViewMut::<WqeDatagramSeg>::of(&mut bytes);
     segment
@@ -41,7 +41,7 @@ fn encode(av: &AddressVector, rates: u32, is_ethernet: bool) -> Result<EncodedAd
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, PackedError> {
+    pub(crate) fn encode_address(&self, av: &AddressVector) -> Result<EncodedAddress, Error> {
         self.check_route(av)?;
         if let Some(route) = av.grh {
             check_entry(route.sgid_index.into(), self.caps.gids)?;
@@ -49,7 +49,7 @@ impl<P: Platform> Driver<P> {
         encode(av, self.caps.stat_rates, self.caps.is_ethernet())
     }
 
-    pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
+    pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), Error> {
         if self.caps.is_ethernet() {
             if self.groups == 0 {
                 self.admit_groups(true)?;
@@ -67,7 +67,7 @@ impl<P: Platform> Driver<P> {
         result
     }
 
-    pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), PackedError> {
+    pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), Error> {
         self.commands.perform::<cmd::DetachFromMcg>(|input| {
             input.set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0)
         })?;

@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEB
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::{Error, Feature, PackedError};
+use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
@@ -73,9 +73,9 @@ struct Rings {
 
 impl Rings {
     /// Returns rings that fit `cap.max_send_wr` requests of the largest kind that the queue pair may post, in any order.
-    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, PackedError> {
+    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Error> {
         let within = |requested: u32, limit: u32| {
-            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }.pack()) }
+            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }) }
         };
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
@@ -128,7 +128,7 @@ impl Rings {
     }
 }
 
-fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
+fn service_of(qp_type: QpType) -> Result<QpcSt, Error> {
     match qp_type {
         QpType::Rc => Ok(QpcSt::Rc),
         QpType::Uc => Ok(QpcSt::Uc),
@@ -136,11 +136,11 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
         QpType::Gsi => Ok(QpcSt::Qp1),
         QpType::XrcSend => Ok(QpcSt::Xrc),
         // It has no rings.
-        QpType::XrcRecv => Err(Error::Unsupported { feature: Feature::Transport }.pack()),
+        QpType::XrcRecv => Err(Error::Unsupported { feature: Feature::Transport }),
     }
 }
 
-pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, PackedError> {
+pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, Error> {
     let Rings { send_blocks, recv_entries, cap, .. } = Rings::new(cap, service_of(qp_type)?, caps)?;
     Ok(RingSizes { send_blocks, recv_entries, cap })
 }
@@ -153,7 +153,7 @@ impl<P: Platform> Driver<P> {
         (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
         cap: &QpCap,
         cookie: u32,
-    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
+    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), Error> {
         let service = service_of(qp_type)?;
         let receives = srq.map(|srq| Receives { rq_type: rq_type::SRQ, srqn: srq.srqn().get(), xrcd: 0 });
         self.create_qp_of(service, [pd.number, send_cq.cqn().get(), recv_cq.cqn().get()], receives, cap, cookie)
@@ -167,7 +167,7 @@ impl<P: Platform> Driver<P> {
         receives: Option<Receives>,
         cap: &QpCap,
         cookie: u32,
-    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
+    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), Error> {
         let rings = Rings::new(cap, service, &self.caps)?;
         self.in_memory(rings.recv_bytes() + rings.send_bytes(), true, |this, memory| {
             let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
@@ -185,18 +185,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Opens a ring. One without entries is given the block of the doorbell record, and is never written.
-    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, PackedError> {
+    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Error> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
         open_ring(&self.commands.machine.memory, at, len, record)
     }
 
-    fn create_qp_command(
-        &mut self,
-        qp: &Qp,
-        rings: &Rings,
-        receives: Option<Receives>,
-        cookie: u32,
-    ) -> Result<u32, PackedError> {
+    fn create_qp_command(&mut self, qp: &Qp, rings: &Rings, receives: Option<Receives>, cookie: u32) -> Result<u32, Error> {
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         let mut context = view.sub(CreateQpIn::QPC);
@@ -234,7 +228,7 @@ impl<P: Platform> Driver<P> {
             .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record()));
     }
 
-    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
+    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
         self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)
     }
 }
@@ -265,7 +259,7 @@ mod tests {
         QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     }
 
-    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, PackedError> {
+    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, Error> {
         Rings::new(cap, QpcSt::Rc, caps)
     }
 
@@ -391,11 +385,8 @@ mod tests {
             cap(1, 1, 1, 1, most.max_inline_data + 1),
             cap(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX),
         ] {
-            assert!(matches!(rings(&more, &caps()).map_err(Error::from), Err(Error::LimitExceeded { .. })), "{more:?}");
+            assert!(matches!(rings(&more, &caps()), Err(Error::LimitExceeded { .. })), "{more:?}");
         }
-        assert!(matches!(
-            rings(&cap(1, 0, 1, 0, 0), &Capabilities::default()).map_err(Error::from),
-            Err(Error::LimitExceeded { .. })
-        ));
+        assert!(matches!(rings(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::LimitExceeded { .. })));
     }
 }

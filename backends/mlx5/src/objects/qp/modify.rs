@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
 use super::{Qp, roce, state_of};
 use crate::bring_up::caps::PORT;
 use crate::driver::Driver;
-use crate::error::{Error, Feature, PackedError};
+use crate::error::{Error, Feature};
 
 /// [`Qpc::ATOMIC_MODE`]: IBTA.
 const ATOMIC_MODE_IB: u32 = 1;
@@ -48,9 +48,9 @@ fn command(from: QpState, to: QpState) -> Option<CmdOpcode> {
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), PackedError> {
+    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
         let to = attr.state;
-        let opcode = command(from, to).ok_or(Error::Transition { from, to }.pack())?;
+        let opcode = command(from, to).ok_or(Error::Transition { from, to })?;
         if matches!(to, QpState::Reset | QpState::Err) {
             // 2ERR_QP has the layout of 2RST_QP.
             let mut input = Buffer::zeroed();
@@ -63,7 +63,7 @@ impl<P: Platform> Driver<P> {
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported { feature: Feature::Atomics }.pack());
+            return Err(Error::Unsupported { feature: Feature::Atomics });
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         if mask.contains(QpAttrMask::AV) {
@@ -77,7 +77,7 @@ impl<P: Platform> Driver<P> {
         let arms = mask.contains(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != PathMigState::Migrated;
         if mask.contains(QpAttrMask::ALT_PATH) || arms {
             if !self.caps.apm {
-                return Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
+                return Err(Error::Unsupported { feature: Feature::PathMigration });
             }
             self.check_route(&attr.alt_av)?;
         }
@@ -155,11 +155,11 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Returns the state, the next PSN to receive and the next PSN to send.
-    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), PackedError> {
+    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
         let output = self.commands.query::<cmd::QueryQp>(|input| input.set(QueryQpIn::QPN, qp.number))?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
-        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.pack())?;
+        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code })?;
         Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
     }
 }
@@ -210,7 +210,7 @@ const fn migration(state: PathMigState) -> u32 {
     }
 }
 
-fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), PackedError> {
+fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), Error> {
     path.set(Ads::RLID, u32::from(av.dlid.get()))
         .set(Ads::MLID, u32::from(av.src_path_bits))
         .set(Ads::SL, u32::from(av.sl))
@@ -228,11 +228,11 @@ fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Res
 
 /// Returns the device's code of a static rate: that of the nearest number of a rate, from the requested one down, that the device has,
 /// as Linux does (`ib_rate_to_mlx5`); 0, no limit, if it has none.
-pub(super) fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
+pub(super) fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
     match rate {
         0 => Ok(0),
         2..=MAX_RATE => Ok((2..=rate).rev().map(rate_code).find(|code| rates & 1 << code != 0).unwrap_or(0)),
-        _ => Err(Error::LimitExceeded { limit: MAX_RATE.into() }.pack()),
+        _ => Err(Error::LimitExceeded { limit: MAX_RATE.into() }),
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
         acknowledge(&shared);
         let mut qp = reset_qp(view);
         let attr = |path_mig_state| QpAttr { state: QpState::Rts, path_mig_state, ..QpAttr::default() };
-        let lacks = Err(Error::Unsupported { feature: Feature::PathMigration }.pack());
+        let lacks = Err(Error::Unsupported { feature: Feature::PathMigration });
         for (state, mask) in [
             (PathMigState::Migrated, QpAttrMask::ALT_PATH),
             (PathMigState::Armed, QpAttrMask::PATH_MIG_STATE),
@@ -334,7 +334,7 @@ mod tests {
     /// By the numbers of `enum ibv_rate` and of Linux's `ib_to_mlx5_rate_map`.
     #[test]
     fn rates_of_path_records_have_the_codes_of_linux() {
-        let code = |rate, rates| stat_rate(rate, rates).map_err(Error::from);
+        let code = |rate, rates| stat_rate(rate, rates);
         // 2.5, 10, 56, 100, 200 and 400 Gb/s, of a device that has all.
         for (rate, expected) in [(0, 0), (2, 7), (3, 8), (12, 1), (16, 3), (17, 4), (21, 6)] {
             assert_eq!(code(rate, 0xffff), Ok(expected), "{rate}");
