@@ -1,14 +1,13 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
 use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
-use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
 use crate::command::CommandInterface;
+use crate::command::object::Object;
 use crate::config::{Config, ROCE};
 use crate::dma::arena::PageUse;
-use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::Uar;
 #[cfg(feature = "ethernet")]
 use crate::ethernet::queues::FrameInterface;
@@ -55,8 +54,8 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) stations: Vec<(Mac, u16), MAX_STATIONS>,
     /// Attachments of queue pairs to multicast groups.
     pub(crate) groups: u32,
-    /// What XRC queue pairs name that need no more: of each the command that destroys it, its number, its memory.
-    pub(crate) unused: Vec<(CmdOpcode, u32, ObjectMemory), 4>,
+    /// What XRC queue pairs name that need no more.
+    pub(crate) unused: Vec<Object, 4>,
     /// XRC domains that exist.
     pub(crate) xrcds: u32,
     /// Completion queues that exist.

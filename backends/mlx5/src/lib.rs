@@ -68,6 +68,7 @@ use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
+pub use command::object::Object;
 pub use config::{Config, CqeSize};
 pub use direct::Mlx5Direct;
 pub use error::{CmdName, Error, Feature, PageCount};
@@ -77,12 +78,8 @@ pub use ethernet::{
     ReceiveFrameError, Received, SendFrameError, Verified,
 };
 pub use events::health::Health;
-pub use objects::cq::Cq;
 pub use objects::mkey::{MkeyState, Mr, Mw};
-pub use objects::pd::Pd;
 pub use objects::qp::Qp;
-pub use objects::srq::Srq;
-pub use objects::xrc::Xrcd;
 pub use statistics::Statistics;
 
 pub use events::completion::Mlx5CompletionEvents;

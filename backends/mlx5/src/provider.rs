@@ -1,26 +1,24 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AddressVector, AsyncEvent, Clock, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp,
-    CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MaskedAtomics, MrRequest,
-    MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey, SrqCap, SrqSizes,
-    Xrcdn,
+    AddressVector, AsyncEvent, Clock, CoreToken, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq,
+    CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MaskedAtomics,
+    MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey,
+    SrqCap, SrqSizes, Srqn, Xrcdn,
 };
 
 use crate::Mlx5;
+use crate::command::object::Object;
 use crate::direct::Mlx5Direct;
 use crate::error::Error;
 use crate::events::completion::Mlx5CompletionEvents;
 use crate::log::logged;
-use crate::objects::cq::Cq;
 use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::mkey::{Mr, Mw};
-use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
-use crate::objects::srq::{Srq, srq_sizes};
-use crate::objects::xrc::Xrcd;
+use crate::objects::srq::srq_sizes;
 
 /// Implements calls of the core by the driver's of the same names, whose errors are logged. The core's token comes before the arguments
 /// of those that have one.
@@ -40,13 +38,13 @@ where
     P: 'static,
 {
     type Error = Error;
-    type Pd = Pd;
+    type Pd = Object;
     type Mr = Mr;
     type Mw = Mw;
-    type Cq = Cq;
+    type Cq = Object;
     type Qp = Qp;
-    type Srq = Srq;
-    type Xrcd = Xrcd;
+    type Srq = Object;
+    type Xrcd = Object;
     type SendRing = Mlx5SendRing<P>;
     type RecvRing = Mlx5RecvRing<P>;
     type SrqRing = Mlx5RecvRing<P>;
@@ -72,27 +70,36 @@ where
         fn set_gid[CoreToken](port: u8, index: u16, entry: Option<&GidEntry>) -> ();
         fn query_pkey(port: u8, index: u16) -> u16;
         fn encode_address(av: &AddressVector) -> EncodedAddress;
-        fn alloc_pd[CoreToken]() -> Pd;
-        fn dealloc_pd[CoreToken](pd: &mut Pd) -> ();
-        fn create_mr[CoreToken](pd: &Pd, request: &MrRequest<'_>) -> (Mr, Lkey, Rkey);
+        fn alloc_pd[CoreToken]() -> Object;
+        fn create_mr[CoreToken](pd: &Object, request: &MrRequest<'_>) -> (Mr, Lkey, Rkey);
         fn destroy_mr[CoreToken](mr: &mut Mr) -> ();
-        fn create_mw[CoreToken](pd: &Pd, kind: MwType) -> (Mw, Rkey);
+        fn create_mw[CoreToken](pd: &Object, kind: MwType) -> (Mw, Rkey);
         fn query_mw[CoreToken](mw: &Mw) -> (Rkey, bool);
-        fn create_fast_mr[CoreToken](pd: &Pd, max_sges: u32) -> (Mw, Rkey);
+        fn create_fast_mr[CoreToken](pd: &Object, max_sges: u32) -> (Mw, Rkey);
         fn destroy_mw[CoreToken](mw: &mut Mw) -> ();
-        fn query_cq(cq: &Cq) -> bool;
-        fn resize_cq[CoreToken](cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> u32;
-        fn destroy_cq[CoreToken](cq: &mut Cq) -> ();
-        fn arm_srq[CoreToken](srq: &mut Srq, limit: u32) -> ();
-        fn query_srq(srq: &Srq) -> u32;
-        fn destroy_srq[CoreToken](srq: &mut Srq) -> ();
-        fn dealloc_xrcd[CoreToken](domain: &mut Xrcd) -> ();
+        fn query_cq(cq: &Object) -> bool;
+        fn resize_cq[CoreToken](cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> u32;
+        fn arm_srq[CoreToken](srq: &mut Object, limit: u32) -> ();
+        fn query_srq(srq: &Object) -> u32;
+        fn dealloc_xrcd[CoreToken](domain: &mut Object) -> ();
         fn modify_qp[CoreToken](qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> ();
         fn query_qp(qp: &Qp) -> (QpState, Psn, Psn);
         fn destroy_qp[CoreToken](qp: &mut Qp) -> ();
         fn attach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();
         fn detach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();
         fn poll_event() -> Option<AsyncEvent>;
+    }
+
+    fn dealloc_pd(&mut self, _: CoreToken, pd: &mut Object) -> Result<(), Error> {
+        logged("dealloc_pd", self.view().end(pd))
+    }
+
+    fn destroy_cq(&mut self, _: CoreToken, cq: &mut Object) -> Result<(), Error> {
+        logged("destroy_cq", self.view().end(cq))
+    }
+
+    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Object) -> Result<(), Error> {
+        logged("destroy_srq", self.view().end(srq))
     }
 
     fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Error> {
@@ -106,37 +113,36 @@ where
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
         let driver = self.view();
         let (cq, vector, ring) = logged("create_cq", driver.create_cq(entries, driver.config.cqe_size))?;
-        Ok(CreatedCq { cqn: cq.cqn(), entries: 1 << ring.position().0, cq, ring, vector })
+        Ok(CreatedCq { cqn: Cqn::new(cq.number), entries: 1 << ring.position().0, cq, ring, vector })
     }
 
-    fn create_srq(&mut self, _: CoreToken, pd: &Pd, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Error> {
+    fn create_srq(&mut self, _: CoreToken, pd: &Object, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Error> {
         let (srq, ring) = logged("create_srq", self.view().create_srq(pd, sizes))?;
-        Ok(CreatedSrq { srqn: srq.srqn(), srq, ring })
+        Ok(CreatedSrq { srqn: Srqn::new(srq.number), srq, ring })
     }
 
-    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Xrcd, Xrcdn), Error> {
+    fn alloc_xrcd(&mut self, _: CoreToken) -> Result<(Object, Xrcdn), Error> {
         let domain = logged("alloc_xrcd", self.view().alloc_xrcd())?;
-        let number = domain.xrcdn();
-        Ok((domain, number))
+        Ok((domain, Xrcdn::new(domain.number)))
     }
 
     fn create_xrc_srq(&mut self, _: CoreToken, params: &CreateXrcSrqParams<'_, Self>) -> Result<CreatedSrq<Self>, Error> {
         let CreateXrcSrqParams { pd, domain, cq, ref sizes, cookie } = *params;
-        let numbers = [pd.number, domain.xrcdn().get(), cq.cqn().get(), cookie];
+        let numbers = [pd.number, domain.number, cq.number, cookie];
         let (srq, ring) = logged("create_xrc_srq", self.view().create_xrc_srq(numbers, sizes))?;
-        Ok(CreatedSrq { srqn: srq.srqn(), srq, ring })
+        Ok(CreatedSrq { srqn: Srqn::new(srq.number), srq, ring })
     }
 
     fn create_xrc_qp(&mut self, _: CoreToken, params: &CreateXrcQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateXrcQpParams { domain, initiator, ref sizes, cookie } = *params;
         let (qp, send, recv) = logged("create_xrc_qp", self.view().create_xrc_qp(domain, initiator, sizes, cookie))?;
-        Ok(CreatedQp { qpn: qp.qpn(), qp, send, recv })
+        Ok(CreatedQp { qpn: Qpn::new(qp.number), qp, send, recv })
     }
 
     fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, ref sizes, cookie } = *params;
         match self.view().create_qp(qp_type, pd, (send_cq, recv_cq, srq), &sizes.cap, cookie) {
-            Ok((qp, send, recv)) => Ok(CreatedQp { qpn: qp.qpn(), qp, send, recv }),
+            Ok((qp, send, recv)) => Ok(CreatedQp { qpn: Qpn::new(qp.number), qp, send, recv }),
             Err(error) => logged("create_qp", Err(error)),
         }
     }

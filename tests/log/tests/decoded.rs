@@ -95,12 +95,13 @@ fn every_step_up_and_down() {
     node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
     let expected = [
         "DEBUG teardown: 0 completion queues are left",
-        "DEBUG event queue 3 is gone",
+        "DEBUG DestroyEq of 3",
         "DEBUG teardown: DestroyEq",
-        "DEBUG event queue 2 is gone",
+        "DEBUG DestroyEq of 2",
         "DEBUG teardown: DestroyEq",
-        "DEBUG event queue 1 is gone",
+        "DEBUG DestroyEq of 1",
         "DEBUG teardown: DestroyEq",
+        "DEBUG DeallocUar of 8",
         "DEBUG teardown: DeallocUar",
         "DEBUG teardown: TeardownHca",
         "DEBUG the firmware returned 58 pages of function 0",

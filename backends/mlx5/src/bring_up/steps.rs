@@ -10,7 +10,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::CommandInterface;
+use crate::command::object::Object;
 use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, Feature, capped};
@@ -303,11 +305,19 @@ impl<P: Platform> Driver<P> {
         // TEARDOWN_HCA takes all of it.
         for eq in eqs.iter().rev().chain(control.iter().flatten()) {
             if self.cqs == 0 {
-                record_result(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(eq));
+                record_result(
+                    &mut failed,
+                    CmdOpcode::DestroyEq,
+                    self.end(&Object::of::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)),
+                );
             }
         }
         if self.uar.page != 0 && self.cqs == 0 {
-            record_result(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
+            record_result(
+                &mut failed,
+                CmdOpcode::DeallocUar,
+                self.end(&Object::of::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)),
+            );
         }
         self.uar = Uar::default();
         if self.state.initialized {

@@ -1,28 +1,57 @@
 //! Creation and destruction of objects of the device, with the memory that they lie in.
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, ObjectAccess, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, ObjectAccess, ObjectKind, View, ViewMut};
 
 use super::{Call, CommandClass, CommandInterface, List};
 use crate::dma::arena::{PAGE, PageRange};
 use crate::dma::object_memory::ObjectMemory;
 use crate::error::Error;
+use crate::log::{format_as, log_event};
 
 /// Bytes of the output of every command that creates an object, and of input and output of every command that destroys one.
 const SHORT: usize = 16;
 
-/// Returns whether a command creates, or destroys, an object whose number is where [`CommandInterface::create`] and
+/// Returns the kind of the object that a command creates, or destroys, if its number is where [`CommandInterface::create`] and
 /// [`CommandInterface::destroy`] expect it.
-const fn has_its_number<C: Command>(creates: bool) -> bool {
+const fn object_of<C: Command>(creates: bool) -> Option<ObjectKind> {
     let mut objects = C::OBJECTS;
     while let [object, rest @ ..] = objects {
         if matches!((object.access, creates), (ObjectAccess::Creates, true) | (ObjectAccess::Destroys, false)) {
             let (place, expected) = (object.place(), DestroyQpIn::QPN.bits());
-            return place.dword == expected.dword && place.lo == 0 && place.hi <= expected.hi;
+            let expected = place.dword == expected.dword && place.lo == 0 && place.hi <= expected.hi;
+            return if expected { Some(object.kind) } else { None };
         }
         objects = rest;
     }
-    false
+    None
+}
+
+/// Returns the kind of the object that a command destroys, if [`CommandInterface::destroy`] can execute it.
+const fn destroyed<D: Command>() -> Option<ObjectKind> {
+    if D::In::SIZE == SHORT && D::Out::SIZE == SHORT { object_of::<D>(false) } else { None }
+}
+
+/// An object of the device, of any kind: the command that destroys it, its number, and the memory that it lies in.
+#[derive(Clone, Copy)]
+pub struct Object {
+    destroy: CmdOpcode,
+    pub(crate) number: u32,
+    pub(crate) memory: ObjectMemory,
+}
+
+format_as!([] Object, "Object({:x})", |this| this.number);
+
+impl Object {
+    /// Returns the object with this number, which command `D` destroys.
+    pub(crate) const fn of<D: Command>(number: u32, memory: ObjectMemory) -> Self {
+        const { assert!(destroyed::<D>().is_some()) };
+        Self { destroy: D::OPCODE, number, memory }
+    }
+
+    pub(crate) fn is_destroyed_by(&self, opcode: CmdOpcode) -> bool {
+        self.destroy == opcode
+    }
 }
 
 impl<P: Platform> CommandInterface<P> {
@@ -73,8 +102,23 @@ impl<P: Platform> CommandInterface<P> {
     /// Creates an object in `memory`, whose pages follow the input, and returns its number.
     #[inline(always)]
     pub(crate) fn create<C: Command>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Error> {
-        const { assert!(has_its_number::<C>(true) && C::Out::SIZE == SHORT) };
+        const { assert!(object_of::<C>(true).is_some() && C::Out::SIZE == SHORT) };
         self.execute_in(C::OPCODE, input.as_bytes(), memory)
+    }
+
+    /// The same with command `D`, which will destroy it.
+    #[inline(always)]
+    pub(crate) fn make<C: Command, D: Command>(
+        &mut self,
+        input: View<'_, C::In>,
+        memory: ObjectMemory,
+    ) -> Result<Object, Error> {
+        const {
+            // Of the same kind.
+            let kinds = (object_of::<C>(true), destroyed::<D>());
+            assert!(matches!(kinds, (Some(created), Some(destroyed)) if created as u32 == destroyed as u32));
+        }
+        Ok(Object::of::<D>(self.create::<C>(input, memory)?, memory))
     }
 
     /// Executes a command whose input ends with the pages of `memory`, and returns the number in its output.
@@ -92,18 +136,12 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Destroys an object and frees its memory.
-    #[inline(always)]
-    pub(crate) fn destroy<C: Command>(&mut self, number: u32, memory: ObjectMemory) -> Result<(), Error> {
-        const { assert!(has_its_number::<C>(false) && C::In::SIZE == SHORT && C::Out::SIZE == SHORT) };
-        self.destroy_object(C::OPCODE, number, memory)
-    }
-
-    /// The same by the opcode of the command.
-    pub(crate) fn destroy_object(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
+    pub(crate) fn destroy(&mut self, object: &Object) -> Result<(), Error> {
         let mut input = [0; SHORT];
-        ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, number);
-        self.execute(opcode, &input, &mut [], SHORT)?;
-        self.free_memory(memory);
+        ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, object.number);
+        self.execute(object.destroy, &input, &mut [], SHORT)?;
+        self.free_memory(object.memory);
+        log_event!(debug, "{:?} of {:x}", object.destroy, object.number);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use std::vec::Vec;
 
 use bareverbs_mlx5_spec::{CmdOpcode, EQE, UAR_PAGE, cmd};
 
+use super::object::Object;
 use super::*;
 use crate::driver::{BringUpState, Driver};
 use crate::events::eq::EqInfo;
@@ -96,7 +97,7 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
         }
         assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(reason));
         assert_eq!(commands.execute_with(CmdOpcode::CreateMkey, &[0; 272], (4000, &mut |_| 0)), Err(reason));
-        assert_eq!(commands.destroy::<cmd::DestroyQp>(5, memory), Err(reason));
+        assert_eq!(commands.destroy(&Object::of::<cmd::DestroyQp>(5, memory)), Err(reason));
         assert_eq!(commands.allocate_memory(1, true).map(|_| ()), Err(reason));
         assert_eq!(commands.give_pages(3, 1, &mut |_, _| ControlFlow::Continue(())), Err(reason));
         assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Err(reason));

@@ -1,14 +1,13 @@
 //! The objects of the queues for frames that exist.
 
-use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
-use crate::dma::object_memory::ObjectMemory;
+use crate::command::object::Object;
 
 /// What was made, and what ends it.
 pub(crate) enum Made {
-    /// An object: the command that destroys it, its number, its memory.
-    Object(CmdOpcode, u32, ObjectMemory),
+    /// An object.
+    Object(Object),
     /// The flow table by its number; a group of its rules by that and its own; a rule by that and its index.
     Table(u32),
     Group(u32, u32),

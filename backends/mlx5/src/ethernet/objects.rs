@@ -14,13 +14,13 @@ use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameInterface, HEADER, ReceiveQueue, SendQueue, TAGGED_HEADER};
 use crate::command::List;
+use crate::command::object::Object;
 use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
 use crate::objects::cq::ring::Mlx5CqRing;
-use crate::objects::pd::Pd;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::ring::open_ring;
@@ -104,29 +104,29 @@ impl<P: Platform> Driver<P> {
     ) -> Result<FrameInterface<P>, Error> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
-        let pd = self.make::<cmd::AllocPd>(objects, View::zeros(), CmdOpcode::DeallocPd, ObjectMemory::NONE)?;
+        let pd = self.make_frame_object::<cmd::AllocPd, cmd::DeallocPd>(objects, View::zeros(), ObjectMemory::NONE)?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
         let (memory, lkey) = self.in_memory(bytes, false, |this, memory| {
             let addr = this.commands.arena.addr(memory.at());
             let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
             // Not from zero: one key.
-            let (_, lkey, _) = this.create_mr(&Pd { number: pd }, &request)?;
+            let (_, lkey, _) = this.create_mr(&pd, &request)?;
             Ok((memory, lkey))
         })?;
-        list(objects, Made::Object(CmdOpcode::DestroyMkey, lkey.index(), memory));
-        let domain = self.make::<cmd::AllocTransportDomain>(
+        list(objects, Made::Object(Object::of::<cmd::DestroyMkey>(lkey.index(), memory)));
+        let domain = self.make_frame_object::<cmd::AllocTransportDomain, cmd::DeallocTransportDomain>(
             objects,
             View::zeros(),
-            CmdOpcode::DeallocTransportDomain,
             ObjectMemory::NONE,
         )?;
+        let (pd, domain) = (pd.number, domain.number);
         // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
         let (send_cqn, send_cq) = self.frame_cq(objects, 2 * send_frames)?;
         let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
         let mut input = Buffer::zeroed();
         input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
-        let tis = self.make::<cmd::CreateTis>(objects, input.view(), CmdOpcode::DestroyTis, ObjectMemory::NONE)?;
+        let tis = self.make_frame_object::<cmd::CreateTis, cmd::DestroyTis>(objects, input.view(), ObjectMemory::NONE)?.number;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
@@ -167,24 +167,22 @@ impl<P: Platform> Driver<P> {
     }
 
     #[inline(always)]
-    fn make<C: Command>(
+    fn make_frame_object<C: Command, D: Command>(
         &mut self,
         objects: &mut FrameObjects,
         input: View<'_, C::In>,
-        destroy: CmdOpcode,
         memory: ObjectMemory,
-    ) -> Result<u32, Error> {
-        let number = self.commands.create::<C>(input, memory)?;
-        list(objects, Made::Object(destroy, number, memory));
-        Ok(number)
+    ) -> Result<Object, Error> {
+        let object = self.commands.make::<C, D>(input, memory)?;
+        list(objects, Made::Object(object));
+        Ok(object)
     }
 
     /// Makes a completion queue that is polled.
     fn frame_cq(&mut self, objects: &mut FrameObjects, entries: u32) -> Result<(u32, Mlx5CqRing<P>), Error> {
         let (cq, _, ring) = self.create_cq(entries, CqeSize::Bytes64)?;
-        let number = cq.cqn().get();
-        list(objects, Made::Object(CmdOpcode::DestroyCq, number, cq.memory));
-        Ok((number, ring))
+        list(objects, Made::Object(cq));
+        Ok((cq.number, ring))
     }
 
     #[inline(never)]
@@ -217,7 +215,7 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
-            let number = this.make::<cmd::CreateSq>(objects, input.view(), CmdOpcode::DestroySq, memory)?;
+            let number = this.make_frame_object::<cmd::CreateSq, cmd::DestroySq>(objects, input.view(), memory)?.number;
             Ok((number, Mlx5SendRing::new(ring, doorbell, this.commands.machine.fence.clone(), number)))
         })
     }
@@ -239,7 +237,7 @@ impl<P: Platform> Driver<P> {
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
             context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
             this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, DS_UNIT, frames);
-            let number = this.make::<cmd::CreateRq>(objects, input.view(), CmdOpcode::DestroyRq, memory)?;
+            let number = this.make_frame_object::<cmd::CreateRq, cmd::DestroyRq>(objects, input.view(), memory)?.number;
             Ok((number, Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units: 1 }))
         })
     }
@@ -275,7 +273,7 @@ impl<P: Platform> Driver<P> {
             .set(Tirc::DISP_TYPE, TIR_DIRECT)
             .set(Tirc::INLINE_RQN, rqn)
             .set(Tirc::TRANSPORT_DOMAIN, domain);
-        let tir = self.make::<cmd::CreateTir>(objects, input.view(), CmdOpcode::DestroyTir, ObjectMemory::NONE)?;
+        let tir = self.make_frame_object::<cmd::CreateTir, cmd::DestroyTir>(objects, input.view(), ObjectMemory::NONE)?.number;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
@@ -366,7 +364,7 @@ impl<P: Platform> Driver<P> {
         while let Some(made) = objects.pop() {
             let commands = &mut self.commands;
             match made {
-                Made::Object(destroy, number, memory) => self.end_object(destroy, number, memory)?,
+                Made::Object(object) => self.end(&object)?,
                 Made::Table(table) => commands.perform::<cmd::DestroyFlowTable>(|input| {
                     input.set(DestroyFlowTableIn::TABLE_TYPE, TYPE).set(DestroyFlowTableIn::TABLE_ID, table)
                 })?,

@@ -1,4 +1,4 @@
-//! Creation and destruction of event queues.
+//! Creation of event queues.
 
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
@@ -40,11 +40,5 @@ impl<P: Platform> Driver<P> {
             eq.arm();
             Ok(eq)
         })
-    }
-
-    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)?;
-        log_event!(debug, "event queue {} is gone", eq.number);
-        Ok(())
     }
 }

@@ -6,11 +6,11 @@ use bareverbs_mlx5_spec::{
     WqeKlm, cmd,
 };
 
+use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
-use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
 const WINDOW_OCTOWORDS: u32 = 4;
@@ -131,7 +131,7 @@ impl<P: Platform> Driver<P> {
         self.key_tag
     }
 
-    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
+    pub(crate) fn create_mr(&mut self, pd: &Object, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         let access = request.access;
         let caps = &self.caps;
         let lacks = [
@@ -274,12 +274,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates an unbound window: a free key of one KLM.
-    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
+    pub(crate) fn create_mw(&mut self, pd: &Object, kind: MwType) -> Result<(Mw, Rkey), Error> {
         self.create_free_key(pd, kind == MwType::Type2, WINDOW_OCTOWORDS)
     }
 
     /// Creates a free key with room for so many pieces, as a request carries them (rdma-core `mlx5dv_create_mkey`).
-    pub(crate) fn create_fast_mr(&mut self, pd: &Pd, max_sges: u32) -> Result<(Mw, Rkey), Error> {
+    pub(crate) fn create_fast_mr(&mut self, pd: &Object, max_sges: u32) -> Result<(Mw, Rkey), Error> {
         let limit = max_pieces(self.caps.max_send_wqe);
         if max_sges > limit {
             return Err(Error::LimitExceeded { limit });
@@ -288,7 +288,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
-    fn create_free_key(&mut self, pd: &Pd, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), Error> {
+    fn create_free_key(&mut self, pd: &Object, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), Error> {
         if !self.caps.windows {
             return Err(Error::Unsupported { feature: Feature::MemoryWindows });
         }
@@ -305,9 +305,7 @@ impl<P: Platform> Driver<P> {
     }
 
     fn destroy_mkey(&mut self, index: u32) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DestroyMkey>(index, ObjectMemory::NONE)?;
-        log_event!(debug, "key with index {:x} is gone", index);
-        Ok(())
+        self.end(&Object::of::<cmd::DestroyMkey>(index, ObjectMemory::NONE))
     }
 
     /// Destroys a key that no region has got. The error says whether the device still has the key, and with it the memory.

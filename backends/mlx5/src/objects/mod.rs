@@ -1,38 +1,32 @@
 //! Objects of the device: protection domains, memory keys, event queues, completion queues, queue pairs, shared
 //! receive queues, the UAR page.
 
-/// Implements `Debug` and the number of an object.
-macro_rules! numbered {
-    ($name:ident, $text:literal, $call:ident -> $number:ident) => {
-        format_as!([] $name, $text, |this| this.number);
-
-        impl $name {
-            /// Returns its number.
-            pub const fn $call(&self) -> $number {
-                $number::new(self.number)
-            }
-        }
-    };
-}
-
 pub(crate) mod cq;
 mod eq;
 pub(crate) mod mkey;
-pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod srq;
 pub(crate) mod uar;
 pub(crate) mod xrc;
 
 use bareverbs::Platform;
-use bareverbs_mlx5_spec::CmdOpcode;
+use bareverbs_mlx5_spec::{CmdOpcode, View, cmd};
 
+use crate::command::object::Object;
 use crate::dma::arena::PAGE;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 impl<P: Platform> Driver<P> {
+    /// Destroys an object, and frees its memory.
+    pub(crate) fn end(&mut self, object: &Object) -> Result<(), Error> {
+        self.commands.destroy(object)?;
+        self.cqs = self.cqs.wrapping_sub(u32::from(object.is_destroyed_by(CmdOpcode::DestroyCq)));
+        Ok(())
+    }
+
     /// Makes an object in zeroed memory of its own: a ring of `bytes`, unless that is 0, and a doorbell record if `record` is set. The
     /// memory is free again if the object is not made.
     pub(crate) fn in_memory<T>(
@@ -45,10 +39,9 @@ impl<P: Platform> Driver<P> {
         make(self, memory).inspect_err(|_| self.commands.free_memory(memory))
     }
 
-    /// Destroys an object of any kind by the opcode of the command, and frees its memory.
-    pub(crate) fn end_object(&mut self, destroy: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
-        self.commands.destroy_object(destroy, number, memory)?;
-        self.cqs = self.cqs.wrapping_sub(u32::from(destroy == CmdOpcode::DestroyCq));
-        Ok(())
+    pub(crate) fn alloc_pd(&mut self) -> Result<Object, Error> {
+        let pd = self.commands.make::<cmd::AllocPd, cmd::DeallocPd>(View::zeros(), ObjectMemory::NONE)?;
+        log_event!(debug, "protection domain {:x}", pd.number);
+        Ok(pd)
     }
 }

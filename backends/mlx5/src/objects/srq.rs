@@ -2,32 +2,23 @@
 //!
 //! Older interface steps have CREATE_SRQ instead. A device with such a step is said to have no shared receive queues.
 
-use bareverbs::{Platform, SrqCap, SrqSizes, Srqn};
+use bareverbs::{Platform, SrqCap, SrqSizes};
 use bareverbs_mlx5_spec::{
-    ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
+    ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CmdOpcode, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
 };
 
 use crate::bring_up::caps::Capabilities;
+use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::log::{format_as, log_event};
-use crate::objects::pd::Pd;
+use crate::log::log_event;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::ring::open_ring;
 
 /// Fewest units of a WQE: the link and one data segment.
 const MIN_UNITS: u32 = 2;
-
-/// A shared receive queue of this backend.
-pub struct Srq {
-    pub(crate) number: u32,
-    pub(crate) memory: ObjectMemory,
-    is_xrc: bool,
-}
-
-numbered!(Srq, "Srq({:x})", srqn -> Srqn);
 
 /// Returns the 16-byte units of a WQE with so many SGEs.
 const fn units(max_sge: u32) -> u32 {
@@ -48,8 +39,8 @@ pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, E
 }
 
 impl<P: Platform> Driver<P> {
-    pub(crate) fn create_srq(&mut self, pd: &Pd, sizes: &SrqSizes) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
-        self.make_srq(sizes, false, |this, memory, units| {
+    pub(crate) fn create_srq(&mut self, pd: &Object, sizes: &SrqSizes) -> Result<(Object, Mlx5RecvRing<P>), Error> {
+        self.make_srq(sizes, |this, memory, units| {
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateRmpIn::CTX);
@@ -61,7 +52,7 @@ impl<P: Platform> Driver<P> {
                 .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
                 .set(Wq::LOG_WQ_SZ, sizes.slots.trailing_zeros())
                 .set64(Wq::DBR_ADDR, this.commands.arena.addr(memory.record()));
-            this.commands.create::<cmd::CreateRmp>(input.view(), memory)
+            this.commands.make::<cmd::CreateRmp, cmd::DestroyRmp>(input.view(), memory)
         })
     }
 
@@ -71,8 +62,8 @@ impl<P: Platform> Driver<P> {
         &mut self,
         [pd, xrcd, cqn, user_index]: [u32; 4],
         sizes: &SrqSizes,
-    ) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
-        self.make_srq(sizes, true, |this, memory, units| {
+    ) -> Result<(Object, Mlx5RecvRing<P>), Error> {
+        self.make_srq(sizes, |this, memory, units| {
             let record = this.commands.arena.addr(memory.record());
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -85,7 +76,7 @@ impl<P: Platform> Driver<P> {
                 .set(XrcSrqc::PD, pd)
                 .set(XrcSrqc::DB_RECORD_ADDR_H, (record >> 32) as u32)
                 .set(XrcSrqc::DB_RECORD_ADDR_L, record as u32 >> 2);
-            this.commands.create::<cmd::CreateXrcSrq>(input.view(), memory)
+            this.commands.make::<cmd::CreateXrcSrq, cmd::DestroyXrcSrq>(input.view(), memory)
         })
     }
 
@@ -93,23 +84,22 @@ impl<P: Platform> Driver<P> {
     fn make_srq(
         &mut self,
         sizes: &SrqSizes,
-        is_xrc: bool,
-        create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<u32, Error>,
-    ) -> Result<(Srq, Mlx5RecvRing<P>), Error> {
+        create: impl FnOnce(&mut Self, ObjectMemory, u32) -> Result<Object, Error>,
+    ) -> Result<(Object, Mlx5RecvRing<P>), Error> {
         let units = units(sizes.cap.max_sge);
         let bytes = sizes.slots as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
             // The ring first: without it, a queue of the device would be leaked.
             let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
-            let number = create(this, memory, units)?;
-            log_event!(debug, "shared receive queue {:x}: {} slots of {} segments", number, sizes.slots, units - 1);
+            let srq = create(this, memory, units)?;
+            log_event!(debug, "shared receive queue {:x}: {} slots of {} segments", srq.number, sizes.slots, units - 1);
             let ring = Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units };
-            Ok((Srq { number, memory, is_xrc }, ring))
+            Ok((srq, ring))
         })
     }
 
-    pub(crate) fn arm_srq(&mut self, srq: &Srq, limit: u32) -> Result<(), Error> {
-        if srq.is_xrc {
+    pub(crate) fn arm_srq(&mut self, srq: &Object, limit: u32) -> Result<(), Error> {
+        if srq.is_destroyed_by(CmdOpcode::DestroyXrcSrq) {
             return self.commands.perform::<cmd::ArmXrcSrq>(|input| {
                 input.set(ArmXrcSrqIn::OP_MOD, ARM_XRC_SRQ).set(ArmXrcSrqIn::XRC_SRQN, srq.number).set(ArmXrcSrqIn::LWM, limit)
             });
@@ -124,20 +114,13 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    pub(crate) fn query_srq(&mut self, srq: &Srq) -> Result<u32, Error> {
-        if srq.is_xrc {
+    pub(crate) fn query_srq(&mut self, srq: &Object) -> Result<u32, Error> {
+        if srq.is_destroyed_by(CmdOpcode::DestroyXrcSrq) {
             let output = self.commands.query::<cmd::QueryXrcSrq>(|input| input.set(QueryXrcSrqIn::XRC_SRQN, srq.number))?;
             return Ok(output.view().sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY).get(XrcSrqc::LWM));
         }
         let output = self.commands.query::<cmd::QueryRmp>(|input| input.set(QueryRmpIn::RMPN, srq.number))?;
         Ok(output.view().sub(QueryRmpOut::RMP_CONTEXT).sub(Rmpc::WQ).get(Wq::LWM))
-    }
-
-    pub(crate) fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), Error> {
-        if srq.is_xrc {
-            return self.commands.destroy::<cmd::DestroyXrcSrq>(srq.number, srq.memory);
-        }
-        self.commands.destroy::<cmd::DestroyRmp>(srq.number, srq.memory)
     }
 }
 

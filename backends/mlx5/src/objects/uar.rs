@@ -28,10 +28,6 @@ impl<P: Platform> Driver<P> {
         log_event!(debug, "UAR page {}, BlueFlame halves of {} bytes", page, half);
         Ok(())
     }
-
-    pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)
-    }
 }
 
 #[cfg(test)]

@@ -4,15 +4,14 @@
 //! queue, a target a protection domain too. Linux has one of each, which do nothing, in a domain of their own, so that no peer reaches the
 //! shared receive queue by its number (`mlx5_ib_dev_res_init`). They are made here with the first domain, and end with the last.
 
-use bareverbs::{Platform, QpCap, RingSizes, SrqCap, SrqSizes, Xrcdn};
-use bareverbs_mlx5_spec::{CmdOpcode, QpcSt, View, cmd, rq_type};
+use bareverbs::{Platform, QpCap, RingSizes, SrqCap, SrqSizes};
+use bareverbs_mlx5_spec::{QpcSt, View, cmd, rq_type};
 
+use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::log::{format_as, log_event};
-use crate::objects::cq::Cq;
-use crate::objects::pd::Pd;
+use crate::log::log_event;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, Receives};
@@ -22,20 +21,13 @@ const UNUSED: SrqSizes = SrqSizes { slots: 2, cap: SrqCap { max_wr: 1, max_sge: 
 /// User index of that queue: of no queue of the verbs.
 const NO_SRQ: u32 = 0xff_ffff;
 
-/// An XRC domain of this backend.
-pub struct Xrcd {
-    number: u32,
-}
-
-numbered!(Xrcd, "Xrcd({:x})", xrcdn -> Xrcdn);
-
 impl<P: Platform> Driver<P> {
-    pub(crate) fn alloc_xrcd(&mut self) -> Result<Xrcd, Error> {
+    pub(crate) fn alloc_xrcd(&mut self) -> Result<Object, Error> {
         let caps = &self.caps;
         if !(caps.xrc && caps.user_index && caps.pools) {
             return Err(Error::Unsupported { feature: Feature::Transport });
         }
-        let mut domain = Xrcd { number: self.commands.create::<cmd::AllocXrcd>(View::zeros(), ObjectMemory::NONE)? };
+        let mut domain = self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?;
         self.xrcds = self.xrcds.wrapping_add(1);
         if let Err(error) = self.fill_unused() {
             // The first error is the one to report.
@@ -49,8 +41,8 @@ impl<P: Platform> Driver<P> {
     /// Returns the numbers of domain, protection domain, completion queue and shared receive queue of nobody, 0 for what is not there.
     fn unused_numbers(&self) -> [u32; 4] {
         let mut numbers = [0; 4];
-        for (place, (_, number, _)) in numbers.iter_mut().zip(&self.unused) {
-            *place = *number;
+        for (place, object) in numbers.iter_mut().zip(&self.unused) {
+            *place = object.number;
         }
         numbers
     }
@@ -60,38 +52,29 @@ impl<P: Platform> Driver<P> {
     fn fill_unused(&mut self) -> Result<(), Error> {
         while !self.unused.is_full() {
             let [domain, pd, cq, _] = self.unused_numbers();
-            let mut memory = ObjectMemory::NONE;
-            let (destroy, number) = match self.unused.len() {
-                0 => (CmdOpcode::DeallocXrcd, self.commands.create::<cmd::AllocXrcd>(View::zeros(), memory)?),
-                1 => (CmdOpcode::DeallocPd, self.commands.create::<cmd::AllocPd>(View::zeros(), memory)?),
-                2 => {
-                    let (cq, ..) = self.create_cq(1, self.config.cqe_size)?;
-                    memory = cq.memory;
-                    (CmdOpcode::DestroyCq, cq.cqn().get())
-                }
-                _ => {
-                    let (srq, _) = self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?;
-                    memory = srq.memory;
-                    (CmdOpcode::DestroyXrcSrq, srq.number)
-                }
+            let object = match self.unused.len() {
+                0 => self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?,
+                1 => self.alloc_pd()?,
+                2 => self.create_cq(1, self.config.cqe_size)?.0,
+                _ => self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?.0,
             };
             // The bound of the loop is the list's capacity.
-            let _ = self.unused.push((destroy, number, memory));
+            let _ = self.unused.push(object);
         }
         Ok(())
     }
 
     /// Ends them, the last first, as far as the device does.
     fn end_unused(&mut self) -> Result<(), Error> {
-        while let Some((destroy, number, memory)) = self.unused.last().copied() {
-            self.end_object(destroy, number, memory)?;
+        while let Some(object) = self.unused.last().copied() {
+            self.end(&object)?;
             self.unused.pop();
         }
         Ok(())
     }
 
-    pub(crate) fn dealloc_xrcd(&mut self, domain: &mut Xrcd) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DeallocXrcd>(domain.number, ObjectMemory::NONE)?;
+    pub(crate) fn dealloc_xrcd(&mut self, domain: &mut Object) -> Result<(), Error> {
+        self.end(domain)?;
         self.xrcds = self.xrcds.saturating_sub(1);
         if self.xrcds == 0 {
             // What the device keeps serves the next domain.
@@ -104,14 +87,14 @@ impl<P: Platform> Driver<P> {
     /// has it (`create_xrc_tgt_qp`, and the XRC initiators of `create_user_qp`).
     pub(crate) fn create_xrc_qp(
         &mut self,
-        domain: &Xrcd,
-        initiator: Option<(&Pd, &Cq)>,
+        domain: &Object,
+        initiator: Option<(&Object, &Object)>,
         sizes: &RingSizes,
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), Error> {
         let [_, pd, cq, srqn] = self.unused_numbers();
         let (numbers, rq_type) = match initiator {
-            Some((pd, send_cq)) => ([pd.number, send_cq.cqn().get(), cq], rq_type::NONE),
+            Some((pd, send_cq)) => ([pd.number, send_cq.number, cq], rq_type::NONE),
             None => ([pd, cq, cq], rq_type::SRQ),
         };
         let receives = Receives { rq_type, srqn, xrcd: domain.number };

@@ -3,25 +3,16 @@
 mod resize;
 pub(crate) mod ring;
 
-use bareverbs::{Cqn, DmaMemory, Platform, Registers};
+use bareverbs::{DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
 
+use crate::command::object::Object;
 use crate::config::CqeSize;
-use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::log::{format_as, log_event};
+use crate::log::log_event;
 use crate::ring::open_ring;
 use ring::{Mlx5CqRing, Shape};
-
-/// A completion queue of this backend.
-pub struct Cq {
-    pub(crate) number: u32,
-    pub(crate) memory: ObjectMemory,
-    pub(crate) cqe_size: CqeSize,
-}
-
-numbered!(Cq, "Cq({:x})", cqn -> Cqn);
 
 #[derive(Clone, Copy)]
 struct RingSize {
@@ -49,7 +40,7 @@ impl RingSize {
 impl<P: Platform> Driver<P> {
     /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
     #[inline]
-    pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Cq, u16, Mlx5CqRing<P>), Error> {
+    pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Object, u16, Mlx5CqRing<P>), Error> {
         let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
         self.in_memory(size.bytes(), true, |this, memory| {
             let record = memory.record();
@@ -70,7 +61,8 @@ impl<P: Platform> Driver<P> {
             if cqe_size != CqeSize::Bytes64 {
                 context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
             }
-            let cqn = this.commands.create::<cmd::CreateCq>(input.view(), memory)?;
+            let cq = this.commands.make::<cmd::CreateCq, cmd::DestroyCq>(input.view(), memory)?;
+            let cqn = cq.number;
             log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << size.log_size, eq.number);
             let (user_index, ethernet) = (this.caps.user_index, this.caps.is_ethernet());
             let log_ring = size.log_blocks();
@@ -78,7 +70,7 @@ impl<P: Platform> Driver<P> {
             let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
             let ring = Mlx5CqRing::new(ring, doorbell, this.commands.machine.fence.clone(), shape);
             this.cqs = this.cqs.wrapping_add(1);
-            Ok((Cq { number: cqn, memory, cqe_size }, eq.vector, ring))
+            Ok((cq, eq.vector, ring))
         })
     }
 
@@ -100,16 +92,10 @@ impl<P: Platform> Driver<P> {
         open_ring(memory, at, size.bytes(), record)
     }
 
-    pub(crate) fn query_cq(&mut self, cq: &Cq) -> Result<bool, Error> {
+    pub(crate) fn query_cq(&mut self, cq: &Object) -> Result<bool, Error> {
         let output = self.commands.query::<cmd::QueryCq>(|input| input.set(QueryCqIn::CQN, cq.number))?;
         // 9: it has overrun. 10: a completion could not be written (`mlx5_ifc.h`, `cqc_bits`).
         Ok(output.view().sub(QueryCqOut::CQ_CONTEXT).get(Cqc::STATUS) == 0)
-    }
-
-    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DestroyCq>(cq.number, cq.memory)?;
-        self.cqs = self.cqs.wrapping_sub(1);
-        Ok(())
     }
 }
 

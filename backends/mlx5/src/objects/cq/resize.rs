@@ -6,8 +6,9 @@
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn};
 
+use super::RingSize;
 use super::ring::Mlx5CqRing;
-use super::{Cq, RingSize};
+use crate::command::object::Object;
 use crate::config::CqeSize;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -25,9 +26,9 @@ const _: () = assert!(Cqe::OP_OWN == CQE - 1);
 
 impl<P: Platform> Driver<P> {
     /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
-    pub(crate) fn resize_cq(&mut self, cq: &mut Cq, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
+    pub(crate) fn resize_cq(&mut self, cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
         let log_size = self.log_cq_size(entries)?;
-        let size = RingSize { log_size, cqe_size: cq.cqe_size };
+        let size = RingSize { log_size, cqe_size: self.config.cqe_size };
         let (record, number) = (cq.memory.record(), cq.number);
         let (space, new) = self.in_memory(size.bytes(), false, |this, space| {
             let new = this.empty_ring(space.at(), size, record)?;

@@ -57,7 +57,7 @@ impl<P: Platform> Driver<P> {
             self.list_station(gid.group_mac().unwrap_or_default(), true)?;
         }
         let result = self.commands.perform::<cmd::AttachToMcg>(|input| {
-            input.set(AttachToMcgIn::QPN, qp.qpn().get()).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0)
+            input.set(AttachToMcgIn::QPN, qp.number).set_bytes(AttachToMcgIn::MULTICAST_GID, &gid.0)
         });
         if result.is_ok() {
             self.groups = self.groups.saturating_add(1);
@@ -69,7 +69,7 @@ impl<P: Platform> Driver<P> {
 
     pub(crate) fn detach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), Error> {
         self.commands.perform::<cmd::DetachFromMcg>(|input| {
-            input.set(DetachFromMcgIn::QPN, qp.qpn().get()).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0)
+            input.set(DetachFromMcgIn::QPN, qp.number).set_bytes(DetachFromMcgIn::MULTICAST_GID, &gid.0)
         })?;
         self.groups = self.groups.saturating_sub(1);
         self.unlist_group(gid);

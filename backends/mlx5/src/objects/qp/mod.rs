@@ -7,17 +7,15 @@ mod roce;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 
-use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes};
+use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, RingSizes};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
+use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
-use crate::objects::cq::Cq;
-use crate::objects::pd::Pd;
-use crate::objects::srq::Srq;
 use crate::ring::open_ring;
 
 use recv_ring::Mlx5RecvRing;
@@ -38,7 +36,7 @@ type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
 /// A queue pair of this backend.
 pub struct Qp {
-    number: u32,
+    pub(crate) number: u32,
     memory: ObjectMemory,
     service: QpcSt,
     pd: u32,
@@ -47,7 +45,7 @@ pub struct Qp {
     pkey_index: u16,
 }
 
-numbered!(Qp, "Qp({:x})", qpn -> Qpn);
+format_as!([] Qp, "Qp({:x})", |this| this.number);
 
 /// Where a queue pair without a receive queue takes its receives from, in the words of its context.
 #[derive(Clone, Copy)]
@@ -149,14 +147,14 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_qp(
         &mut self,
         qp_type: QpType,
-        pd: &Pd,
-        (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
+        pd: &Object,
+        (send_cq, recv_cq, srq): (&Object, &Object, Option<&Object>),
         cap: &QpCap,
         cookie: u32,
     ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), Error> {
         let service = service_of(qp_type)?;
-        let receives = srq.map(|srq| Receives { rq_type: rq_type::SRQ, srqn: srq.srqn().get(), xrcd: 0 });
-        self.create_qp_of(service, [pd.number, send_cq.cqn().get(), recv_cq.cqn().get()], receives, cap, cookie)
+        let receives = srq.map(|srq| Receives { rq_type: rq_type::SRQ, srqn: srq.number, xrcd: 0 });
+        self.create_qp_of(service, [pd.number, send_cq.number, recv_cq.number], receives, cap, cookie)
     }
 
     /// Creates a queue pair of a protection domain with completion queues of these numbers.
@@ -229,7 +227,7 @@ impl<P: Platform> Driver<P> {
     }
 
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
-        self.commands.destroy::<cmd::DestroyQp>(qp.number, qp.memory)
+        self.end(&Object::of::<cmd::DestroyQp>(qp.number, qp.memory))
     }
 }
 

@@ -254,10 +254,8 @@ mod tests {
     use bareverbs::{GlobalRoute, Lid, Mac, QpCap, QpType};
 
     use super::*;
-    use crate::config::CqeSize;
+    use crate::command::object::Object;
     use crate::dma::object_memory::ObjectMemory;
-    use crate::objects::cq::Cq;
-    use crate::objects::pd::Pd;
     use crate::tests::mock::{MockPlatform, Shared, acknowledge, started};
 
     /// Returns the bytes of the context in the last command of a queue pair: the input after its first 16 bytes lies where the entry of
@@ -273,7 +271,8 @@ mod tests {
     fn reset_qp(view: &mut Driver<MockPlatform>) -> Qp {
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq { number: 7, memory: ObjectMemory::NONE, cqe_size: CqeSize::Bytes64 });
+        let (pd, cq) =
+            (Object::of::<cmd::DeallocPd>(1, ObjectMemory::NONE), Object::of::<cmd::DestroyCq>(7, ObjectMemory::NONE));
         view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap().0
     }
 
