@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::{Access, Gid, Guid, Lid, Mac, Psn, Qkey, Qpn};
+use crate::{Access, Gid, Guid, Lid, Mac, MaskedAtomics, Psn, Qkey, Qpn};
 
 /// Transport service of a queue pair (`ibv_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -266,6 +266,8 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u8,
     /// Whether 8-byte atomics are done.
     pub atomics: bool,
+    /// Which masked atomics are done.
+    pub masked_atomics: MaskedAtomics,
     /// Access flags that the device knows.
     pub access: Access,
     /// Maximum inline payload in bytes.

@@ -4,46 +4,35 @@
 
 use crate::send_queue::{BASIC, OpSet, PostCursor, SendBatch, SendQueue, free_end, refusal, refusal_to_post};
 use crate::shared::check_sge;
-use crate::verbs::Verbs;
-use crate::{Access, CoreToken, MaskedAtomics, MaskedWr, PostSendError, Provider, QpType, SendRing, SendWriter, Srqn};
+use crate::{Access, MaskedWr, PostSendError, Provider, QpType, SendRing, SendWriter, Srqn};
 
-impl<P: Provider> Verbs<'_, P> {
-    /// Asks the device which masked atomics it offers.
+impl<P: Provider> SendQueue<'_, P> {
+    /// Posts a masked atomic and rings the doorbell. Which there are depends on the device
+    /// ([`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics)).
     ///
     /// ```
-    /// # use bareverbs::{MaskedAtomics, MaskedOp, MaskedWr, PostSendError, SendFlags};
+    /// # use bareverbs::{MaskedOp, MaskedWr, PostSendError, SendFlags};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// # let word = b.register(8, bareverbs::Access::LOCAL_WRITE | bareverbs::Access::REMOTE_ATOMIC)?;
     /// # let old = a.register(8, bareverbs::Access::LOCAL_WRITE)?;
-    /// let offered = a.verbs.query_masked_atomics()?;
     /// // Four counters of eight bits in a word: the second gets 3 more.
     /// let op = MaskedOp::FetchAdd4 { add: 3 << 8, boundary: 0x8080_8080 };
     /// let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote: word.remote(0), sge: old.sge(0, 4) };
-    /// match qa.qp.send.post_masked(offered, &wr) {
+    /// match qa.qp.send.post_masked(&wr) {
     ///     Ok(()) => qa.wait()?.result()?,
-    ///     Err(PostSendError::NoAtomics) => assert_eq!(offered, MaskedAtomics::default()),
+    ///     Err(PostSendError::NoAtomics) => assert!(!a.verbs.query_device().masked_atomics.four),
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// The device does not answer, or not sensibly.
-    pub fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, P::Error> {
-        self.provider.query_masked_atomics(CoreToken::NEW).map_err(|error| self.failed(error))
-    }
-}
-
-impl<P: Provider> SendQueue<'_, P> {
-    /// Posts a masked atomic and rings the doorbell. `offered` is what the device has said that it offers.
-    ///
-    /// # Errors
     /// [`PostSendError`]: the queue pair cannot send, the device does not offer the operation, an address, region or flag does not fit, or
     /// the queue is full. The queue is as before.
-    pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
-        append_masked(self, offered, wr, None, true)
+    pub fn post_masked(&mut self, wr: &MaskedWr) -> Result<(), PostSendError> {
+        append_masked(self, wr, None, true)
     }
 
     /// Posts a masked atomic of an XRC initiator to a shared receive queue of its peer, whose protection domain is that of the bytes
@@ -51,8 +40,8 @@ impl<P: Provider> SendQueue<'_, P> {
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
-    pub fn post_masked_to_srq(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
-        append_masked(self, offered, wr, Some(srqn), true)
+    pub fn post_masked_to_srq(&mut self, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
+        append_masked(self, wr, Some(srqn), true)
     }
 }
 
@@ -61,16 +50,16 @@ impl<P: Provider> SendBatch<'_, P> {
     ///
     /// # Errors
     /// [`PostSendError`], as a single request has it; the batch is as before.
-    pub fn post_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr) -> Result<(), PostSendError> {
-        self.open.call(|queue| append_masked(queue, offered, wr, None, false))
+    pub fn post_masked(&mut self, wr: &MaskedWr) -> Result<(), PostSendError> {
+        self.open.call(|queue| append_masked(queue, wr, None, false))
     }
 
     /// Posts a masked atomic to a shared receive queue: [`SendQueue::post_masked_to_srq`] as part of a batch.
     ///
     /// # Errors
     /// As there.
-    pub fn post_masked_to_srq(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
-        self.open.call(|queue| append_masked(queue, offered, wr, Some(srqn), false))
+    pub fn post_masked_to_srq(&mut self, wr: &MaskedWr, srqn: Srqn) -> Result<(), PostSendError> {
+        self.open.call(|queue| append_masked(queue, wr, Some(srqn), false))
     }
 }
 
@@ -78,7 +67,6 @@ impl<P: Provider> SendBatch<'_, P> {
 #[inline(never)]
 fn append_masked<P: Provider>(
     queue: &SendQueue<'_, P>,
-    offered: MaskedAtomics,
     wr: &MaskedWr,
     srqn: Option<Srqn>,
     ring: bool,
@@ -88,14 +76,14 @@ fn append_masked<P: Provider>(
     }
     let mut open = PostCursor::new(queue);
     open.end = free_end(queue.slot, queue.limits.blocks);
-    open.put_masked(offered, wr, srqn)?;
+    open.put_masked(wr, srqn)?;
     queue.keep_bind(false);
     open.finish(ring);
     Ok(())
 }
 
 impl<'a, P: Provider> PostCursor<'a, P> {
-    fn put_masked(&mut self, offered: MaskedAtomics, wr: &MaskedWr, srqn: Option<Srqn>) -> Result<(), PostSendError> {
+    fn put_masked(&mut self, wr: &MaskedWr, srqn: Option<Srqn>) -> Result<(), PostSendError> {
         let MaskedWr { wr_id, flags, ref op, ref remote, ref sge } = *wr;
         let (limits, opcode, size) = (&self.queue.limits, op.completion(), op.size());
         let set = match srqn {
@@ -108,7 +96,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         if let Some(error) = refusal(limits, set, BASIC, flags, opcode, 1) {
             return Err(error);
         }
-        if !(if size == 4 { offered.four } else { offered.eight }) {
+        if !(if size == 4 { limits.masked_atomics.four } else { limits.masked_atomics.eight }) {
             return Err(PostSendError::NoAtomics);
         }
         if sge.length != size {

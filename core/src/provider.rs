@@ -6,8 +6,8 @@
 use crate::log::format_as;
 use crate::{
     Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant,
-    LinkLayer, Lkey, MaskedAtomics, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    Qpn, RawKind, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
+    LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawKind,
+    Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code
@@ -166,9 +166,8 @@ format_as!(
 
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 ///
-/// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, masked atomics, multicast
-/// and completion queues of another size. They refuse ([`DeviceError::unsupported`]); `query_masked_atomics` says that
-/// the device offers none.
+/// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, multicast and
+/// completion queues of another size. They refuse ([`DeviceError::unsupported`]).
 ///
 /// # Safety
 /// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It uses
@@ -297,14 +296,6 @@ pub unsafe trait Provider {
     fn create_fast_mr(&mut self, _: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error> {
         let _ = (pd, max_sges);
         Err(DeviceError::unsupported())
-    }
-
-    /// Returns which masked atomics the device offers: none, if a backend does not say otherwise.
-    ///
-    /// # Errors
-    /// The device does not answer, or not sensibly.
-    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Self::Error> {
-        Ok(MaskedAtomics::default())
     }
 
     /// Makes a completion queue of at least `entries`.
@@ -537,7 +528,6 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         fn query_mw[mut](call: CoreToken, mw: &Self::Mw) -> Result<(Rkey, bool), Self::Error>;
         fn destroy_mw[mut](call: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error>;
         fn create_fast_mr[mut](call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
-        fn query_masked_atomics[mut](call: CoreToken) -> Result<MaskedAtomics, Self::Error>;
         fn query_cq[mut](cq: &Self::Cq) -> Result<bool, Self::Error>;
         fn resize_cq[mut](call: CoreToken, cq: &mut Self::Cq, ring: &mut Self::CqRing, entries: u32) -> Result<u32, Self::Error>;
         fn destroy_cq[mut](call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;

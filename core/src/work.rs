@@ -453,7 +453,7 @@ pub struct MaskedWr {
     pub sge: Sge,
 }
 
-/// Which masked atomics a device offers ([`Verbs::query_masked_atomics`](crate::Verbs::query_masked_atomics)).
+/// Which masked atomics a device offers ([`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MaskedAtomics {

@@ -38,7 +38,7 @@ impl Fixture {
     }
 
     fn post(&mut self, wr: &MaskedWr) -> Result<(), PostSendError> {
-        self.pair.a.verbs.send(self.a.qp).post_masked(BOTH, wr)
+        self.pair.a.verbs.send(self.a.qp).post_masked(wr)
     }
 
     fn status(&mut self, wr: &MaskedWr) -> WcStatus {
@@ -122,7 +122,7 @@ fn each_does_what_its_masks_say_and_once() {
         let probability = Probability::per_mille(per_mille);
         let faults = Faults::none().loss(probability).duplication(probability).seed(seed);
         let mut fixture = fixture(faults);
-        assert_eq!(fixture.pair.a.verbs.query_masked_atomics(), Ok(BOTH));
+        assert_eq!(fixture.pair.a.verbs.query_device().masked_atomics, BOTH);
         let mut numbers = Numbers(seed);
         let mut words = [0_u64; 8];
         for (at, word) in words.iter_mut().enumerate() {
@@ -153,7 +153,7 @@ fn each_does_what_its_masks_say_and_once() {
                 expected.push((slot as u64, opcode, op.size(), old_value));
             }
             let mut queue = fixture.pair.a.verbs.send_batch(fixture.a.qp);
-            batch.iter().for_each(|wr| queue.post_masked(BOTH, wr).unwrap());
+            batch.iter().for_each(|wr| queue.post_masked(wr).unwrap());
             drop(queue);
             let done = fixture.pair.a.completions(fixture.a.cq, batch.len());
             for (done, (wr_id, opcode, size, old)) in done.iter().zip(expected) {
@@ -189,26 +189,19 @@ fn what_is_wrong_with_a_masked_atomic_is_named() {
     let wr = MaskedWr { flags: SendFlags::SOLICITED, ..fixture.wr(four, 0) };
     refused!(fixture.post(&wr), Einval, PostSendError::Flags { .. });
     let wr = fixture.wr(four, 0);
-    let small = MaskedAtomics { four: false, eight: true };
-    let send = fixture.pair.a.verbs.send(fixture.a.qp);
-    refused!(send.post_masked(small, &wr), Eopnotsupp, PostSendError::NoAtomics);
     let idle = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
-    let refusal = fixture.pair.a.verbs.send(idle.qp).post_masked(BOTH, &wr);
+    let refusal = fixture.pair.a.verbs.send(idle.qp).post_masked(&wr);
     refused!(refusal, Enotconn, PostSendError::NotReady { .. });
     let [uc, ud] = [QpType::Uc, QpType::Ud].map(|kind| end_in(&mut fixture.pair.a, fixture.a.pd, kind, CAP, true));
     let peer = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Uc, CAP, true);
     fixture.pair.connect(&uc, &peer, &Connection::default());
     ud_to_rts(&mut fixture.pair.a, ud.qp);
     for other in [uc, ud] {
-        let refusal = fixture.pair.a.verbs.send(other.qp).post_masked(BOTH, &wr);
+        let refusal = fixture.pair.a.verbs.send(other.qp).post_masked(&wr);
         refused!(refusal, Einval, PostSendError::Opcode { .. });
     }
     let srqn = Srqn::new(1);
-    refused!(
-        fixture.pair.a.verbs.send(fixture.a.qp).post_masked_to_srq(BOTH, &wr, srqn),
-        Einval,
-        PostSendError::Destination { .. }
-    );
+    refused!(fixture.pair.a.verbs.send(fixture.a.qp).post_masked_to_srq(&wr, srqn), Einval, PostSendError::Destination { .. });
     assert_eq!(fixture.there.buffer.read(0, 64), before);
 
     // The peer's rights: of the region, and of the queue pair.
@@ -226,14 +219,10 @@ fn a_device_without_them_says_so() {
     let mut pair = Pair::new();
     let (a, b) = pair.connected();
     let (here, there) = (pair.a.region(a.pd, 64, ALL), pair.b.region(b.pd, 64, ALL));
-    let offered = pair.a.verbs.query_masked_atomics().unwrap();
-    assert_eq!(offered, MaskedAtomics::default());
+    assert_eq!(pair.a.verbs.query_device().masked_atomics, MaskedAtomics::default());
     let op = MaskedOp::FetchAdd8 { add: 1, boundary: 0 };
     let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote: there.remote(0), sge: here.sge(0, 8) };
-    refused!(pair.a.verbs.send(a.qp).post_masked(offered, &wr), Eopnotsupp, PostSendError::NoAtomics);
-    // What a program says that the device has not said is the device's to refuse.
-    pair.a.verbs.send(a.qp).post_masked(BOTH, &wr).unwrap();
-    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::LocQpOpErr);
+    refused!(pair.a.verbs.send(a.qp).post_masked(&wr), Eopnotsupp, PostSendError::NoAtomics);
     assert_eq!(there.buffer.read(0, 8), [0; 8]);
 
     // A peer without them calls the request invalid.
@@ -242,7 +231,7 @@ fn a_device_without_them_says_so() {
     let (a, b) = pair.connected();
     let (here, there) = (pair.a.region(a.pd, 64, ALL), pair.b.region(b.pd, 64, ALL));
     let wr = MaskedWr { remote: there.remote(0), sge: here.sge(0, 8), ..wr };
-    pair.a.verbs.send(a.qp).post_masked(BOTH, &wr).unwrap();
+    pair.a.verbs.send(a.qp).post_masked(&wr).unwrap();
     assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemInvReqErr);
     assert_eq!(there.buffer.read(0, 8), [0; 8]);
 }

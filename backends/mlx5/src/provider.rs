@@ -2,9 +2,9 @@
 
 use bareverbs::{
     AddressVector, AsyncEvent, Clock, CoreToken, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq,
-    CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MaskedAtomics,
-    MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey,
-    SrqCap, SrqSizes, Srqn, Xrcdn,
+    CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType,
+    Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey, SrqCap, SrqSizes,
+    Srqn, Xrcdn,
 };
 
 use crate::Mlx5;
@@ -100,14 +100,6 @@ where
 
     fn destroy_srq(&mut self, _: CoreToken, srq: &mut Object) -> Result<(), Error> {
         logged("destroy_srq", self.view().end(srq))
-    }
-
-    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, Error> {
-        let driver = self.view();
-        if !driver.caps.atomics {
-            return Ok(MaskedAtomics::default());
-        }
-        logged("query_masked_atomics", driver.commands.query_masked_atomics())
     }
 
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {

@@ -47,7 +47,7 @@ pub enum PostSendError {
     },
     /// A SEND_WITH_INV on a transport that lacks it: reliable connections alone have it (IBTA 9.4.1.1).
     NoSendWithInv,
-    /// Atomics on a device that does none, or not these: [`Verbs::query_masked_atomics`](crate::Verbs::query_masked_atomics) says which
+    /// Atomics on a device that does none, or not these: [`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics) says which
     /// masked ones it does.
     NoAtomics,
     /// A send of a datagram names no destination: see [`SendWr::send_to`](crate::SendWr::send_to).
@@ -177,7 +177,7 @@ impl fmt::Display for PostSendError {
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
             Self::NoSendWithInv => f.write_str("only reliable connections have SendWithInv"),
-            Self::NoAtomics => f.write_str("the device lacks this atomic (query_masked_atomics)"),
+            Self::NoAtomics => f.write_str("the device lacks this atomic (`query_device`)"),
             Self::NoAddressHandle => f.write_str("a datagram needs a destination: send it with SendWr::send_to"),
             Self::Destination { qp_type } => {
                 write!(f, "a request of a queue pair of type {qp_type:?} has no such destination")

@@ -1,6 +1,6 @@
 //! What a queue pair may send: operations, flags, sizes.
 
-use crate::{DeviceAttr, PdHandle, PostSendError, QpHandle, QpState, QpType, SendFlags, WcOpcode};
+use crate::{DeviceAttr, MaskedAtomics, PdHandle, PostSendError, QpHandle, QpState, QpType, SendFlags, WcOpcode};
 
 bitflags::bitflags! {
     /// Kinds of send operation.
@@ -72,6 +72,7 @@ pub(crate) struct SendLimits {
     pub(super) max_inline: u32,
     pub(super) max_sge: u32,
     pub(crate) max_window: u64,
+    pub(crate) masked_atomics: MaskedAtomics,
     /// Blocks of the ring.
     pub(crate) blocks: u32,
 }
@@ -97,6 +98,7 @@ impl SendLimits {
             max_inline: sizes.cap.max_inline_data,
             max_sge,
             max_window: device.max_mw_size,
+            masked_atomics: device.masked_atomics,
             blocks: sizes.send_blocks,
         }
     }

@@ -536,6 +536,7 @@ impl Mock {
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             atomics: true,
+            masked_atomics: MaskedAtomics { four: true, eight: false },
             access: Access::KNOWN - Access::RELAXED_ORDERING,
             max_inline_data: 512,
             max_msg_size: 1 << 31,
@@ -672,10 +673,6 @@ unsafe impl Provider for Mock {
             device.violations.push("a region is gone to which a window is bound");
         }
         Ok(())
-    }
-
-    fn query_masked_atomics(&mut self, _: CoreToken) -> Result<MaskedAtomics, MockError> {
-        Ok(MaskedAtomics { four: true, eight: false })
     }
 
     fn create_fast_mr(&mut self, token: CoreToken, pd: &(), _max_sges: u32) -> Result<(u32, Rkey), MockError> {

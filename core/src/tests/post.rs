@@ -7,8 +7,8 @@ use std::vec::Vec;
 use super::mock::Kind;
 use super::{BASE, Harness, LENGTH, register, set_state};
 use crate::{
-    Access, BadWr, Errno, KeyTag, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr, Remote,
-    Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, Type1Bind, WcOpcode, WcStatus,
+    Access, BadWr, Errno, KeyTag, MaskedOp, MaskedWr, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType,
+    RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, Type1Bind, WcOpcode, WcStatus,
 };
 
 pub(super) const REMOTE: Remote = Remote { addr: 0x8000, rkey: Rkey::new(0x1234) };
@@ -106,6 +106,19 @@ fn flags_fit_operation_and_transport() {
     let mut harness = Harness::with(QpType::Uc, false);
     let error = harness.verbs.post_send(harness.qp, &wr(each(&sges)[0], SendFlags::FENCE)).unwrap_err();
     assert_eq!(error, PostSendError::Flags { flags: SendFlags::FENCE });
+}
+
+/// The mock device does masked atomics on four bytes, and none on eight.
+// contract: masked-refused
+#[test]
+fn a_masked_atomic_of_a_size_that_the_device_lacks_is_refused() {
+    let mut harness = Harness::with(QpType::Rc, false);
+    let mut post = |op: MaskedOp| {
+        let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote: REMOTE, sge: harness.sge(0, op.size()) };
+        harness.verbs.send(harness.qp).post_masked(&wr)
+    };
+    assert_eq!(post(MaskedOp::FetchAdd4 { add: 1, boundary: 0 }), Ok(()));
+    assert_eq!(post(MaskedOp::FetchAdd8 { add: 1, boundary: 0 }), Err(PostSendError::NoAtomics));
 }
 
 // contract: post-inline

@@ -78,7 +78,7 @@ fn errors_of_sends_have_their_facts_and_errno() {
         (E::DeviceLost { loss: DeviceLoss::Reset }, Errno::Eio, &["reset from outside"]),
         (E::Opcode { opcode: WcOpcode::RdmaRead, qp_type: QpType::Uc }, Errno::Einval, &["Uc", "RdmaRead"]),
         (E::NoSendWithInv, Errno::Einval, &["reliable", "SendWithInv"]),
-        (E::NoAtomics, Errno::Eopnotsupp, &["query_masked_atomics"]),
+        (E::NoAtomics, Errno::Eopnotsupp, &["query_device"]),
         (E::NoAddressHandle, Errno::Einval, &["SendWr::send_to"]),
         (E::Destination { qp_type: QpType::Rc }, Errno::Einval, &["Rc", "destination"]),
         (E::NoSrqNumber, Errno::Einval, &["SendWr::to_srq"]),

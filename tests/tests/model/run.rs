@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Binding, Completion, Destination, Event, MaskedAtomics, MaskedOp, MaskedWr, MrChange, MwType, Payload,
-    PostSendError, Psn, Qkey, QpAttr, QpAttrMask, QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendBatch, SendFlags, SendOp,
-    SendWr, Sge, SrqEntries, Srqn, Type1Bind, WcData, WcOpcode, WcStatus,
+    Access, Binding, Completion, Destination, Event, MaskedOp, MaskedWr, MrChange, MwType, Payload, PostSendError, Psn, Qkey,
+    QpAttr, QpAttrMask, QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, SrqEntries,
+    Srqn, Type1Bind, WcData, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::CqeSize;
 use bareverbs_sim::DeviceConfig;
@@ -170,14 +170,13 @@ impl Ready {
     fn post(&self, batch: &mut SendBatch<'_, Driver>) -> Result<(), PostSendError> {
         match (self.masked(), self.srqn) {
             (None, srqn) => batch.post(&named(&self.wr(), srqn)),
-            (Some(wr), None) => batch.post_masked(MASKED, &wr),
-            (Some(wr), Some(srqn)) => batch.post_masked_to_srq(MASKED, &wr, srqn),
+            (Some(wr), None) => batch.post_masked(&wr),
+            (Some(wr), Some(srqn)) => batch.post_masked_to_srq(&wr, srqn),
         }
     }
 }
 
 /// What the devices of the model offer.
-const MASKED: MaskedAtomics = MaskedAtomics { four: true, eight: true };
 
 /// Returns what an atomic leaves of a word, bit by bit: carries stop where the boundary has a bit.
 fn after(op: &MaskedOp, old: u64) -> u64 {
@@ -658,8 +657,8 @@ impl<'s> Run<'s> {
             How::Single => ready.iter().enumerate().try_for_each(|(at, ready)| {
                 let posted = match (ready.masked(), ready.srqn) {
                     (None, srqn) => send.post(&named(&ready.wr(), srqn)),
-                    (Some(wr), None) => send.post_masked(MASKED, &wr),
-                    (Some(wr), Some(srqn)) => send.post_masked_to_srq(MASKED, &wr, srqn),
+                    (Some(wr), None) => send.post_masked(&wr),
+                    (Some(wr), Some(srqn)) => send.post_masked_to_srq(&wr, srqn),
                 };
                 posted.map_err(|error| (at, error))
             }),

@@ -251,18 +251,6 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
-impl<P: Platform> CommandInterface<P> {
-    /// Queries which masked atomics a device offers that has the others.
-    pub(crate) fn query_masked_atomics(&mut self) -> Result<MaskedAtomics, Error> {
-        let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::Atomic, CURRENT, &mut page)?;
-        let atomic = view::<AtomicCaps>(&page);
-        let has_masks = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & MASKED_OPERATIONS == MASKED_OPERATIONS;
-        let sizes = if has_masks { atomic.get(AtomicCaps::ATOMIC_SIZE_QP) } else { 0 };
-        Ok(MaskedAtomics { four: sizes & ATOMIC_4_BYTES != 0, eight: sizes & ATOMIC_8_BYTES != 0 })
-    }
-}
-
 impl Capabilities {
     /// Queries the current capabilities, and sets the attributes that follow from them.
     // Not inlined: the pages are on the stack only here.
@@ -275,13 +263,17 @@ impl Capabilities {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         commands.query_page(CapabilityType::General, CURRENT, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
-        let mut atomics = false;
+        let (mut atomics, mut masked_atomics) = (false, MaskedAtomics::default());
         if general.is_set(CmdHcaCap::ATOMIC) {
             commands.query_page(CapabilityType::Atomic, CURRENT, &mut atomic)?;
             let atomic = view::<AtomicCaps>(&atomic);
-            atomics = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
-                && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
+            let (operations, sizes) = (atomic.get(AtomicCaps::ATOMIC_OPERATIONS), atomic.get(AtomicCaps::ATOMIC_SIZE_QP));
+            atomics = operations & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
+                && sizes & ATOMIC_8_BYTES != 0
                 && atomic.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
+            if atomics && operations & MASKED_OPERATIONS == MASKED_OPERATIONS {
+                masked_atomics = MaskedAtomics { four: sizes & ATOMIC_4_BYTES != 0, eight: true };
+            }
         }
         let log = |field: Field<CmdHcaCap>, most: u32| general.get(field).min(most);
         let mut caps = Self {
@@ -364,6 +356,7 @@ impl Capabilities {
             max_qp_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_RES_QP).min(7),
             max_qp_init_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_REQ_QP).min(7),
             atomics: caps.atomics,
+            masked_atomics,
             access,
             max_inline_data: caps.max_inline(),
             max_msg_size: 1 << caps.log_max_msg,
