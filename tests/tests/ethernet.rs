@@ -10,8 +10,8 @@ use bareverbs::{
     QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendOp, SendWr, WcStatus,
 };
 use bareverbs_mlx5::{
-    Checksums, Config, Error, Ethernet, EthernetConfig, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,
-    ReceiveFrameError, Received, SendFrameError, Step, Verified,
+    Checksums, Config, Error, Ethernet, EthernetConfig, FrameError, FrameFilter, FrameQueueFault, InlineHeaders,
+    OpenEthernetError, Received, Step, Verified,
 };
 use bareverbs_sim::fabric::{Direction, Tap, Uplink};
 use bareverbs_sim::fault::Fault;
@@ -126,11 +126,11 @@ fn frames_of_every_length_arrive_whole_both_ways_with_headers_in_their_wqes_or_w
 fn lengths_that_no_frame_has_and_short_buffers_are_refused() {
     let (world, [mut a, mut b]) = lan(&EthernetConfig::DEFAULT);
     for len in [0, 13, LONGEST + 1, 1 << 20] {
-        assert_eq!(ethernet(&mut a).send(&vec![0xff; len]), Err(SendFrameError::Length { limit: LONGEST }));
+        assert_eq!(ethernet(&mut a).send(&vec![0xff; len]), Err(FrameError::Length { limit: LONGEST }));
     }
     ethernet(&mut a).send(&[0xff; 14]).unwrap();
     pass(&world);
-    let short = ReceiveFrameError::Buffer { need: LONGEST };
+    let short = FrameError::Buffer { need: LONGEST };
     assert_eq!(ethernet(&mut b).receive(&mut [0; LONGEST - 1]), Err(short));
     assert_eq!(received(&mut b).map(|(bytes, _)| bytes.len()), Some(SHORTEST), "it waited");
 }
@@ -148,7 +148,7 @@ fn a_full_queue_says_so_and_works_on() {
             ethernet(&mut a).send(&numbered(number)).unwrap();
         }
         assert!(!ethernet(&mut a).can_send(), "round {round}");
-        assert_eq!(ethernet(&mut a).send(&numbered(9)), Err(SendFrameError::Full));
+        assert_eq!(ethernet(&mut a).send(&numbered(9)), Err(FrameError::Full));
         pass(&world);
         assert!(ethernet(&mut a).can_send(), "room again");
         let arrived: Vec<u8> = all_received(&mut b).iter().map(|frame| frame[14]).collect();
@@ -635,9 +635,9 @@ fn a_completion_that_fits_nothing_ends_the_queues_until_they_are_opened_again() 
         assert!(!ethernet(&mut a).can_send() || queue == 1);
         let mut buffer = [0; LONGEST];
         for _ in 0..3 {
-            let Err(ReceiveFrameError::Fault(found)) = ethernet(&mut a).receive(&mut buffer) else { panic!("{fault:?}") };
+            let Err(FrameError::Fault(found)) = ethernet(&mut a).receive(&mut buffer) else { panic!("{fault:?}") };
             assert_eq!(without_syndrome(found), expected, "{fault:?}");
-            assert_eq!(ethernet(&mut a).send(&[0xff; 60]), Err(SendFrameError::Fault(found)), "{fault:?}");
+            assert_eq!(ethernet(&mut a).send(&[0xff; 60]), Err(FrameError::Fault(found)), "{fault:?}");
             assert_eq!(ethernet(&mut a).fault(), Some(found));
         }
         a.verbs.direct().close_ethernet().unwrap();
@@ -664,8 +664,8 @@ fn a_device_that_is_gone_ends_the_queues() {
     pass(&world);
     assert_eq!(received(&mut a), None);
     assert!(a.verbs.maintain().is_err());
-    assert_eq!(ethernet(&mut a).send(&[0xff; 60]), Err(SendFrameError::Device(Error::DeviceGone)));
-    assert_eq!(ethernet(&mut a).receive(&mut [0; LONGEST]), Err(ReceiveFrameError::Device(Error::DeviceGone)));
+    assert_eq!(ethernet(&mut a).send(&[0xff; 60]), Err(FrameError::Device(Error::DeviceGone)));
+    assert_eq!(ethernet(&mut a).receive(&mut [0; LONGEST]), Err(FrameError::Device(Error::DeviceGone)));
     assert!(!ethernet(&mut a).can_send());
     assert_eq!(a.verbs.direct().close_ethernet(), Err(Error::DeviceGone));
     let Err((_, _)) = a.into_driver().teardown() else { panic!("the device is gone") };

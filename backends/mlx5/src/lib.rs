@@ -74,8 +74,8 @@ pub use direct::Mlx5Direct;
 pub use error::{CmdName, Error, Feature, PageCount};
 #[cfg(feature = "ethernet")]
 pub use ethernet::{
-    Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameFilter, FrameQueueFault, InlineHeaders, OpenEthernetError,
-    ReceiveFrameError, Received, SendFrameError, Verified,
+    Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameError, FrameFilter, FrameQueueFault, InlineHeaders,
+    OpenEthernetError, Received, Verified,
 };
 pub use events::health::Health;
 pub use objects::mkey::{MkeyState, Mr, Mw};

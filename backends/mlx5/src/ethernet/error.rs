@@ -93,28 +93,17 @@ frame_error! {
 }
 
 frame_error! {
-    /// Why a frame was not sent.
-    pub enum SendFrameError {
+    /// Why a frame was not sent, or none was taken.
+    pub enum FrameError {
         /// As many frames wait as the queue has room for. The device sends them by itself.
         Full => "as many frames wait as the queue has room for";
-        /// The frame has fewer bytes than an Ethernet header, or more than [`Ethernet::max_frame`](crate::Ethernet::max_frame).
+        /// The frame to send has fewer bytes than an Ethernet header, or more than
+        /// [`Ethernet::max_frame`](crate::Ethernet::max_frame).
         Length {
             /// The most.
             limit: usize
         } => "a frame has from 14 to {limit} bytes";
-    }
-    inner {
-        /// A queue has ended.
-        Fault(FrameQueueFault);
-        /// The device is lost.
-        Device(Error);
-    }
-}
-
-frame_error! {
-    /// Why no frame was taken.
-    pub enum ReceiveFrameError {
-        /// The buffer is shorter than [`Ethernet::max_frame`](crate::Ethernet::max_frame).
+        /// The buffer for a frame is shorter than [`Ethernet::max_frame`](crate::Ethernet::max_frame).
         Buffer {
             /// Bytes that it needs.
             need: usize

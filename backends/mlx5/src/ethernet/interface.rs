@@ -3,7 +3,7 @@
 use bareverbs::{Mac, Platform};
 
 use super::config::{Checksums, EthernetConfig};
-use super::error::{FrameQueueFault, OpenEthernetError, ReceiveFrameError, SendFrameError};
+use super::error::{FrameError, FrameQueueFault, OpenEthernetError};
 use super::queues::{EthernetStatistics, FrameInterface, Received};
 use crate::direct::Mlx5Direct;
 use crate::error::Error;
@@ -75,17 +75,17 @@ impl<P: Platform> Ethernet<'_, P> {
     ///
     /// # Errors
     /// There is no room now, the length is impossible, or a queue or the device is broken.
-    pub fn send(&mut self, frame: &[u8]) -> Result<(), SendFrameError> {
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), FrameError> {
         self.send_with(frame, Checksums::NONE)
     }
 
     /// Sends a frame, of which the device computes checksums.
     ///
     /// # Errors
-    /// [`SendFrameError`]: the queue is full or has ended, the length does not fit, or the device is lost. Nothing is sent.
-    pub fn send_with(&mut self, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
+    /// [`FrameError`]: the queue is full or has ended, the length does not fit, or the device is lost. Nothing is sent.
+    pub fn send_with(&mut self, frame: &[u8], checksums: Checksums) -> Result<(), FrameError> {
         if let Some(error) = self.dead {
-            return Err(SendFrameError::Device(error));
+            return Err(FrameError::Device(error));
         }
         self.queues.send(self.memory, frame, checksums)
     }
@@ -94,9 +94,9 @@ impl<P: Platform> Ethernet<'_, P> {
     ///
     /// # Errors
     /// The buffer is shorter than [`Self::max_frame`], or a queue or the device is broken.
-    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, FrameError> {
         if let Some(error) = self.dead {
-            return Err(ReceiveFrameError::Device(error));
+            return Err(FrameError::Device(error));
         }
         self.queues.receive(self.memory, into)
     }

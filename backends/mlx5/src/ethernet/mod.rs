@@ -12,6 +12,6 @@ mod objects;
 pub(crate) mod queues;
 
 pub use config::{Checksums, EthernetConfig, FrameFilter, InlineHeaders};
-pub use error::{FrameQueueFault, OpenEthernetError, ReceiveFrameError, SendFrameError};
+pub use error::{FrameError, FrameQueueFault, OpenEthernetError};
 pub use interface::Ethernet;
 pub use queues::{EthernetStatistics, Received, Verified};

@@ -1,16 +1,15 @@
 //! The queues for frames while they work: WQEs, completions, doorbells. Every value from the device is checked.
 
 use bareverbs::{
-    CqReader as _, CqRing as _, DmaMemory, Lkey, Mac, OutOfRange, Peek, Platform, RecvRing as _, SendFlags, SendRing as _,
-    SendWriter as _, Sge,
+    CqReader as _, CqRing as _, DmaMemory, Lkey, Mac, Peek, Platform, RecvRing as _, SendFlags, SendRing as _, SendWriter as _,
+    Sge,
 };
 use bareverbs_mlx5_spec::{Cqe, CqeOpcode, DS_UNIT, ErrCqe, WQEBB, WqeEthSeg, WqeOpcode, be_word, eth_checksum, frame_ok};
 
 use super::config::Checksums;
-use super::error::{FrameQueueFault, ReceiveFrameError, SendFrameError};
+use super::error::{FrameError, FrameQueueFault};
 use super::made::FrameObjects;
 use crate::command::copy;
-use crate::error::Error;
 use crate::objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::segment::{data, word_of};
@@ -141,17 +140,17 @@ impl<P: Platform> FrameInterface<P> {
         self.send.posted.wrapping_sub(self.send.done) < self.send.frames
     }
 
-    pub(crate) fn send(&mut self, memory: &mut P::Memory, frame: &[u8], checksums: Checksums) -> Result<(), SendFrameError> {
+    pub(crate) fn send(&mut self, memory: &mut P::Memory, frame: &[u8], checksums: Checksums) -> Result<(), FrameError> {
         let limit = self.max_frame();
         if !(HEADER..=limit).contains(&frame.len()) {
-            return Err(SendFrameError::Length { limit });
+            return Err(FrameError::Length { limit });
         }
         self.reap();
         if let Some(fault) = self.fault {
-            return Err(SendFrameError::Fault(fault));
+            return Err(FrameError::Fault(fault));
         }
         if !self.has_room() {
-            return Err(SendFrameError::Full);
+            return Err(FrameError::Full);
         }
         // Bytes of an earlier frame must not go to this one's peer.
         let mut filled = [0; SHORTEST];
@@ -163,7 +162,7 @@ impl<P: Platform> FrameInterface<P> {
         };
         let send = &mut self.send;
         let buffer = send.buffers + (send.posted & (send.frames - 1)) as usize * self.stride;
-        memory.write(buffer, frame).map_err(|error| SendFrameError::Device(lost(error)))?;
+        memory.write(buffer, frame).map_err(|error| FrameError::Device(error.into()))?;
         send.put(frame, self.lkey, self.base.wrapping_add(buffer as u64), checksums);
         let statistics = &mut self.statistics;
         statistics.sent_frames = statistics.sent_frames.wrapping_add(1);
@@ -173,10 +172,10 @@ impl<P: Platform> FrameInterface<P> {
 
     /// Copies the next frame into `into`, which has room for the longest, and posts its buffer again. Ends after as many frames of
     /// impossible lengths as the queue has buffers.
-    pub(crate) fn receive(&mut self, memory: &P::Memory, into: &mut [u8]) -> Result<Option<Received>, ReceiveFrameError> {
+    pub(crate) fn receive(&mut self, memory: &P::Memory, into: &mut [u8]) -> Result<Option<Received>, FrameError> {
         let need = self.max_frame();
         if into.len() < need {
-            return Err(ReceiveFrameError::Buffer { need });
+            return Err(FrameError::Buffer { need });
         }
         let Self { receive: ReceiveQueue { ring, cq, buffers, frames, taken }, stride, fault, statistics, .. } = self;
         let mut entry = cq.reader();
@@ -199,7 +198,7 @@ impl<P: Platform> FrameInterface<P> {
             let place = into.get_mut(..len).filter(|_| (HEADER..=need).contains(&len));
             let received = if let Some(place) = place {
                 let buffer = *buffers + (u32::from(*taken) & (*frames - 1)) as usize * *stride;
-                memory.read(buffer, place).map_err(|error| ReceiveFrameError::Device(lost(error)))?;
+                memory.read(buffer, place).map_err(|error| FrameError::Device(error.into()))?;
                 statistics.received_frames = statistics.received_frames.wrapping_add(1);
                 statistics.received_bytes = statistics.received_bytes.wrapping_add(len as u64);
                 let verified = Verified { header: found & frame_ok::L3 != 0, transport: found & frame_ok::L4 != 0 };
@@ -216,7 +215,7 @@ impl<P: Platform> FrameInterface<P> {
                 return Ok(received);
             }
         }
-        self.fault.map_or(Ok(None), |fault| Err(ReceiveFrameError::Fault(fault)))
+        self.fault.map_or(Ok(None), |fault| Err(FrameError::Fault(fault)))
     }
 }
 
@@ -261,10 +260,6 @@ fn fault_of<P: Platform>(entry: &Mlx5CqReader<'_, P>) -> FrameQueueFault {
         Some(CqeOpcode::RespErr) => FrameQueueFault::Receive { syndrome, vendor },
         _ => FrameQueueFault::Completion { opcode: opcode as u8 },
     }
-}
-
-fn lost(error: OutOfRange) -> Error {
-    Error::from(error)
 }
 
 #[cfg(test)]
@@ -423,7 +418,7 @@ mod tests {
                         let record = shared.borrow().memory[0x1044..0x1048].to_vec();
                         assert_eq!(record, ((block % (1 << 16)) as u32).to_be_bytes());
                     } else {
-                        assert_eq!(sent, Err(SendFrameError::Full));
+                        assert_eq!(sent, Err(FrameError::Full));
                     }
                     assert_eq!(queues.send.posted.wrapping_sub(queues.send.done) as usize, waiting.len());
                     // Full now and then, also when the next one comes.
@@ -501,7 +496,7 @@ mod tests {
                 let index = queues.receive.taken.wrapping_add(wrong);
                 complete(&shared, RECEIVE_CQ, first_entry + 60, 2, index, 100);
                 let fault = FrameQueueFault::Order { index };
-                assert_eq!(queues.receive(&machine.memory, &mut into), Err(ReceiveFrameError::Fault(fault)));
+                assert_eq!(queues.receive(&machine.memory, &mut into), Err(FrameError::Fault(fault)));
                 queues.fault = None;
                 queues.receive.cq.start_at((first_entry + 60) as u32);
             }
@@ -570,12 +565,9 @@ mod tests {
                     Ok(None) => 0,
                     Err(error) => {
                         let fault = queues.fault.unwrap();
-                        assert_eq!(error, ReceiveFrameError::Fault(fault));
+                        assert_eq!(error, FrameError::Fault(fault));
                         assert_eq!(queues.receive(&machine.memory, &mut into), Err(error), "it stays");
-                        assert_eq!(
-                            queues.send(&mut machine.memory, &[0; 60], Checksums::NONE),
-                            Err(SendFrameError::Fault(fault))
-                        );
+                        assert_eq!(queues.send(&mut machine.memory, &[0; 60], Checksums::NONE), Err(FrameError::Fault(fault)));
                         faults += 1;
                         0
                     }
