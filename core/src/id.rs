@@ -37,10 +37,6 @@ id! {
     Srqn(u32);
     /// XRC domain number, 24 bits.
     Xrcdn(u32);
-    /// Protection domain number, 24 bits.
-    Pdn(u32);
-    /// Event queue number.
-    Eqn(u32);
     /// Local key of a memory region: a 24-bit index and, in the low byte, a [`KeyTag`] (IBTA 10.6.3).
     Lkey(u32);
     /// Remote key of a memory region or window, built as [`Lkey`] is.

@@ -103,7 +103,7 @@ pub use fast_mr::{FastMr, FastMrInfo, FastReg, FastRegion};
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use gid::{GidEntry, Mac};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, kind};
-pub use id::{Cqn, Eqn, Gid, Guid, KeyTag, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey, Srqn, Xrcdn};
+pub use id::{Cqn, Gid, Guid, KeyTag, Lid, Lkey, Psn, Qkey, Qpn, Rkey, Srqn, Xrcdn};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use link::LinkFault;
 pub use loss::DeviceLoss;

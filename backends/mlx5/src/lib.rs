@@ -184,11 +184,6 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         self.view().tear_down()
     }
 
-    /// Returns the firmware version: major, minor, sub-minor.
-    pub const fn firmware_version(&self) -> [u16; 3] {
-        self.driver.attr.fw_ver
-    }
-
     /// Returns the counters.
     pub fn statistics(&self) -> Statistics {
         let arena: &arena::Arena = &self.driver.commands.arena;
@@ -203,16 +198,6 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Returns the machine's clock.
     pub const fn clock(&self) -> &P::Clock {
         &self.driver.commands.machine.clock
-    }
-
-    /// Returns the machine, for accesses beyond those of the driver.
-    ///
-    /// # Safety
-    /// Registers and memory direct the device's DMA. The caller writes nothing to them by which the device reaches other
-    /// memory, and exchanges neither for those of another device.
-    #[expect(unsafe_code, reason = "registers and memory direct the device's DMA")]
-    pub const unsafe fn machine(&mut self) -> &mut Machine<P> {
-        &mut self.driver.commands.machine
     }
 
     /// Returns the driver without the size of its arena in the type.

@@ -67,7 +67,7 @@ fn run(table: Vec<Exchange>, setting: Setting) -> Run {
     let (result, firmware, pages_given) = match Driver::bring_up_with(machine, &Config::DEFAULT, hook) {
         Ok(driver) => {
             starts.lock().unwrap().push((card.lock().unwrap().executed.len(), None));
-            let (firmware, given) = (driver.firmware_version(), driver.statistics().pages_given);
+            let (firmware, given) = (driver.device_attr().fw_ver, driver.statistics().pages_given);
             let report = driver.teardown().map(|(_, report)| report).map_err(|(error, _)| error);
             (Ok(report.unwrap_or_else(|error| panic!("{error}"))), firmware, given)
         }

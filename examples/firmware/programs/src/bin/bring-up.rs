@@ -18,7 +18,7 @@ fn main() -> Result<(), Failure> {
     println!("memory for the card's firmware: {} pages, which is all that is unused", pages.free_pages());
     let config = slot.config();
     let mut verbs = connection::bring_up(slot.machine(arena, pages), &config)?;
-    let [major, minor, sub] = verbs.provider().firmware_version();
+    let [major, minor, sub] = verbs.query_device().fw_ver;
     let statistics = verbs.provider().statistics();
     println!(
         "firmware {major}.{minor}.{sub}, it wanted {} pages, {} of the arena are left",
