@@ -307,8 +307,8 @@ listed! {
     #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     #[non_exhaustive]
     pub enum Feature {
-        /// Transport other than RC and UC.
-        Transport,
+        /// XRC: the device lacks it, or what it needs (ISSI 1, completions of version 1).
+        Xrc,
         /// Memory windows.
         MemoryWindows,
         /// 8-byte atomics.

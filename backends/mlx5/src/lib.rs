@@ -110,8 +110,9 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     ///
     /// # Errors
     /// The failed step, its cause, and the machine. With [`BringUpError::needs_reset`] the device may still write into the machine's
-    /// memory and pages, though the machine is yours again. Until the function was reset, by you or by the next bring-up, keep them
-    /// as they are: not read, not written, not freed, and no buffer of anybody. Registered buffers are included that were not returned.
+    /// memory and pages, though the machine is yours again. Until you have reset the function, keep them as they are:
+    /// not read, not written, not freed, and no buffer of anybody. Registered buffers are included that were not returned. A bring-up
+    /// resets nothing, and begins by freeing all pages: reset the function before it.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }

@@ -25,7 +25,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_xrcd(&mut self) -> Result<Object, Error> {
         let caps = &self.caps;
         if !(caps.xrc && caps.user_index && caps.pools) {
-            return Err(Error::Unsupported { feature: Feature::Transport });
+            return Err(Error::Unsupported { feature: Feature::Xrc });
         }
         let mut domain = self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?;
         self.xrcds = self.xrcds.wrapping_add(1);
@@ -121,7 +121,7 @@ mod tests {
         ] {
             view.caps = caps;
             let refused = view.alloc_xrcd().map(drop);
-            assert_eq!(refused, Err(Error::Unsupported { feature: Feature::Transport }));
+            assert_eq!(refused, Err(Error::Unsupported { feature: Feature::Xrc }));
         }
     }
 }

@@ -134,7 +134,7 @@ fn service_of(qp_type: QpType) -> Result<QpcSt, Error> {
         QpType::Gsi => Ok(QpcSt::Qp1),
         QpType::XrcSend => Ok(QpcSt::Xrc),
         // It has no rings.
-        QpType::XrcRecv => Err(Error::Unsupported { feature: Feature::Transport }),
+        QpType::XrcRecv => Err(Error::Unsupported { feature: Feature::Xrc }),
     }
 }
 
