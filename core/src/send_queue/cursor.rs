@@ -1,5 +1,7 @@
 //! Requests on their way into the ring: the common ones as part of the caller, all others with their checks one by one.
 
+use core::hint::cold_path;
+
 use super::SendQueue;
 use super::limits::{BASIC, OpSet, SendLimits, can_send, refusal};
 use super::operations::OpProperties;
@@ -128,6 +130,10 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         match payload {
             Payload::Sges(&[one]) => self.try_sges::<false>(wr_id, flags, op, &[one], first),
             Payload::Sges(&[one, two]) => self.try_sges::<false>(wr_id, flags, op, &[one, two], first),
+            Payload::Sges(&[one, two, three]) => {
+                cold_path();
+                self.try_sges::<false>(wr_id, flags, op, &[one, two, three], first)
+            }
             Payload::Sges(_) => false,
             Payload::Inline(bytes) => self.try_inline(wr_id, flags, op, bytes, first),
         }
@@ -138,7 +144,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     #[inline(always)]
     pub(super) fn post_sges<const ANYWHERE: bool>(&mut self, wr: &SendWr<'_>) -> bool {
         // One or two in first slots were tried before.
-        let few = |sges: &[Sge]| if ANYWHERE { sges.is_empty() } else { sges.len() < 3 };
+        let few = |sges: &[Sge]| if ANYWHERE { sges.is_empty() } else { sges.len() < 4 };
         match wr.op {
             SendOp::Write { payload: Payload::Sges(sges), remote } if !few(sges) => {
                 self.try_sges::<ANYWHERE>(wr.wr_id, wr.flags, DataOp::write(remote), sges, true)
