@@ -7,6 +7,7 @@ use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
+use crate::ring::Entries;
 use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
 use crate::srq_slot::{Srq, SrqEntriesView, SrqEntry, SrqSlot};
 use crate::storage::{RingsView, SendEntry, StorageView, view_of};
@@ -54,7 +55,7 @@ impl BoxedQpRings {
 
     /// Returns a view, of which a [`BoxedStorage`] is made, as [`QpRings::view`](crate::QpRings::view).
     pub fn view(&self) -> RingsView<'_> {
-        RingsView { send: &self.send, recv: &self.recv, taken: Some(&self.taken) }
+        RingsView { send: Entries::new(&self.send), recv: Entries::new(&self.recv), taken: Some(&self.taken) }
     }
 }
 

@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
-use crate::ring::{locate, place as ring_place};
+use crate::ring::locate;
 use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped};
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
@@ -748,8 +748,7 @@ impl<P: Provider> Drop for Completions<'_, P> {
 /// Frees the blocks of the send at `at` and of all before it; gives what it was. `None` if no request starts there.
 #[inline(always)]
 fn retire_send(slot: &QpSlot<'_>, at: u32) -> Option<SendFacts> {
-    let entries = slot.rings.send;
-    let entry = entries.get(ring_place(at, entries.len()))?;
+    let entry = slot.rings.send.get(at)?;
     let facts = entry.get();
     if facts.blocks == 0 {
         return None;
@@ -761,8 +760,7 @@ fn retire_send(slot: &QpSlot<'_>, at: u32) -> Option<SendFacts> {
 /// Frees the place of the receive at `at`; gives its `wr_id`.
 #[inline(always)]
 fn retire_recv(slot: &QpSlot<'_>, at: u32) -> Option<u64> {
-    let entries = slot.rings.recv;
-    let entry = entries.get(ring_place(at, entries.len()))?;
+    let entry = slot.rings.recv.get(at)?;
     let wr_id = entry.get();
     slot.recv.tail.store(at.wrapping_add(1), Ordering::Release);
     Some(wr_id)

@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use crate::completion::CompletionQueue;
 use crate::recv_queue::RecvQueue;
-use crate::ring::place;
 use crate::send_queue::SendQueue;
 use crate::send_queue::marker::MARKER_BYTES;
 use crate::shared::{QpSlot, RingCounters};
@@ -79,7 +78,7 @@ fn requests(slot: &QpSlot<'_>, side: Side, from: u32, to: u32) -> Requests {
         if at == to {
             break;
         }
-        let Some(facts) = entries.get(place(at, entries.len())).map(crate::storage::SendEntry::get) else { break };
+        let Some(facts) = entries.get(at).map(crate::storage::SendEntry::get) else { break };
         found.marker = facts.bytes == MARKER_BYTES;
         found.count = found.count.wrapping_add(u32::from(!found.marker));
         at = at.wrapping_add(u32::from(facts.blocks.max(1)));
@@ -439,12 +438,12 @@ mod tests {
                 for start in wrap - RING - 1..=wrap {
                     for has_marker in [false, true] {
                         // What is left of earlier requests.
-                        rings.view().send.iter().for_each(|entry| entry.set(facts(3, MARKER_BYTES)));
+                        let entry = |at: u64| rings.view().send.get((at % RING) as u32).unwrap();
+                        (0..RING).for_each(|at| entry(at).set(facts(3, MARKER_BYTES)));
                         let mut at = start;
                         for (n, blocks) in row.iter().enumerate() {
                             let is_marker = has_marker && n + 1 == row.len();
-                            let entry = &rings.view().send[(at % RING) as usize];
-                            entry.set(facts(*blocks, if is_marker { MARKER_BYTES } else { 5 }));
+                            entry(at).set(facts(*blocks, if is_marker { MARKER_BYTES } else { 5 }));
                             at += u64::from(*blocks);
                         }
                         let found = requests(&slot, Side::Send, start as u32, at as u32);

@@ -3,7 +3,6 @@
 use crate::FAST_PATH;
 use crate::attr::MAX_MESSAGE;
 use crate::log::format_as;
-use crate::ring::place;
 use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Regions, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
 use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
@@ -249,8 +248,7 @@ impl<P: Provider> RecvQueue<'_, P> {
     fn write(&mut self, wr_id: u64, sges: &[Sge]) {
         let at = self.head;
         self.ring.put(at, sges);
-        let entries = self.slot.rings.recv;
-        if let Some(entry) = entries.get(place(at, entries.len())) {
+        if let Some(entry) = self.slot.rings.recv.get(at) {
             entry.set(wr_id);
         }
         self.head = at.wrapping_add(1);

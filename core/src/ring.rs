@@ -7,6 +7,38 @@ pub(crate) const fn place(counter: u32, places: usize) -> usize {
     counter as usize & places.wrapping_sub(1)
 }
 
+/// What is remembered of each place of a ring, whose places are a power of two, or none.
+#[derive(Debug)]
+pub(crate) struct Entries<'r, T> {
+    all: &'r [T],
+    /// Bits of a counter that name its place. Kept, because each request and each completion asks for it.
+    mask: u32,
+}
+
+impl<T> Clone for Entries<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Entries<'_, T> {}
+
+impl<'r, T> Entries<'r, T> {
+    pub(crate) const fn new(all: &'r [T]) -> Self {
+        Self { all, mask: (all.len() as u32).wrapping_sub(1) }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns what is remembered of the request of a counter.
+    #[inline(always)]
+    pub(crate) fn get(&self, counter: u32) -> Option<&'r T> {
+        self.all.get((counter & self.mask) as usize)
+    }
+}
+
 /// Returns the counter from `tail` to before `head` with these low 16 bits, if there is one. A ring has 32,768 places at most,
 /// so that 16 bits distinguish any two in flight.
 #[inline(always)]

@@ -205,6 +205,8 @@ impl CachedRegion {
 /// windows; read by the poster, at any time. The sequence number is odd
 /// while the slot is written, and differs afterwards (a seqlock): it shows a reader that the words it has read do not belong
 /// together.
+// Aligned so that a slot is one line of the cache, and its address a shift.
+#[cfg_attr(all(not(feature = "small"), target_pointer_width = "64"), repr(align(64)))]
 #[derive(Debug)]
 pub(crate) struct RegionSlot {
     sequence: AtomicU32,

@@ -7,6 +7,7 @@ use crate::completion::Cq;
 use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
+use crate::ring::Entries;
 use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
 use crate::srq_slot::{Srq, SrqEntriesView, SrqSlot};
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
@@ -128,7 +129,7 @@ impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn view(&self) -> RingsView<'_> {
-        RingsView { send: &self.send, recv: &self.recv, taken: Some(&self.taken) }
+        RingsView { send: Entries::new(&self.send), recv: Entries::new(&self.recv), taken: Some(&self.taken) }
     }
 
     /// Returns a view of each of several rings.
@@ -146,15 +147,15 @@ impl<const SQ: usize, const RQ: usize> Default for QpRings<SQ, RQ> {
 /// [`QpRings`] of any size.
 #[derive(Clone, Copy)]
 pub struct RingsView<'r> {
-    pub(crate) send: &'r [SendEntry],
+    pub(crate) send: Entries<'r, SendEntry>,
     /// `wr_id` of each receive.
-    pub(crate) recv: &'r [Word64],
+    pub(crate) recv: Entries<'r, Word64>,
     pub(crate) taken: Option<&'r Taken>,
 }
 
 impl RingsView<'_> {
     /// No rings.
-    pub(crate) const NONE: Self = Self { send: &[], recv: &[], taken: None };
+    pub(crate) const NONE: Self = Self { send: Entries::new(&[]), recv: Entries::new(&[]), taken: None };
 }
 
 format_as!(

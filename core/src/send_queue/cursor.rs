@@ -5,9 +5,8 @@ use core::hint::cold_path;
 use super::SendQueue;
 use super::limits::{BASIC, OpSet, SendLimits, can_send, refusal};
 use super::operations::OpProperties;
-use crate::ring::place;
 use crate::shared::{CachedRegion, QpSlot, RegionFacts, check_sge};
-use crate::storage::{SendEntry, SendFacts};
+use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::window::{BindRequest, CheckedBind, Type1Bind};
 use crate::{
@@ -524,17 +523,18 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn remember(&mut self, wr_id: u64, bytes: u32, blocks: u32, opcode: WcOpcode) {
-        let (entries, at) = (self.slot.rings.send, self.head);
-        if let Some(entry) = entries.get(place(at, entries.len())) {
+        let (slot, at) = (self.slot, self.head);
+        let entries = slot.rings.send;
+        if let Some(entry) = entries.get(at) {
             entry.set(SendFacts { wr_id, bytes, blocks: blocks as u16, opcode });
         }
         // Two blocks are common, more are not: a loop here would be unrolled in every caller.
         if blocks > 1 {
-            if let Some(entry) = entries.get(place(at.wrapping_add(1), entries.len())) {
+            if let Some(entry) = entries.get(at.wrapping_add(1)) {
                 entry.clear();
             }
             if blocks > 2 {
-                clear_rest(entries, at.wrapping_add(2), blocks.wrapping_sub(2));
+                clear_rest(slot, at.wrapping_add(2), blocks.wrapping_sub(2));
             }
         }
         self.head = at.wrapping_add(blocks);
@@ -543,9 +543,9 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
 /// Records that no request starts in `count` blocks from `at` on.
 #[inline(never)]
-fn clear_rest(entries: &[SendEntry], at: u32, count: u32) {
+fn clear_rest(slot: &QpSlot<'_>, at: u32, count: u32) {
     for middle in 0..count {
-        if let Some(entry) = entries.get(place(at.wrapping_add(middle), entries.len())) {
+        if let Some(entry) = slot.rings.send.get(at.wrapping_add(middle)) {
             entry.clear();
         }
     }
