@@ -292,6 +292,16 @@ pub trait RingView {
     fn put<const N: usize>(self, block: u32, words: &[u64; N]);
     /// Writes one word.
     fn put_word(self, word: u32, value: u64);
+    /// Writes a pair of words, the first of them word `2 * pair`.
+    #[inline(always)]
+    fn put_pair(self, pair: u32, words: [u64; 2])
+    where
+        Self: Copy,
+    {
+        let [first, second] = words;
+        self.put_word(pair.wrapping_mul(2), first);
+        self.put_word(pair.wrapping_mul(2).wrapping_add(1), second);
+    }
     /// Reads one word.
     fn word(self, word: u32) -> u64;
     /// Reads one of the eight words of a block.

@@ -146,17 +146,18 @@ impl<P: Provider> RecvQueue<'_, P> {
     /// The request is refused, and the queue is as before.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
-        if FAST_PATH && self.slot.can_receive() {
-            // One SGE, as almost all have, is copied into registers: it is read twice.
-            let mut cached_region = CachedRegion::NONE;
-            let posted = match *wr.sges {
-                [sge] => self.try_post(&mut cached_region, wr.wr_id, &[sge]),
-                _ => false,
-            };
-            if posted {
-                self.ring_new();
-                return Ok(());
-            }
+        let mut cached_region = CachedRegion::NONE;
+        // One SGE, as almost all have, is copied into registers: it is read twice.
+        if FAST_PATH
+            && self.is_common()
+            && let [sge] = *wr.sges
+            && self.contains(&mut cached_region, &sge)
+            && self.end_from(self.head) != self.head
+        {
+            self.write(self.head, wr.wr_id, &[sge]);
+            self.head = self.head.wrapping_add(1);
+            self.ring_new();
+            return Ok(());
         }
         self.post_copy(wr)
     }
@@ -180,19 +181,36 @@ impl<P: Provider> RecvQueue<'_, P> {
     #[inline(never)]
     pub fn post_list(&mut self, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {
         let mut cached_region = CachedRegion::NONE;
-        let tries = FAST_PATH && self.slot.can_receive();
+        let tries = FAST_PATH && self.is_common();
         let mut refused = Ok(());
+        // In registers, but for `append`.
+        let mut head = self.head;
+        let mut end = head;
         let mut rest = list.iter();
         while let Some(wr) = rest.next() {
-            let posted = match *wr.sges {
-                [sge] if tries => self.try_post(&mut cached_region, wr.wr_id, &[sge]),
-                _ => false,
-            };
-            if !posted && let Err(error) = self.append(wr) {
+            if tries
+                && let [sge] = *wr.sges
+                && self.contains(&mut cached_region, &sge)
+            {
+                if head == end {
+                    end = self.end_from(head);
+                }
+                if head != end {
+                    self.write(head, wr.wr_id, &[sge]);
+                    head = head.wrapping_add(1);
+                    continue;
+                }
+            }
+            self.head = head;
+            if let Err(error) = self.append(wr) {
                 refused = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
                 break;
             }
+            head = self.head;
+            // It may lie before the new head.
+            end = head;
         }
+        self.head = head;
         if self.slot.recv.head.load(Ordering::Relaxed) != self.head {
             self.ring_new();
         }
@@ -200,7 +218,7 @@ impl<P: Provider> RecvQueue<'_, P> {
     }
 
     /// Posts one receive by [`Self::append`], with a copy of its SGE, so that the caller's own need not lie in memory for those
-    /// that [`Self::try_post`] takes.
+    /// that are posted before.
     #[inline(always)]
     fn post_copy(&mut self, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         match *wr.sges {
@@ -216,42 +234,41 @@ impl<P: Provider> RecvQueue<'_, P> {
         Ok(())
     }
 
-    /// Writes a receive without ringing the doorbell, if each of its SGEs names bytes of a region in the first slot of its
-    /// search. `false`: nothing has happened. `cached_region` is the region that the last SGE named.
+    /// Returns whether receives with one SGE may be posted without [`Self::append`].
     #[inline(always)]
-    fn try_post(&mut self, cached_region: &mut CachedRegion, wr_id: u64, sges: &[Sge]) -> bool {
-        if sges.len() > self.max_sge as usize {
+    fn is_common(&self) -> bool {
+        self.slot.can_receive() && self.max_sge != 0
+    }
+
+    /// Returns whether an SGE names bytes of a region in the first slot of its search. `cached_region` is the region that the last
+    /// SGE named.
+    #[inline(always)]
+    fn contains(&self, cached_region: &mut CachedRegion, sge: &Sge) -> bool {
+        if cached_region.lkey.get() != sge.lkey.get() {
+            match self.shared.regions.find_usable(sge.lkey, domain_word(self.pd.index()), sge.length) {
+                Some(region) if region.access.contains(Access::LOCAL_WRITE) => *cached_region = region,
+                _ => return false,
+            }
+        } else if !cached_region.fits(sge.length) {
             return false;
         }
-        for sge in sges {
-            if cached_region.lkey.get() != sge.lkey.get() {
-                match self.shared.regions.find_usable(sge.lkey, domain_word(self.pd.index()), sge.length) {
-                    Some(region) if region.access.contains(Access::LOCAL_WRITE) => *cached_region = region,
-                    _ => return false,
-                }
-            } else if !cached_region.fits(sge.length) {
-                return false;
-            }
-            if !cached_region.contains(sge.addr, sge.length) {
-                return false;
-            }
-        }
-        if self.head.wrapping_sub(self.slot.recv.tail.load(Ordering::Acquire)) >= self.entries {
-            return false;
-        }
-        self.write(wr_id, sges);
-        true
+        cached_region.contains(sge.addr, sge.length)
+    }
+
+    /// Returns the place that the head may not go past now; that of the head itself, if the queue is full.
+    #[inline(always)]
+    fn end_from(&self, head: u32) -> u32 {
+        let tail = self.slot.recv.tail.load(Ordering::Acquire);
+        if head.wrapping_sub(tail) >= self.entries { head } else { tail.wrapping_add(self.entries) }
     }
 
     /// Writes a receive that was checked.
     #[inline(always)]
-    fn write(&mut self, wr_id: u64, sges: &[Sge]) {
-        let at = self.head;
+    fn write(&mut self, at: u32, wr_id: u64, sges: &[Sge]) {
         self.ring.put(at, sges);
         if let Some(entry) = self.slot.rings.recv.get(at) {
             entry.set(wr_id);
         }
-        self.head = at.wrapping_add(1);
     }
 
     /// Writes any receive without ringing the doorbell, or returns what is wrong with it.
@@ -268,10 +285,11 @@ impl<P: Provider> RecvQueue<'_, P> {
             return Err(PostRecvError::SgeCount { count: wr.sges.len(), max: self.max_sge });
         }
         check_sges(&self.shared.regions, self.pd, wr.sges)?;
-        if self.head.wrapping_sub(self.slot.recv.tail.load(Ordering::Acquire)) >= self.entries {
+        if self.end_from(self.head) == self.head {
             return Err(PostRecvError::QueueFull { capacity: self.entries });
         }
-        self.write(wr.wr_id, wr.sges);
+        self.write(self.head, wr.wr_id, wr.sges);
+        self.head = self.head.wrapping_add(1);
         Ok(())
     }
 

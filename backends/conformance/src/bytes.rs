@@ -28,6 +28,8 @@ pub enum Call {
     Put,
     /// `RingView::put_word`.
     PutWord,
+    /// `RingView::put_pair`.
+    PutPair,
     /// `RingView::word`.
     Word,
     /// `RingView::block_word`.
@@ -48,6 +50,7 @@ impl fmt::Display for Call {
             Self::Ring => "ring",
             Self::Put => "RingView::put",
             Self::PutWord => "RingView::put_word",
+            Self::PutPair => "RingView::put_pair",
             Self::Word => "RingView::word",
             Self::BlockWord => "RingView::block_word",
             Self::Record => "RingView::record",

@@ -75,6 +75,15 @@ fn check_ring<M: DmaMemory>(memory: &mut M, ring: usize, record: usize) -> Resul
         expected.word(word, value);
         expected.compare(memory, Call::PutWord)?;
     }
+    // Each pair of a block, and round the ring and 32 bits.
+    for pair in [0, 1, 2, 3, WORDS / 2 + 1, u32::MAX] {
+        let values = words::<2>(pair);
+        opened.view().put_pair(pair, values);
+        for (index, value) in (0_u32..).zip(values) {
+            expected.word(pair.wrapping_mul(2).wrapping_add(index), value);
+        }
+        expected.compare(memory, Call::PutPair)?;
+    }
     put_block::<8, M>(memory, &opened, &mut expected, WORDS / 8)?;
     put_block::<3, M>(memory, &opened, &mut expected, u32::MAX)?;
     put_block::<1, M>(memory, &opened, &mut expected, 2)?;

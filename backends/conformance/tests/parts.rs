@@ -49,6 +49,8 @@ enum Wrong {
     StoreSwapped,
     LoadSwapped,
     PutWordNotRound,
+    PutPairSwapped,
+    PutPairNotRound,
     PutWide,
     PutNotRound,
     WordNotRound,
@@ -212,6 +214,12 @@ impl RingView for &TestRing {
         self.memory.set_word(self.word_at(word, Wrong::PutWordNotRound), value);
     }
 
+    fn put_pair(self, pair: u32, [first, second]: [u64; 2]) {
+        let words = if self.memory.wrong == Wrong::PutPairSwapped { [second, first] } else { [first, second] };
+        let at = self.word_at(pair.wrapping_mul(2), Wrong::PutPairNotRound);
+        words.iter().enumerate().for_each(|(index, word)| self.memory.set_word(at + 8 * index, *word));
+    }
+
     fn word(self, word: u32) -> u64 {
         self.memory.get_word(self.word_at(word, Wrong::WordNotRound))
     }
@@ -262,6 +270,8 @@ fn memory_that_is_wrong_is_named() {
         (Wrong::StoreSwapped, Box::new(differs(Call::Store))),
         (Wrong::LoadSwapped, Box::new(differs(Call::Load))),
         (Wrong::PutWordNotRound, Box::new(differs(Call::PutWord))),
+        (Wrong::PutPairSwapped, Box::new(differs(Call::PutPair))),
+        (Wrong::PutPairNotRound, Box::new(differs(Call::PutPair))),
         (Wrong::PutWide, Box::new(differs(Call::Put))),
         (Wrong::PutNotRound, Box::new(differs(Call::Put))),
         (Wrong::WordNotRound, Box::new(differs(Call::Word))),

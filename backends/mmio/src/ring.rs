@@ -81,6 +81,15 @@ impl RingView for MappedRingView<'_> {
     }
 
     #[inline(always)]
+    fn put_pair(self, pair: u32, words: [u64; 2]) {
+        let (to, [first, second]) = (self.at((pair as usize).wrapping_mul(16)), words);
+        // SAFETY: `at` returned a word of the ring.
+        unsafe { to.write_volatile(first) };
+        // SAFETY: its offset is a multiple of 16, and so is the length of the ring: the word after it lies in the ring too.
+        unsafe { to.add(1).write_volatile(second) };
+    }
+
+    #[inline(always)]
     fn word(self, word: u32) -> u64 {
         // SAFETY: `at` returned a word of the ring.
         unsafe { self.at((word as usize).wrapping_mul(8)).read_volatile() }
@@ -132,6 +141,12 @@ mod tests {
         put(128 + 72, &2u64.to_ne_bytes());
         view.put_word(16 + 3, 0x1122_3344_5566_7788);
         put(128 + 24, &0x1122_3344_5566_7788_u64.to_ne_bytes());
+        view.put_pair(5, [3, 4]);
+        put(128 + 80, &3u64.to_ne_bytes());
+        put(128 + 88, &4u64.to_ne_bytes());
+        view.put_pair(u32::MAX, [7, 8]);
+        put(128 + 112, &7u64.to_ne_bytes());
+        put(128 + 120, &8u64.to_ne_bytes());
         view.record(false, 5);
         view.record(true, 6);
         put(264, &5u32.to_ne_bytes());

@@ -24,13 +24,10 @@ impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
         if let ([sge], 1) = (sges, self.units)
             && sge.length != 0
         {
-            let [head, start] = data(sge);
-            ring.put_word(at.wrapping_mul(2), head);
-            ring.put_word(at.wrapping_mul(2).wrapping_add(1), start);
-            return;
+            return ring.put_pair(at, data(sge));
         }
-        let word = at.wrapping_mul(self.units).wrapping_mul(2);
-        put_receive(ring, word, word.wrapping_add(self.units.wrapping_mul(2)), sges);
+        let unit = at.wrapping_mul(self.units);
+        put_receive(ring, unit, unit.wrapping_add(self.units), sges);
     }
 
     /// Receives have no register: the device polls the record.
@@ -47,10 +44,9 @@ impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
 impl<P: Platform> bareverbs::SrqRing for Mlx5RecvRing<P> {
     fn put(&mut self, at: u16, next: u16, sges: &[Sge]) {
         let ring = self.ring.view();
-        let word = u32::from(at).wrapping_mul(self.units).wrapping_mul(2);
-        ring.put_word(word, be_word(WqeSrqNextSeg::NEXT_WQE_INDEX.place(next.into()), 0));
-        ring.put_word(word.wrapping_add(1), 0);
-        put_receive(ring, word.wrapping_add(2), word.wrapping_add(self.units.wrapping_mul(2)), sges);
+        let unit = u32::from(at).wrapping_mul(self.units);
+        ring.put_pair(unit, [be_word(WqeSrqNextSeg::NEXT_WQE_INDEX.place(next.into()), 0), 0]);
+        put_receive(ring, unit.wrapping_add(1), unit.wrapping_add(self.units), sges);
     }
 
     fn ring(&mut self, end: u32) {

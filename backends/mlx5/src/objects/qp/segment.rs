@@ -62,21 +62,18 @@ pub(crate) const fn data(sge: &Sge) -> [u64; 2] {
     WqeDataSeg::be_words(sge.length, sge.lkey.get(), sge.addr)
 }
 
-/// Writes the data segments of a receive into the words from `word` to `end`, and what ends the list unless they fill them. SGEs without
+/// Writes the data segments of a receive into the units from `unit` to `end`, and what ends the list unless they fill them. SGEs without
 /// bytes are left out.
 #[inline(always)]
-pub(crate) fn put_receive(ring: impl RingView + Copy, mut word: u32, end: u32, sges: &[Sge]) {
+pub(crate) fn put_receive(ring: impl RingView + Copy, mut unit: u32, end: u32, sges: &[Sge]) {
     for sge in sges {
-        if sge.length != 0 && word != end {
-            let [head, start] = data(sge);
-            ring.put_word(word, head);
-            ring.put_word(word.wrapping_add(1), start);
-            word = word.wrapping_add(2);
+        if sge.length != 0 && unit != end {
+            ring.put_pair(unit, data(sge));
+            unit = unit.wrapping_add(1);
         }
     }
-    if word != end {
-        ring.put_word(word, be_word(0, INVALID_LKEY));
-        ring.put_word(word.wrapping_add(1), 0);
+    if unit != end {
+        ring.put_pair(unit, [be_word(0, INVALID_LKEY), 0]);
     }
 }
 

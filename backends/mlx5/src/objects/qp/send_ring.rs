@@ -194,9 +194,9 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     }
 
     #[inline(always)]
-    fn put_data(&mut self, mut word: u32, sges: &[Sge]) {
-        for sge in sges {
-            self.put_words(&mut word, &data(sge));
+    fn put_data(&mut self, unit: u32, sges: &[Sge]) {
+        for (unit, sge) in (unit..).zip(sges) {
+            self.source.ring.view().put_pair(unit, data(sge));
         }
     }
 }
@@ -245,7 +245,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
         if !WHOLE_BLOCKS {
             let word = self.put_head(at, None, op, sges.len() as u32, flags);
-            return self.put_data(word, sges);
+            return self.put_data(word / 2, sges);
         }
         let units = head_units(op.opcode) + sges.len() as u32;
         let [first, second] = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
@@ -267,15 +267,15 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
             ([one, two, rest @ ..], true) => {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
                 view.put(at, &[first, second, addr, key, head, start, head2, start2]);
-                self.put_data(at.wrapping_add(1).wrapping_mul(WORDS), rest);
+                self.put_data(at.wrapping_add(1).wrapping_mul(UNITS), rest);
             }
             (_, false) => {
                 view.put(at, &[first, second]);
-                self.put_data(at.wrapping_mul(WORDS).wrapping_add(2), sges);
+                self.put_data(at.wrapping_mul(UNITS).wrapping_add(1), sges);
             }
             (_, true) => {
                 view.put(at, &[first, second, addr, key]);
-                self.put_data(at.wrapping_mul(WORDS).wrapping_add(4), sges);
+                self.put_data(at.wrapping_mul(UNITS).wrapping_add(2), sges);
             }
         }
     }
