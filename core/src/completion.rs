@@ -1,6 +1,7 @@
 //! Completion queues: made, polled, armed, destroyed.
 
 use core::cell::Cell;
+use core::hint::cold_path;
 
 use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
@@ -327,11 +328,13 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         // Two ways to the end, so that what was found of one kind is not moved about for the other.
         if recv {
             if !is_of(self.receiver, qpn) {
+                cold_path();
                 self.receiver = find_receiver(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
             }
             return self.complete_recv(qpn, index);
         }
         if !is_of(self.sender, qpn) {
+            cold_path();
             (self.sender, self.head) = find_sender(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
         }
         self.complete_send(qpn, index)
