@@ -18,7 +18,8 @@ use crate::log::format_as;
 use crate::shared::{CachedRegion, Owner, QpSlot, Shared};
 use crate::window::Type1Bind;
 use crate::{
-    BadWr, BindType1Error, MwHandle, Payload, PostSendError, Provider, QpHandle, Rkey, SendOp, SendRing, SendWr, SendWriter,
+    BadWr, BindType1Error, DataOp, MwHandle, Payload, PostSendError, Provider, QpHandle, Remote, Rkey, SendFlags, SendOp,
+    SendRing, SendWr, SendWriter, Sge,
 };
 
 /// Posts a request that names where it goes; rings the doorbell if `ring`. A queue has this as a function that its queue pair was
@@ -216,6 +217,20 @@ fn append_copy<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: boo
     if !FAST_PATH {
         return append(queue, wr, ring);
     }
+    if ring
+        && let Some(posted) = match wr.op {
+            SendOp::Write { payload: Payload::Sges(sges @ [_, _, _]), remote } => {
+                Some(post_three::<P, true>(queue, wr.wr_id, wr.flags, remote, sges))
+            }
+            SendOp::Send { payload: Payload::Sges(sges @ [_, _, _]) } => {
+                Some(post_three::<P, false>(queue, wr.wr_id, wr.flags, Remote::NONE, sges))
+            }
+            _ => None,
+        }
+        && posted
+    {
+        return Ok(());
+    }
     let again = |payload| append(queue, &SendWr { op: wr.op.with_payload(payload), ..*wr }, ring);
     match wr.op.payload() {
         Some(Payload::Sges(&[sge])) => again(Payload::Sges(&[sge])),
@@ -223,6 +238,26 @@ fn append_copy<P: Provider>(queue: &SendQueue<'_, P>, wr: &SendWr<'_>, ring: boo
         Some(payload) => again(payload),
         None => append(queue, &SendWr { ..*wr }, ring),
     }
+}
+
+/// Posts a WRITE or a SEND with three SGEs and rings the doorbell. `false`: something about it is not common or wrong, and nothing
+/// has happened. By values, so that the request need not lie in memory.
+#[inline(never)]
+fn post_three<P: Provider, const WRITE: bool>(
+    queue: &SendQueue<'_, P>,
+    wr_id: u64,
+    flags: SendFlags,
+    remote: Remote,
+    sges: &[Sge],
+) -> bool {
+    let &[one, two, three] = sges else { return false };
+    let mut open = PostCursor::unopened(queue);
+    let op = if WRITE { DataOp::write(remote) } else { DataOp::send() };
+    if !open.try_sges::<false>(wr_id, flags, op, &[one, two, three], true) {
+        return false;
+    }
+    open.ring_new();
+    true
 }
 
 /// Posts one request of any kind, on what is kept, or says what is wrong with it; rings the doorbell if `ring`.

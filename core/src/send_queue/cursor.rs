@@ -129,7 +129,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         match payload {
             Payload::Sges(&[one]) => self.try_sges::<false>(wr_id, flags, op, &[one], first),
             Payload::Sges(&[one, two]) => self.try_sges::<false>(wr_id, flags, op, &[one, two], first),
-            Payload::Sges(&[one, two, three]) => {
+            // With a doorbell of its own by `post_three`.
+            Payload::Sges(&[one, two, three]) if !first => {
                 cold_path();
                 self.try_sges::<false>(wr_id, flags, op, &[one, two, three], first)
             }
@@ -237,7 +238,14 @@ impl<'a, P: Provider> PostCursor<'a, P> {
 
     /// Posts a request with few SGEs. `false`: something about it is not common or wrong, and nothing has happened.
     #[inline(always)]
-    fn try_sges<const ANYWHERE: bool>(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], first: bool) -> bool {
+    pub(super) fn try_sges<const ANYWHERE: bool>(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        op: DataOp,
+        sges: &[Sge],
+        first: bool,
+    ) -> bool {
         let kind = OpProperties::of(op.opcode);
         if !self.is_common(kind.set, kind.legal(), flags, sges.len()) {
             return false;
