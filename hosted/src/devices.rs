@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use anyhow::{Context as _, Result};
+use bareverbs::LinkLayer;
 use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysfs};
 use serde::{Serialize, Serializer};
 
@@ -18,6 +19,8 @@ struct Row {
     vendor: u16,
     device: u16,
     class: u32,
+    /// What the class says; `None` if it is of another kind.
+    port: Option<&'static str>,
     driver: Option<String>,
     driver_override: Option<String>,
     iommu_group: Option<GroupRow>,
@@ -155,6 +158,7 @@ fn row(function: &Function, obstacles: &[Obstacle]) -> Row {
         vendor: function.vendor,
         device: function.device,
         class: function.class,
+        port: function.link_layer().map(port),
         driver: function.driver.clone(),
         driver_override: function.driver_override.clone(),
         iommu_group: group,
@@ -188,7 +192,7 @@ const NO_RESET: &str =
 /// Printed where there is nothing to list.
 pub(crate) const NO_FUNCTION: &str = "no mlx5 function in this machine";
 
-const HEADINGS: [&str; 7] = ["ADDRESS", "NAME", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES"];
+const HEADINGS: [&str; 8] = ["ADDRESS", "NAME", "PORT", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES"];
 
 fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
     if found.is_empty() {
@@ -201,7 +205,7 @@ fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
             *width = cell.chars().count().max(*width);
         }
     }
-    let line = |cells: [&str; 7]| {
+    let line = |cells: [&str; 8]| {
         let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
     };
@@ -224,7 +228,7 @@ pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
         }
     }
     if obstacles.is_empty() {
-        let _ = writeln!(text, "    ready: --device {}", function.address);
+        let _ = writeln!(text, "    ready: --device {}{}", function.address, function.link_layer().map_or("", said));
         if !function.resettable {
             let _ = writeln!(text, "    {NO_RESET}");
         }
@@ -232,12 +236,29 @@ pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
     text
 }
 
-fn cells(function: &Function) -> [String; 7] {
+/// Returns the name of a kind of port, as in `link_layer` of sysfs.
+const fn port(layer: LinkLayer) -> &'static str {
+    match layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet",
+    }
+}
+
+/// Returns what is said of the port of a function that can be used. Other drivers of user space need one of the two.
+const fn said(layer: LinkLayer) -> &'static str {
+    match layer {
+        LinkLayer::InfiniBand => " (InfiniBand port)",
+        LinkLayer::Ethernet => " (Ethernet port, which is good: the driver has RoCEv2 and frames on it)",
+    }
+}
+
+fn cells(function: &Function) -> [String; 8] {
     let dash = || "-".to_string();
     let names: Vec<_> = function.interfaces.iter().chain(&function.rdma_devices).cloned().collect();
     [
         function.address.to_string(),
         function.name(),
+        function.link_layer().map_or_else(dash, |layer| port(layer).into()),
         function.driver.clone().unwrap_or_else(dash),
         function.group.as_ref().map_or_else(dash, |group| group.number.to_string()),
         function.numa_node.map_or_else(dash, |node| node.to_string()),

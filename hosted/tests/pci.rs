@@ -114,25 +114,26 @@ fn a_machine_without_a_card_says_so() {
 #[test]
 fn the_table_has_a_line_a_function_and_the_remedies_below() {
     let tree = Tree::new();
-    tree.card(CARD, 5).interface("ens1f0np0", 0x1003).rdma("mlx5_0", "uverbs0").file("numa_node", "1\n");
+    let card = tree.card(CARD, 5);
+    card.interface("ens1f0np0", 0x1003).rdma("mlx5_0", "uverbs0").file("numa_node", "1\n").file("class", "0x020000\n");
     tree.function(OTHER, 0x8086, 0x1234, 0x04_0300, "snd_hda_intel").group(5).driver("snd_hda_intel");
     tree.card("0000:02:00.0", 6).vfio(6);
-    tree.function("0000:03:00.0", 0x15b3, 0x0218, 0x02_0700, "").group(7);
+    tree.function("0000:03:00.0", 0x15b3, 0x0218, 0xff_0000, "").group(7);
     let got = succeed(&tree, &["devices", "--memory", "0"]);
     assert_eq!(
         got,
         "\
-ADDRESS       NAME                    DRIVER     GROUP  NUMA  LINK                             INTERFACES
-0000:01:00.0  ConnectX-7              mlx5_core  5      1     16.0 GT/s x8 (of 32.0 GT/s x16)  ens1f0np0, mlx5_0
+ADDRESS       NAME                    PORT        DRIVER     GROUP  NUMA  LINK                             INTERFACES
+0000:01:00.0  ConnectX-7              Ethernet    mlx5_core  5      1     16.0 GT/s x8 (of 32.0 GT/s x16)  ens1f0np0, mlx5_0
     0000:01:00.0 is bound to mlx5_core, not to vfio-pci
       remedy: sudo bareverbs bind 0000:01:00.0
     the machine uses 0000:01:00.0: network interface ens1f0np0 is up
       remedy: sudo ip link set ens1f0np0 down, or sudo bareverbs bind --force 0000:01:00.0
     IOMMU group 5 is not viable: it also has 0000:01:00.1, bound to snd_hda_intel
       remedy: sudo bareverbs bind --group 0000:01:00.0 (takes all of them from their drivers), or another slot for the card
-0000:02:00.0  ConnectX-7              vfio-pci   6      -     16.0 GT/s x8 (of 32.0 GT/s x16)  -
-    ready: --device 0000:02:00.0
-0000:03:00.0  ConnectX-7 in recovery  -          7      -     -                                -
+0000:02:00.0  ConnectX-7              InfiniBand  vfio-pci   6      -     16.0 GT/s x8 (of 32.0 GT/s x16)  -
+    ready: --device 0000:02:00.0 (InfiniBand port)
+0000:03:00.0  ConnectX-7 in recovery  -           -          7      -     -                                -
     0000:03:00.0 is a ConnectX-7 whose firmware did not start (device id 0218: flash recovery)
       remedy: mstflint -d 0000:03:00.0 -i FIRMWARE.bin burn (with the firmware of this card), then power the machine off and on
 "
@@ -159,6 +160,7 @@ fn the_json_has_everything() {
     assert_eq!((&card["usable"], &card["obstacles"][0]["code"]), (&false.into(), &"not-bound".into()));
     assert_eq!(card["obstacles"][0]["remedy"], "sudo bareverbs bind 0000:01:00.0");
     assert_eq!((&card["virtual_functions"], &card["interfaces"][0]), (&1.into(), &"ens1f0np0".into()));
+    assert_eq!((&card["port"], &got[1]["port"]), (&"InfiniBand".into(), &"Ethernet".into()));
     assert_eq!((&got[1]["kind"], &got[1]["physical_function"]), (&"virtual".into(), &CARD.into()));
     let own_file = card["vfio_device_file"].as_str().unwrap();
     assert!(own_file.ends_with("/dev/vfio/devices/vfio0") && got[1]["vfio_device_file"].is_null(), "{own_file}");
@@ -245,7 +247,7 @@ fn a_card_is_bound_to_vfio_and_unbound() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     let got = with_kernel(&tree, || succeed(&tree, &["bind", "--memory", "0", "01:00.0"]));
-    let want = "0000:01:00.0: bound to vfio-pci (was bound to mlx5_core), IOMMU group 5\n    ready: --device 0000:01:00.0\n";
+    let want = "0000:01:00.0: bound to vfio-pci (was bound to mlx5_core), IOMMU group 5\n    ready: --device 0000:01:00.0 (InfiniBand port)\n";
     assert_eq!(got, want);
     assert_eq!(state(&tree, CARD), bound("vfio-pci", "vfio-pci"));
     let again = succeed(&tree, &["bind", CARD]);
@@ -254,6 +256,15 @@ fn a_card_is_bound_to_vfio_and_unbound() {
     let got = with_kernel(&tree, || succeed(&tree, &["unbind", CARD]));
     assert_eq!(got, "0000:01:00.0: given back, bound to mlx5_core\n");
     assert_eq!(succeed(&tree, &["unbind", CARD]), "0000:01:00.0: was not bound to vfio-pci, but to mlx5_core\n");
+}
+
+#[test]
+fn a_card_with_an_ethernet_port_is_bound_and_said_to_be_good() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).file("class", "0x020000\n");
+    let got = with_kernel(&tree, || succeed(&tree, &["bind", "--memory", "0", CARD]));
+    let ready = "\n    ready: --device 0000:01:00.0 (Ethernet port, which is good: the driver has RoCEv2 and frames on it)\n";
+    assert!(got.ends_with(ready), "{got}");
 }
 
 #[test]

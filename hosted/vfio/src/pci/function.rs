@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bareverbs::LinkLayer;
+
 use super::address::Address;
 use super::capability::{self, Msix};
 use super::group::{self, Group};
@@ -74,6 +76,16 @@ impl Link {
 }
 
 impl Function {
+    /// Returns what its port is, which its class shows (PCI Code and ID Assignment, base class 02: subclass 00 Ethernet, 07 InfiniBand).
+    /// `None` of another class, as in firmware recovery. `LINK_TYPE_P1` of the card's settings changes the class.
+    pub const fn link_layer(&self) -> Option<LinkLayer> {
+        match self.class >> 8 {
+            0x0200 => Some(LinkLayer::Ethernet),
+            0x0207 => Some(LinkLayer::InfiniBand),
+            _ => None,
+        }
+    }
+
     /// Returns the name of the product and the kind of function; the identifiers if they are unknown.
     pub fn name(&self) -> String {
         match self.model {

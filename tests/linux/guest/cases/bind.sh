@@ -15,8 +15,8 @@ has() {
 }
 
 step "the functions, with the kernel's driver" bareverbs devices
-expect "the first card" "^$card +ConnectX-7 +mlx5_core +[0-9]+ .* mlx5_0$"
-expect "the second card" "^$other +ConnectX-7 +mlx5_core +[0-9]+ .* mlx5_1$"
+expect "the first card" "^$card +ConnectX-7 +InfiniBand +mlx5_core +[0-9]+ .* mlx5_0$"
+expect "the second card" "^$other +ConnectX-7 +InfiniBand +mlx5_core +[0-9]+ .* mlx5_1$"
 expect "not bound" "^    $card is bound to mlx5_core, not to vfio-pci$"
 expect "the command for it" "^      remedy: sudo bareverbs bind $card$"
 expect "no module" "^    the kernel module vfio-pci is not loaded$"
@@ -41,7 +41,7 @@ if [ -d /sys/module/vfio_pci ]; then fail "a dry run loaded a module"; else pass
 
 step "bind" bareverbs bind $card
 expect "said" "^$card: bound to vfio-pci \(was bound to mlx5_core\), IOMMU group [0-9]+$"
-expect "ready" "^    ready: --device $card$"
+expect "ready" "^    ready: --device $card \(InfiniBand port\)$"
 has $card vfio-pci
 has $other mlx5_core
 step "bind again" bareverbs bind $card
@@ -60,7 +60,7 @@ expect "memlock" "^    the process may lock 65536 bytes of memory \(RLIMIT_MEMLO
 chown user "/dev/vfio/$group"
 ulimit -l unlimited
 step "devices, as a user that may" su user -c "bareverbs devices $card"
-expect "ready for the user" "^    ready: --device $card$"
+expect "ready for the user" "^    ready: --device $card \(InfiniBand port\)$"
 refused "unbind, as a user" 1 "Permission denied.*only root may do this.*nothing was changed" su user -c "bareverbs unbind $card"
 
 sleep 600 9<>"/dev/vfio/$group" &
