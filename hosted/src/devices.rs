@@ -81,7 +81,7 @@ impl ObstacleRow {
 
 impl From<&Obstacle> for ObstacleRow {
     fn from(obstacle: &Obstacle) -> Self {
-        Self::new(obstacle.code(), obstacle.to_string(), obstacle.remedy())
+        Self::new(obstacle.code(), obstacle.to_string(), Some(obstacle.remedy()))
     }
 }
 
@@ -222,10 +222,7 @@ pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
     let mut text = String::new();
     for obstacle in obstacles {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "    {obstacle}");
-        if let Some(remedy) = obstacle.remedy() {
-            let _ = writeln!(text, "      remedy: {remedy}");
-        }
+        let _ = writeln!(text, "    {obstacle}\n      remedy: {}", obstacle.remedy());
     }
     if obstacles.is_empty() {
         let _ = writeln!(text, "    ready: --device {}{}", function.address, function.link_layer().map_or("", said));

@@ -81,9 +81,27 @@ fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
     Box::leak(Box::new(Storage::with_srqs(rings, shared)))
 }
 
-/// Returns what helps against the failure of a bring-up. The other causes say it themselves, or nothing is known.
+/// Returns what helps against the failure of a bring-up. The other causes say it themselves.
 fn remedy(cause: &Error) -> Option<String> {
+    const AGAIN: &str = "try again: the kernel has reset the card; if it stays so, switch the power of the machine off and on, and update the card's \
+                         firmware (mstflint -d ADDRESS query shows which it has)";
+    const REFUSED: &str = "switch the power of the machine off and on; if it stays so, update the card's firmware (mstflint -d ADDRESS query shows \
+                           which it has), or ask NVIDIA what the syndrome means";
+    const DEFECT: &str = "report it as a defect of bareverbs, with the card's model and firmware (mstflint -d ADDRESS query)";
     let text = match cause {
+        Error::CommandTimeout { .. } | Error::DeviceFatal { .. } | Error::CommandQueue { .. } => AGAIN,
+        Error::CommandStatus { .. } | Error::CommandDelivery { .. } => REFUSED,
+        Error::BadAnswer { .. }
+        | Error::OutOfRange { .. }
+        | Error::Unmapped { .. }
+        | Error::Misaligned
+        | Error::Transition { .. } => DEFECT,
+        Error::DeviceReset => "try again, and see who resets it: another program, or /sys/bus/pci/devices/ADDRESS/reset",
+        Error::MadStatus { .. } => {
+            "try again; if it stays so, update the card's firmware (mstflint -d ADDRESS query shows which it has)"
+        }
+        Error::LimitExceeded { .. } => "a card whose limits suffice: bareverbs info shows those of this one",
+        Error::PagesKept { .. } => "echo 1 | sudo tee /sys/bus/pci/devices/ADDRESS/reset, then try again",
         Error::NotInitialized => {
             "wait some minutes and try again: the firmware of a BlueField is ready when the card's own system has booted (its console \
              shows how far it is); if it stays so, switch the power of the machine off and on"
@@ -133,7 +151,10 @@ impl<H: Host> Device<H> {
             }
             Err((error, machine)) => Err(match (error.cause, host.pages_refused(&machine.pages)) {
                 (Error::TooFewPages { .. }, Some(reason)) => reason.context(error),
-                (cause, _) => CardError::new(host.name(), &error, remedy(&cause)).into(),
+                (cause, _) => {
+                    let remedy = remedy(&cause).map(|text| text.replace("ADDRESS", host.name()));
+                    CardError::new(host.name(), &error, remedy).into()
+                }
             }),
         }
     }
@@ -209,6 +230,9 @@ fn report_busy(name: &str, with: &impl fmt::Debug) {
 mod tests {
     use std::time::Duration;
 
+    use bareverbs::QpState;
+    use bareverbs_mlx5::Feature;
+    use bareverbs_sim::fault::Fault;
     use bareverbs_sim::in_process::{World, WorldConfig};
     use bareverbs_sim::{CommandTime, DeviceConfig};
 
@@ -239,5 +263,76 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         assert!(device.unless_stopped(Ok(3)).is_ok());
         assert!(device.teardown().unwrap_err().is::<Interrupted>());
+    }
+
+    /// Each error of the driver, with the words of its text that say what to do; `None` if [`remedy`] does.
+    const ERRORS: &[(Error, Option<&str>)] = &[
+        (Error::ArenaTooSmall { have: 1 }, Some("give it `Mlx5::ARENA` bytes")),
+        (Error::ArenaFull { pages: 1, free: 0 }, Some("make it larger")),
+        (Error::TooFewPages { wanted: 300, available: 1 }, Some("give the driver 2 MiB more")),
+        (Error::PageLimit { wanted: 3, allowed: 1 }, Some("raise `Config::firmware_pages` by 2")),
+        (Error::UnalignedPage { beyond: 1 }, Some("`PageSource::allocate`")),
+        (Error::RecordsFull, Some("destroy queue pairs")),
+        (Error::BarTooSmall { have: 1 }, Some("map all of BAR0")),
+        (Error::OutOfRange { offset: 1 }, None),
+        (Error::NotInitialized, None),
+        (Error::CommandInterface { revision: 4 }, Some("update the card's firmware")),
+        (Error::CommandQueue { log_size: 31, log_stride: 1 }, None),
+        (Error::CommandStatus { opcode: 0x102, status: 1, syndrome: 5 }, None),
+        (Error::CommandDelivery { opcode: 0x102, status: 1 }, None),
+        (Error::CommandTimeout { opcode: 0x102 }, None),
+        (Error::DeviceGone, None),
+        (Error::DeviceReset, None),
+        (Error::DeviceFatal { syndrome: 1 }, None),
+        (Error::Issi { supported: 1 }, Some("update the card's firmware")),
+        (Error::PortType { port_type: 7 }, Some("set the port's mode")),
+        (Error::NoRoce, Some("turn it on")),
+        (Error::NoMacAddress, Some("give the virtual function one")),
+        (Error::NoPort { port: 2 }, Some("another port of the card is another function")),
+        (Error::GrhRequired, Some("give the GIDs of both ends")),
+        (Error::NoGid { index: 1 }, Some("set it (`set_gid`)")),
+        (Error::GidFamily { index: 1 }, Some("name another entry")),
+        (Error::BadAnswer { opcode: 0x102, value: 1 }, None),
+        (Error::MadStatus { attribute: 0x11, status: 1 }, None),
+        (Error::Unmapped { page: 1 }, None),
+        (Error::Misaligned, None),
+        (Error::LimitExceeded { limit: 1 }, None),
+        (Error::Unsupported { feature: Feature::EmbeddedCpu }, Some("use the function that the host sees")),
+        (Error::Transition { from: QpState::Reset, to: QpState::Rts }, None),
+        // Ctrl-C, which is no obstacle.
+        (Error::Stopped, Some("stopped by the caller")),
+        (Error::PagesKept { pages: 1 }, None),
+    ];
+
+    #[test]
+    fn every_error_of_a_bring_up_says_what_helps() {
+        for (error, says) in ERRORS {
+            match says {
+                Some(words) => assert!(error.to_string().contains(words), "{error}: {words}"),
+                None => assert!(remedy(error).is_some_and(|remedy| remedy.len() > 15), "{error}"),
+            }
+        }
+        // A new error has to be in the table: its name stands before `=>` in the driver's list.
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../backends/mlx5/src/error.rs");
+        let source = std::fs::read_to_string(source).unwrap();
+        let (_, list) = source.split_once("\nerrors! {\n").unwrap();
+        let (list, _) = list.split_once("\n}\n").unwrap();
+        let name_of = |line: &str| line.split([' ', '{']).next().unwrap_or_default().to_string();
+        let names =
+            list.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(char::is_uppercase));
+        let names: Vec<_> = names.map(name_of).collect();
+        let known: Vec<_> = ERRORS.iter().map(|(error, _)| name_of(&format!("{error:?}"))).collect();
+        assert_eq!(names, known);
+    }
+
+    #[test]
+    fn the_remedy_of_a_refused_command_names_the_card() {
+        let host = host(Duration::ZERO);
+        let fault = Fault::CommandStatus { opcode: 0x102, status: 1, syndrome: 0x1234 };
+        host.inner().with_device(|device| device.faults_mut().arm(fault));
+        let Err(error) = Device::bring_up(host, &Arc::default()) else { panic!("it came up") };
+        let text = error.to_string();
+        assert!(text.contains("INIT_HCA") && text.contains("syndrome 0x1234"), "{text}");
+        assert!(text.contains("\n  remedy: switch the power") && text.contains("mstflint -d card query"), "{text}");
     }
 }

@@ -252,6 +252,6 @@ mod tests {
         assert_eq!(matches!(shared, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{shared}");
         let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20, Some(65535));
         assert_eq!(many.to_string(), "the kernel allows 65535 mappings of memory for this device");
-        assert!(many.remedy().unwrap().contains("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit"));
+        assert!(many.remedy().contains("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit"));
     }
 }

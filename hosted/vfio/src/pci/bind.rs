@@ -145,8 +145,7 @@ impl fmt::Display for BindError {
                 write!(f, "there is no PCI function {address} (`bareverbs devices` lists those that can be used)")
             }
             Self::Refused { obstacle } => {
-                obstacle.fmt(f)?;
-                obstacle.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))?;
+                write!(f, "{obstacle}; remedy: {}", obstacle.remedy())?;
                 if obstacle.is_of_the_port() { f.write_str("; --force binds it for another program") } else { Ok(()) }
             }
             Self::Used { address, usages } => {

@@ -10,7 +10,7 @@
 //! for function in pci::functions(&sysfs)? {
 //!     println!("{} {}", function.address, function.name());
 //!     for obstacle in pci::obstacles(&sysfs, &function, &Process::current(), &Need::default()) {
-//!         println!("  {obstacle}: {}", obstacle.remedy().unwrap_or_default());
+//!         println!("  {obstacle}: {}", obstacle.remedy());
 //!     }
 //! }
 //! # Ok::<(), pci::ReadError>(())

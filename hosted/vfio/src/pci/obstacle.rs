@@ -265,9 +265,9 @@ impl Obstacle {
         }
     }
 
-    /// Returns the remedy: a command, or an instruction where no command helps. `None` if there is no remedy.
-    pub fn remedy(&self) -> Option<String> {
-        Some(match self {
+    /// Returns the remedy: a command, or an instruction where no command helps.
+    pub fn remedy(&self) -> String {
+        match self {
             Self::NotMlx5 { .. } => "bareverbs devices (lists the functions that can be used)".into(),
             Self::FirmwareRecovery { address, .. } => {
                 format!(
@@ -282,7 +282,14 @@ impl Obstacle {
             Self::BarTooSmall { size: 0, .. } => {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
             }
-            Self::BarTooSmall { .. } | Self::NoMsix { .. } => return None,
+            Self::BarTooSmall { address, .. } => format!(
+                "lspci -vv -s {address} (shows its regions); in a virtual machine, give it the whole function; elsewhere another version of the \
+                 card's firmware (mstflint -d {address} query shows which it has)"
+            ),
+            Self::NoMsix { address } => format!(
+                "in a virtual machine, give it the whole function; \
+                 elsewhere sudo mstconfig -d {address} set NUM_PF_MSIX=63 (package mstflint), then power the machine off and on"
+            ),
             Self::NoIommu { machine, .. } => machine.switch_on(),
             Self::UnsafeNoIommu { machine, .. } => {
                 format!("take vfio.enable_unsafe_noiommu_mode away, and {}", machine.switch_on())
@@ -350,7 +357,7 @@ impl Obstacle {
                      '* - memlock {kib}' in /etc/security/limits.conf, LimitMEMLOCK={needed} in a systemd unit"
                 )
             }
-        })
+        }
     }
 }
 

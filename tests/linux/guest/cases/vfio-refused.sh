@@ -9,6 +9,8 @@ expect "the remedy" "sudo modprobe vfio-pci"
 load vfio_pci && load vfio_iommu_type1
 refused "the kernel's driver has it" 1 "$card is bound to mlx5_core, not to vfio-pci" bareverbs info --device $card
 expect "the remedy" "sudo bareverbs bind $card"
+refused "the doctor, of both cards" 1 "2 of 2 functions cannot be used" bareverbs doctor
+expect "a line with the remedy" "^    $card is bound to mlx5_core, not to vfio-pci; remedy: sudo bareverbs bind $card$"
 if [ "$(driver_of $card)" = mlx5_core ]; then pass "it still has it"; else fail "the kernel's driver lost it"; fi
 unload_mlx5
 refused "no driver has it" 1 "bound to no driver" bareverbs info --device $card
@@ -43,7 +45,12 @@ limit_file=/sys/module/vfio_iommu_type1/parameters/dma_entry_limit
 echo 2 >$limit_file
 refused "the limit of mappings" 1 "the kernel allows 2 mappings of memory for this device" bareverbs --device $card -n 20
 expect "the remedy" "$limit_file"
+refused "the doctor, at the limit of mappings" 1 "1 of 2 functions cannot be used|2 of 2 functions cannot be used" bareverbs doctor
+expect "the remedy in its line" "^    .*the kernel allows 2 mappings of memory for this device; remedy: .*$limit_file"
 echo 65535 >$limit_file
+step "the doctor, which brings both cards up" bareverbs doctor
+expect "the port" "^    port 1: active, 4X, .* LID [0-9]+, subnet manager at LID [0-9]+$"
+expect "ready" "^    ready: --device $card$"
 step "with the limit as it was" bareverbs --device $card -n 20
 
 refused "a transport that the driver has not" 2 "dc" bareverbs pingpong --device $card --transport dc

@@ -17,7 +17,7 @@ fn all_for(tree: &Tree, process: &Process) -> Vec<(String, String)> {
     let sysfs = Sysfs::at(tree.path());
     let function = function(&sysfs, CARD.parse().unwrap()).unwrap();
     let found = obstacles(&sysfs, &function, process, &NEED);
-    found.iter().map(|each| (each.to_string(), each.remedy().unwrap_or_default())).collect()
+    found.iter().map(|each| (each.to_string(), each.remedy())).collect()
 }
 
 /// Asserts that there is one obstacle, and that its message and its remedy contain these texts.
@@ -174,7 +174,7 @@ fn a_group_that_is_in_use_names_the_process() {
     // If the processes of other users are not visible, an attempt to open the file decides.
     let hidden = in_use(&Sysfs::at(tree.path()), 9);
     assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
-    assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
+    assert!(hidden.remedy().contains("sudo bareverbs devices"));
 }
 
 /// A switchdev card under Open vSwitch: the uplink and the representors are its ports, and the host's address is on another of its ports.
