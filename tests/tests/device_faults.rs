@@ -419,6 +419,60 @@ fn every_command_of_the_teardown_fails() {
     }
 }
 
+/// Drivers for the teardown: of a port of each kind, and with verbs objects that are left.
+fn drivers_to_tear_down() -> [fn() -> (Driver, Host); 3] {
+    fn up(host: Host) -> (Driver, Host) {
+        let driver = Driver::bring_up(machine(&host), &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
+        (driver, host)
+    }
+    [
+        || up(host()),
+        || up(ethernet_host()),
+        || {
+            let fixture = Fixture::new();
+            let host = fixture.node.host.clone();
+            (fixture.node.into_driver(), host)
+        },
+    ]
+}
+
+#[test]
+fn the_device_is_pulled_out_after_each_command_of_the_teardown() {
+    for (kind, new_driver) in drivers_to_tear_down().into_iter().enumerate() {
+        let (driver, host) = new_driver();
+        let opcodes = Opcodes::on(&host);
+        driver.teardown().map_err(|(error, _)| error).unwrap();
+        let expected = opcodes.take();
+        let mut found = Vec::new();
+        for writes in 0.. {
+            assert!(writes < 200, "{kind}: the teardown has no end");
+            let (driver, host) = new_driver();
+            host.with_device(|device| device.remove_after(writes));
+            let start = host.clock().now();
+            let torn = driver.teardown();
+            let what = format!("{kind}, after {writes} writes");
+            assert!(host.clock().now().since(start) < Duration::from_secs(1), "{what}: it took too long");
+            let Err((error, back)) = torn else { break };
+            assert_eq!(error.cause, Error::DeviceGone, "{what}: {error}");
+            assert_eq!(error.report.needs_reset, true, "{what}: {error}");
+            if !found.contains(&error.opcode.0) {
+                found.push(error.opcode.0);
+            }
+            // Nobody has told the firmware to let go of what it has, and that is what the driver says.
+            let counts = host.with_device(|device| device.counts());
+            assert_eq!(error.report.pages_kept as usize, counts.pages_held + counts.pages_lost, "{what}: {error}");
+            // Back in its slot and reset, it works on the same memory.
+            host.with_device(|device| device.set_removed(false));
+            reset(&host);
+            let driver = Driver::bring_up(back, &SHORT_TIMEOUTS).map_err(|(error, _)| error).unwrap();
+            let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
+            assert_eq!((report.pages_kept, report.needs_reset), (0, false), "{what}");
+            assert_clean(&host, &what);
+        }
+        assert_eq!(found, expected, "{kind}: each command was the one that met the removal");
+    }
+}
+
 // contract: events-device
 #[test]
 fn removal_in_operation() {
