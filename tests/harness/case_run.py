@@ -19,6 +19,8 @@ class CaseRun:
         self.case = case
         self.folder = folder
         self.stop = stop
+        #: The profile of devices whose case names none; None: the default of the server.
+        self.profile = None
         self.servers = []
         #: Everything that was started, in this order; each has a method `stop`.
         self.processes = []
@@ -56,6 +58,8 @@ class CaseRun:
 
     def serve(self, program, name, sockets, options, **more):
         """Starts a server of devices."""
+        if self.profile and "--profile" not in options:
+            options = ["--profile", self.profile, *options]
         server = Server(program, self.folder, name, sockets, options, **more)
         self.servers.append(server)
         self.processes.append(server)

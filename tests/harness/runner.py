@@ -37,6 +37,7 @@ def parser(name, description):
     made.add_argument("--jobs", type=positive, metavar="N", default=jobs, help="run N cases at a time (one a CPU)")
     made.add_argument("--again", action="store_true", help="run each case that failed once more, alone; what it failed of is printed")
     made.add_argument("--json", action="store_true", help="print the results as JSON on stdout; progress goes to stderr")
+    made.add_argument("--profile", metavar="NAME", help="serve devices like this card to the cases that name none (sim serve --profile)")
     made.add_argument("--verbose", action="store_true", help="show what the machines printed")
     return made
 
@@ -129,6 +130,7 @@ class Schedule:
         """Returns the result of a case, None if the user interrupted it."""
         folder = self.folder / folder_name
         run = self.make_run(case, folder, self.stop)
+        run.profile = self.given.profile
         start = time.monotonic()
         try:
             run.run()

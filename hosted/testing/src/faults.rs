@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::WorldConfig;
 use bareverbs_sim::wire::{Probability, WireFaults};
+use bareverbs_sim::{DeviceConfig, Profile};
 
 /// What the wire does to frames. The same seed makes the same choices.
 ///
@@ -58,9 +58,9 @@ impl Faults {
         self
     }
 
-    /// Returns a device with a port of this wire.
-    pub(crate) fn device(&self, lid: u16) -> DeviceConfig {
-        let device = DeviceConfig::with_lid(lid);
+    /// Returns a device like this card, with a port of this wire.
+    pub(crate) fn device(&self, profile: Profile, lid: u16) -> DeviceConfig {
+        let device = DeviceConfig::profile(profile, lid);
         if self.ethernet { device.with_ethernet() } else { device }
     }
 

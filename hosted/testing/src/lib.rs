@@ -16,6 +16,7 @@
 //! | a device that is gone, now or at the n-th write to it | [`Node::remove`], [`Node::remove_after`] |
 //! | a device that returns wrong data, or does not answer | [`Node::arm`] with a [`Fault`] |
 //! | Ethernet ports, RoCEv2 | [`Faults::ethernet`] |
+//! | devices like another card, in all tests | the environment variable `BAREVERBS_PROFILE` with a [`Profile::name`] |
 //! | a device of another kind | [`Network::add`] with a [`DeviceConfig`], as [`DeviceConfig::profile`] makes it |
 //!
 //! # A test that fails

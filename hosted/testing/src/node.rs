@@ -2,11 +2,11 @@
 
 use bareverbs::{Access, PdHandle, QpRings, Region, SrqEntries, Storage, Verbs, storage};
 use bareverbs_mlx5::Mlx5;
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform};
 use bareverbs_sim::rejection::Rejection;
+use bareverbs_sim::{DeviceConfig, Profile};
 
 use crate::error::failed;
 use crate::{Error, Faults, Network, Waiter, bring_up, driver_config};
@@ -156,7 +156,9 @@ impl Node {
     }
 }
 
-/// Returns two hosts with a device each, up and with an active port.
+/// Returns two hosts with a device each, up and with an active port. The devices are like the card that the environment variable
+/// `BAREVERBS_PROFILE` names ([`Profile::name`]), so that a whole suite of tests can run on another one; without it as by
+/// [`DeviceConfig::with_lid`].
 ///
 /// ```
 /// use bareverbs_testing::{Faults, connect, pair};
@@ -172,6 +174,16 @@ pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
     nodes(faults)
 }
 
+/// The environment variable that names the profile of devices.
+const PROFILE: &str = "BAREVERBS_PROFILE";
+
+/// Returns the profile of this name; the default one without a name.
+fn profile(name: Option<&str>) -> Result<Profile, Error> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(Profile::default()) };
+    let known = || Profile::ALL.map(Profile::name).join(", ");
+    Profile::from_name(name).ok_or_else(|| failed(format!("{PROFILE}: no profile {name}; there are {}", known())))
+}
+
 /// Returns as many hosts as asked for, as [`pair`] does.
 ///
 /// ```
@@ -184,10 +196,11 @@ pub fn pair(faults: Faults) -> Result<[Node; 2], Error> {
 /// ```
 ///
 /// # Errors
-/// A device cannot be brought up, or its port does not become active.
+/// A device cannot be brought up, its port does not become active, or `BAREVERBS_PROFILE` names no profile.
 pub fn nodes<const N: usize>(faults: Faults) -> Result<[Node; N], Error> {
     let network = Network::new(faults);
-    let nodes = (1..).take(N).map(|lid| network.add(faults.device(lid))).collect::<Result<Vec<_>, _>>()?;
+    let profile = profile(std::env::var(PROFILE).ok().as_deref())?;
+    let nodes = (1..).take(N).map(|lid| network.add(faults.device(profile, lid))).collect::<Result<Vec<_>, _>>()?;
     nodes.try_into().map_err(|_| failed("more hosts than there are LIDs"))
 }
 
