@@ -7,7 +7,7 @@
 /* Where BARs go: a window of 1 GiB. */
 #define BARS 0x40000000u
 #define BARS_END 0x80000000u
-#define RAM_END 0x88000000u
+#define RAM_END 0x90000000u
 /* Ticks of the `time` register take 100 ns. */
 #define NANOSECONDS_OF_A_TICK 100
 

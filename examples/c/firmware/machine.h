@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Pages of a card's firmware, at most: 48 MiB. */
-#define FIRMWARE_PAGES 12288
+/* Pages of a card's firmware, at most: 64 MiB. A ConnectX-4 Lx wanted 12,874 from Linux. */
+#define FIRMWARE_PAGES 16384
 
 /* A card, and the pages that its firmware has. */
 struct card {

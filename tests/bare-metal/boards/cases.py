@@ -120,7 +120,8 @@ def write_in_c():
     def body(run):
         run.serve_devices(2)
         other = virtual_machine.option(virtual_machine.card(run.sockets[1], id="other"))
-        board = run.boot("riscv64", "write-in-c", 0, on_root_bus=True, options=other)
+        # Two times the pages of its cards' firmware, and the program.
+        board = run.boot("riscv64", "write-in-c", 0, on_root_bus=True, options=other, memory=256)
         board.passes(run.stop)
         for lid in (1, 2):
             board.wait_for(rf"^16384 bytes written to LID {lid}, each byte checked$", run.stop)
