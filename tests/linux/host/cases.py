@@ -633,10 +633,10 @@ CASES = [
     ),
     own_driver(
         "vfio-removal",
-        "cards that are unbound, broken or pulled out under a running job",
-        typical_seconds=170,
+        "cards that are unbound, broken or pulled out: in the bring-up, idle, under traffic, in the teardown",
+        typical_seconds=330,
         waits=True,
-        timeout=600,
+        timeout=900,
     ),
     own_driver(
         "vfio-reset",
