@@ -32,6 +32,11 @@ impl<'r, T> Entries<'r, T> {
         self.all.len()
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn iter(&self) -> core::slice::Iter<'r, T> {
+        self.all.iter()
+    }
+
     /// Returns what is remembered of the request of a counter.
     #[inline(always)]
     pub(crate) fn get(&self, counter: u32) -> Option<&'r T> {
