@@ -727,6 +727,15 @@ CASES = [
         typical_seconds=40,
     ),
     own_driver(
+        "bind-network",
+        "bareverbs bind on a card whose network interface has an address and routes: refused, and forced",
+        devices=1,
+        serve=("--ethernet", "--no-umr"),
+        tools=True,
+        typical_seconds=40,
+        timeout=900,
+    ),
+    own_driver(
         "vfio-perf",
         "our driver over VFIO beside libmlx5 on mlx5_ib: write latency and message rate",
         # Without the kernel driver's stock of keys, which it takes long to give back behind an IOMMU.
