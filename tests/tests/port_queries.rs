@@ -114,6 +114,21 @@ fn a_port_without_a_cable_is_disabled_and_the_error_says_so() {
     }
 }
 
+/// Cards report the MTU of the link (`ibv_devinfo` of a ConnectX-6 and a ConnectX-7); one that reports none gets the least one.
+#[test]
+fn a_port_that_is_down_has_an_mtu_whether_its_card_reports_one_or_not() {
+    for (mtu_while_down, mtu) in [(true, 4096), (false, 256)] {
+        let config = DeviceConfig { link_up: false, mtu_while_down, ..DeviceConfig::profile(Profile::ConnectX6, 7) };
+        let mut node = node(config);
+        let port = node.verbs.query_port(1).unwrap();
+        assert_eq!((port.state, port.max_mtu.bytes(), port.active_mtu.bytes()), (PortState::Down, 4096, mtu));
+        node.host.with_device(|device| device.set_link(true));
+        let port = node.verbs.wait_active(1, Duration::from_secs(60)).unwrap();
+        assert_eq!(port.active_mtu.bytes(), 4096, "with a link it is that of the link");
+        node.assert_no_findings();
+    }
+}
+
 #[test]
 fn link_and_lid_may_come_late_either_way() {
     let (training, delay) = (Duration::from_secs(3), Duration::from_secs(10));

@@ -62,6 +62,7 @@ enum Value {
     LidDelay(Duration),
     NoLid(u16),
     DisabledWithoutCable,
+    MtuWhileDown,
     Speed(LinkSpeed),
 }
 
@@ -86,6 +87,8 @@ const IBSTAT_CONNECTX_5: &str = "ibstat, openucx/ucx#8772";
 const IBSTAT_CONNECTX_6: &str = "ibstat, linux-rdma list, 'opensm and virt_enabled?', 25 May 2020";
 /// `ibv_devinfo -v`.
 const DEVINFO_CONNECTX_6: &str = "ibv_devinfo -v, E3SM-Project/scorpio, branch dqwu/test_openmpi";
+/// Another card with other firmware (20.37.1700, MT_0000000594, 131072 queue pairs). Its second port is Disabled and reports an MTU of 4096.
+const DEVINFO_CONNECTX_6_LIMITS: &str = "ibv_devinfo -vv, openucx/ucx#9908";
 /// `ibv_devinfo`.
 const DEVINFO_CONNECTX_7: &str = "ibv_devinfo, deepseek-ai/DeepEP#60";
 /// Kernel log of a plugged cable: "Cable plugged" and "Link up" are 5.9 s apart.
@@ -133,6 +136,11 @@ const CONNECTX_5: &[Figure] = &[
     figure(Value::Firmware(16, 23, 1020), DEVINFO_CONNECTX_5),
     figure(Value::BoardId("MT_0000000008"), DEVINFO_CONNECTX_5),
     figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::QueuePairSize, 1 << 15), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::CompletionQueues, 1 << 24), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::CompletionQueueSize, 1 << 22), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::MemoryKeys, 1 << 24), DEVINFO_CONNECTX_5),
+    figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_5),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::CommandTime(Duration::from_millis(7)), LOG_CONNECTX_5),
@@ -148,12 +156,21 @@ const CONNECTX_6: &[Figure] = &[
     figure(Value::Firmware(20, 29, 2002), DEVINFO_CONNECTX_6),
     figure(Value::BoardId("MT_0000000223"), DEVINFO_CONNECTX_6),
     figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_6),
+    figure(Value::Limit(Limit::QueuePairSize, 1 << 15), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::SharedReceiveQueueSize, 1 << 15), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::CompletionQueues, 1 << 24), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::CompletionQueueSize, 1 << 22), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::MemoryKeys, 1 << 24), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::ProtectionDomains, 1 << 23), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::Message, 1 << 30), DEVINFO_CONNECTX_6_LIMITS),
+    figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
     figure(Value::NoLid(0xffff), IBSTAT_VF),
     figure(Value::DisabledWithoutCable, IBSTAT_CONNECTX_6),
+    figure(Value::MtuWhileDown, DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::Speed(LinkSpeed::Hdr), "ibstat, Mellanox/network-operator#249: 200 Gb/s"),
 ];
 
@@ -180,6 +197,7 @@ const CONNECTX_7: &[Figure] = &[
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
     figure(Value::NoLid(0xffff), DEVINFO_CONNECTX_7),
+    figure(Value::MtuWhileDown, DEVINFO_CONNECTX_7),
     figure(Value::Speed(LinkSpeed::Ndr), "ibnetdiscover lists MT4129 as 4xNDR; NVIDIA/k8s-test-infra, profile h100"),
 ];
 
@@ -259,6 +277,7 @@ impl Figure {
             Value::LidDelay(_) => "until the port has a LID",
             Value::NoLid(_) => "LID of a port without one",
             Value::DisabledWithoutCable => "port without a cable",
+            Value::MtuWhileDown => "operational MTU of a port that is down",
             Value::Speed(_) => "speed of a lane",
         }
     }
@@ -283,6 +302,7 @@ impl Figure {
             | Value::LidDelay(time) => seconds(time),
             Value::NoLid(lid) => lid.to_string(),
             Value::DisabledWithoutCable => "Disabled, not Polling".into(),
+            Value::MtuWhileDown => "as with a link".into(),
             Value::Speed(speed) => format!("{speed:?}").to_uppercase(),
         }
     }
@@ -314,6 +334,7 @@ impl Figure {
             Value::LidDelay(time) => config.lid_delay = time,
             Value::NoLid(lid) => config.no_lid = lid,
             Value::DisabledWithoutCable => config.disabled_without_cable = true,
+            Value::MtuWhileDown => config.mtu_while_down = true,
             Value::Speed(speed) => config.link_speed = speed,
         }
     }
@@ -349,6 +370,7 @@ mod tests {
                 let same = config == DeviceConfig::instant(1);
                 let known = figure.value == Value::DeviceId(0x1021)
                     || figure.value == Value::Speed(LinkSpeed::Hdr)
+                    || figure.value == Value::MtuWhileDown
                     || matches!(figure.value, Value::Limit(limit, number) if Limits::default().get(limit) == number);
                 assert_eq!(same, known, "{profile}: {figure:?}");
                 assert!(figure.source.len() > 5 && !figure.value().is_empty(), "{profile}: {figure:?}");
