@@ -616,6 +616,14 @@ CASES = [
         typical_seconds=30,
     ),
     own_driver(
+        "vfio-selftest-connectx-5",
+        "the same on cards with the demands of a ConnectX-5: slow commands, a link that trains, a late LID",
+        script="vfio-selftest",
+        serve=("--profile", "connectx-5"),
+        parameters=(("part", 0x1017),),
+        typical_seconds=60,
+    ),
+    own_driver(
         "vfio-selftest-connectx-7",
         "the same on cards with the demands of a ConnectX-7: spare pages, a slow reset, a link that trains, a late LID",
         script="vfio-selftest",
