@@ -141,6 +141,17 @@ pub(crate) struct Request {
     pub(crate) fast: bool,
 }
 
+/// A bind among others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) region: usize,
+    /// In units of half a stripe; of length 0 it ends the binding.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    pub(crate) signaled: bool,
+}
+
 /// How requests are handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
@@ -193,6 +204,17 @@ pub(crate) enum Op {
         at: usize,
         len: usize,
         access: Access,
+    },
+    /// Binds of a window behind each other, none of which is waited for.
+    BindChain {
+        pair: usize,
+        side: usize,
+        window: usize,
+        steps: Vec<Step>,
+        /// The step before which a request fails.
+        wrong: Option<usize>,
+        /// The queue pair is reset before anything of it is polled.
+        dropped: bool,
     },
     /// A type 1 bind of length 0, or a local invalidation.
     Unbind {
@@ -348,6 +370,12 @@ fn request() -> impl Strategy<Value = Request> {
     })
 }
 
+fn step() -> impl Strategy<Value = Step> {
+    let halves = 2 * REGION / STRIPE;
+    (0..REGIONS, 0..halves, 0..halves / 2, window_rights(), any::<bool>())
+        .prop_map(|(region, at, len, access, signaled)| Step { region, at, len, access, signaled })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let pair = || 0..PAIRS.len();
     let side = || 0..SIDES;
@@ -374,6 +402,8 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (pair(), side(), 0..WINDOWS, 0..REGIONS, 0..2 * REGION / STRIPE, 1..2 * REGION / STRIPE, window_rights()).prop_map(
             |(pair, side, window, region, at, len, access)| Op::Bind { pair, side, window, region, at, len, access }
         ),
+        3 => (pair(), side(), 0..WINDOWS, prop::collection::vec(step(), 1..=WINDOWS), prop::option::of(0..WINDOWS), any::<bool>())
+            .prop_map(|(pair, side, window, steps, wrong, dropped)| Op::BindChain { pair, side, window, steps, wrong, dropped }),
         1 => (side(), 0..WINDOWS).prop_map(|(side, window)| Op::Unbind { side, window }),
         1 => (side(), 0..WINDOWS, any::<bool>()).prop_map(|(side, window, type2)| Op::ReplaceWindow { side, window, type2 }),
         2 => (side(), 0..REGIONS, rights()).prop_map(|(side, region, access)| Op::ReplaceRegion { side, region, access }),

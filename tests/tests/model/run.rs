@@ -1,5 +1,7 @@
 //! Runs a program on the devices and on the model.
 
+mod binds;
+
 use core::time::Duration;
 
 use bareverbs::{
@@ -175,8 +177,6 @@ impl Ready {
         }
     }
 }
-
-/// What the devices of the model offer.
 
 /// Returns what an atomic leaves of a word, bit by bit: carries stop where the boundary has a bit.
 fn after(op: &MaskedOp, old: u64) -> u64 {
@@ -768,15 +768,19 @@ impl<'s> Run<'s> {
 
     /// Takes both queue pairs through ERR and RESET, and connects them again.
     fn recover(&mut self, pair: usize) -> Result<(), String> {
+        // Completions of XRC receives are those of their queue, and stay.
+        let dropped = self.next_id.is_multiple_of(3) && PAIRS[pair].qp_type != QpType::XrcSend;
+        self.reset(pair, dropped)
+    }
+
+    /// The same; a RESET drops what nobody has polled, if that is to be `dropped`.
+    fn reset(&mut self, pair: usize, dropped: bool) -> Result<(), String> {
         for side in 0..SIDES {
             self.fail(pair, side)?;
             self.flush_receives(pair, side);
         }
         self.world.advance(Duration::from_millis(10));
         for at in 0..SIDES {
-            // A RESET drops what nobody has polled.
-            // Completions of XRC receives are those of their queue, and stay.
-            let dropped = self.next_id.is_multiple_of(3) && PAIRS[pair].qp_type != QpType::XrcSend;
             let side = &mut self.sides[at];
             if !dropped {
                 side.complete(3, false)?;
@@ -1035,6 +1039,9 @@ impl<'s> Run<'s> {
             Op::Bind { pair, side, window, region, at, len, access } => {
                 let (at, len) = (at * STRIPE / 2, len * STRIPE / 2);
                 self.bind((pair, side, window), Bound { region, at, len, access, pair })?;
+            }
+            Op::BindChain { pair, side, window, ref steps, wrong, dropped } => {
+                self.bind_chain((pair, side, window), steps, wrong, dropped)?;
             }
             Op::Unbind { side, window } => self.unbind(side, window)?,
             Op::ReplaceWindow { side, window, type2 } => {
