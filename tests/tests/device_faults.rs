@@ -454,7 +454,7 @@ fn the_device_is_pulled_out_after_each_command_of_the_teardown() {
             assert!(host.clock().now().since(start) < Duration::from_secs(1), "{what}: it took too long");
             let Err((error, back)) = torn else { break };
             assert_eq!(error.cause, Error::DeviceGone, "{what}: {error}");
-            assert_eq!(error.report.needs_reset, true, "{what}: {error}");
+            assert!(error.report.needs_reset, "{what}: {error}");
             if !found.contains(&error.opcode.0) {
                 found.push(error.opcode.0);
             }
