@@ -194,9 +194,10 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     }
 
     #[inline(always)]
-    fn put_data(&mut self, unit: u32, sges: &[Sge]) {
-        for (unit, sge) in (unit..).zip(sges) {
+    fn put_data(&mut self, mut unit: u32, sges: &[Sge]) {
+        for sge in sges {
             self.source.ring.view().put_pair(unit, data(sge));
+            unit = unit.wrapping_add(1);
         }
     }
 }
