@@ -227,7 +227,9 @@ fn layouts_in_sources(folder: &Path, found: &mut Vec<String>) {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+        // Tests at the end of a file define others.
+        let code =
+            text.lines().take_while(|line| *line != "#[cfg(test)]").map(str::trim_start).filter(|line| !line.starts_with("//"));
         let mut in_layout = false;
         for line in code {
             if line == "crate::layout! {" {

@@ -84,7 +84,8 @@ static void storage_and_platform(struct node *node)
     CHECK(says(node, "bring-up failed at"));
     bad = good;
     bad.page_alloc = odd_page;
-    RESULT(node, -BV_ENOMEM, bv_bring_up(node->device, &bad, NULL));
+    RESULT(node, -BV_EINVAL, bv_bring_up(node->device, &bad, NULL));
+    CHECK(says(node, "begins 8 bytes after a multiple of 4096"));
     bv_sim_limit_pages(node->host, 3);
     RESULT(node, -BV_ENOMEM, bv_bring_up(node->device, &good, NULL));
     CHECK(says(node, "bring-up failed at"));
