@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::{Access, Gid, Guid, Lid, Mac, MaskedAtomics, Psn, Qkey, Qpn};
+use crate::{Access, Gid, Guid, Lid, Mac, Psn, Qkey, Qpn};
 
 /// Transport service of a queue pair (`ibv_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +218,16 @@ pub struct SrqCap {
     pub max_wr: u32,
     /// SGEs of a request.
     pub max_sge: u32,
+}
+
+/// Which masked atomics a device offers ([`DeviceAttr::masked_atomics`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MaskedAtomics {
+    /// On four bytes.
+    pub four: bool,
+    /// On eight bytes.
+    pub eight: bool,
 }
 
 /// What the device has (`ibv_device_attr`).

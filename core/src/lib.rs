@@ -81,8 +81,8 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
-    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, Mtu, MwType, PathMigState, PhysState, PortAttr, PortState, QpAttr,
-    QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
+    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, PathMigState, PhysState, PortAttr,
+    PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
 };
 #[cfg(feature = "alloc")]
 pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
@@ -127,7 +127,7 @@ pub use storage::{QpRings, RingsView, Storage, StorageView};
 pub use verbs::{Verbs, XRC_DOMAINS};
 pub use window::{MwInfo, Type1Bind};
 pub use work::{
-    Binding, Completion, ConnectedOp, MaskedAtomics, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData,
-    WcError, WcOpcode, WcStatus,
+    Binding, Completion, ConnectedOp, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError,
+    WcOpcode, WcStatus,
 };
 pub use xrc::XrcDomain;

@@ -453,16 +453,6 @@ pub struct MaskedWr {
     pub sge: Sge,
 }
 
-/// Which masked atomics a device offers ([`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct MaskedAtomics {
-    /// On four bytes.
-    pub four: bool,
-    /// On eight bytes.
-    pub eight: bool,
-}
-
 /// A receive request (`ibv_recv_wr`).
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
