@@ -12,12 +12,13 @@ use crate::decode::{self, input::InputError};
 use crate::outcome::Outcome;
 use crate::perf::{self, args::PerfArgs};
 use crate::pingpong::args::PingpongArgs;
+use crate::rdma_cm::program::Program;
 use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
 use crate::vm::args::VmArgs;
-use crate::{bind, devices, doctor, export, info, output, pingpong, rdma_cm, rping, selftest, stop, ucmatose, udaddy, vm};
+use crate::{bind, devices, doctor, export, info, output, pingpong, rdma_cm, selftest, stop, vm};
 
 /// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -38,15 +39,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Unbind(args)) => return job(args.change.output.json, || bind::unbind(&args), bind::Changes::to_string),
         Some(Command::Perf(args)) => return run_perf(&args),
         Some(Command::Pingpong(args)) => return run_pingpong(&args),
-        Some(Command::Rping(args)) => {
-            return job(args.cm.output.json, || rping::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
-        }
-        Some(Command::Ucmatose(args)) => {
-            return job(args.cm.output.json, || ucmatose::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
-        }
-        Some(Command::Udaddy(args)) => {
-            return job(args.cm.output.json, || udaddy::run(&args, &stop::on_ctrl_c()?), rdma_cm::Report::to_string);
-        }
+        Some(Command::Rping(args)) => return run_rdma_cm(&*args),
+        Some(Command::Ucmatose(args)) => return run_rdma_cm(&*args),
+        Some(Command::Udaddy(args)) => return run_rdma_cm(&*args),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Vm(args)) => return run_vm(*args),
         Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
@@ -94,6 +89,11 @@ impl<D: Serialize> Report for rdma_cm::Report<D> {
 // These either succeed or have no report.
 impl Report for devices::Listing {}
 impl Report for bind::Changes {}
+
+/// Runs a program that meets its peer by communication management.
+fn run_rdma_cm<P: Program>(program: &P) -> ExitCode {
+    job(program.cm().output.json, || rdma_cm::run::run(program, &stop::on_ctrl_c()?), rdma_cm::Report::to_string)
+}
 
 /// Runs a job and prints its result: as one JSON document if `json` is set, otherwise as `text` formats it. Also writes the reason of a
 /// failure to standard error. Returns the exit status.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bareverbs_cm::{IpPrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use clap::Args;
 
 use crate::args::{JsonArgs, UsageError, WaitArgs};
@@ -43,6 +44,18 @@ pub(crate) struct Room {
     pub(crate) answer: usize,
     /// A rejection.
     pub(crate) rejection: usize,
+}
+
+impl Room {
+    /// Of messages that make a connection: REQ, REP and REJ.
+    pub(crate) const CONNECTION: Self =
+        Self { request: Req::PRIVATE_DATA - IpPrivateData::BYTES, answer: Rep::PRIVATE_DATA, rejection: Rej::PRIVATE_DATA };
+    /// Of those that resolve a service ID: SIDR_REQ and SIDR_REP.
+    pub(crate) const RESOLUTION: Self = Self {
+        request: SidrReq::PRIVATE_DATA - IpPrivateData::BYTES,
+        answer: SidrRep::PRIVATE_DATA,
+        rejection: SidrRep::PRIVATE_DATA,
+    };
 }
 
 impl CmArgs {

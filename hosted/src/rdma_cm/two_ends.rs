@@ -6,16 +6,24 @@ use std::sync::atomic::AtomicBool;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
+use clap::{Args, Command};
 
 use super::port::PORT;
 use super::program::{End, Program, Report};
-use super::run::{run_ends, run_simulated};
+use super::run::{IDLE_TIMEOUT, run_ends, run_simulated};
 use crate::device::ethernet::EntryArgs;
 use crate::device::simulated::Simulated;
 use crate::device::{Device, Host as _, Role};
 
 /// More steps than any test takes.
 const STEPS: usize = 1_000_000;
+
+/// Returns the options of a program, with `--json`.
+pub(crate) fn args<P: Program + Args>(more: &[&str]) -> P {
+    let command = P::augment_args(Command::new("program"));
+    let matches = command.try_get_matches_from([&["program", "--json"], more].concat()).unwrap();
+    P::from_arg_matches(&matches).unwrap()
+}
 
 /// Runs both ends on a wire that loses, doubles and reorders as many of a thousand packets.
 pub(crate) fn run<P: Program>(program: &P, per_mille: u16) -> Report<P::Done> {
@@ -28,6 +36,28 @@ pub(crate) fn run<P: Program>(program: &P, per_mille: u16) -> Report<P::Done> {
 pub(crate) fn run_client<P: Program>(program: &P, world: &World) -> Report<P::Done> {
     let host = world.add(DeviceConfig::with_lid(1).with_ethernet()).unwrap();
     run_ends(program, vec![(Simulated::new("a", host), Role::Client)], &Arc::default())
+}
+
+/// Checks that a client whose server is not there ends with the reason, in bounded time.
+pub(crate) fn ends_without_a_server<P: Program + Args>(more: &[&str]) {
+    let world = World::new(WorldConfig::default());
+    let alone = [&["--peer-mac", "02:00:5e:00:53:01", "--address", "192.0.2.1", "192.0.2.2"], more].concat();
+    let failure = run_client(&args::<P>(&alone), &world).outcome.failure.unwrap();
+    assert!(failure.starts_with("the peer does not answer: ") && failure.contains("192.0.2.1"), "{failure}");
+    let seconds = world.now().as_nanos() / 1_000_000_000;
+    assert!((4..IDLE_TIMEOUT.as_secs()).contains(&seconds), "{seconds}");
+}
+
+/// Checks that each end is given the private data of the other.
+pub(crate) fn private_data_arrive_both_ways<P: Program + Args>() {
+    let mut pair = Pair::<P>::of(&["--private-data", "welcome"], &["--private-data", "hello"]);
+    assert_eq!(pair.run_until(|ends| ends.iter().all(End::is_done)), None);
+    for (end, text) in
+        pair.ends.iter_mut().zip(["  private data of the client: \"hello\"", "  private data of the server: \"welcome\""])
+    {
+        let news = &end.port().news;
+        assert!(news.iter().any(|line| line == text), "{news:?}");
+    }
 }
 
 /// A server and a client on devices of their own.
@@ -53,6 +83,14 @@ impl<P: Program> Pair<P> {
         let server = ends[0].port().local;
         ends[1].request(&mut devices[1], server).unwrap();
         Self { devices, ends }
+    }
+
+    /// Makes the two of these options, with addresses that the ends choose.
+    pub(crate) fn of(server: &[&str], client: &[&str]) -> Self
+    where
+        P: Args,
+    {
+        Self::new(&args(server), &args(client), [EntryArgs::default(); 2])
     }
 
     /// Steps both ends until `is_reached`, or until one fails: returns then which one, and why.

@@ -4,11 +4,7 @@ pub mod args;
 mod end;
 pub mod report;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use anyhow::Result;
-use bareverbs_cm::{IpPrivateData, PortSpace, Rej, Rep, Req, ServiceId};
+use bareverbs_cm::{PortSpace, ServiceId};
 
 use self::args::RpingArgs;
 use self::end::RpingEnd;
@@ -16,13 +12,11 @@ use self::report::Rounds;
 use crate::device::Host;
 use crate::rdma_cm::args::{CmArgs, Room};
 use crate::rdma_cm::program::Program;
-use crate::rdma_cm::{Report, run as ends};
 
 impl Program for RpingArgs {
     type End<H: Host> = RpingEnd<H>;
     type Done = Rounds;
-    const ROOM: Room =
-        Room { request: Req::PRIVATE_DATA - IpPrivateData::BYTES, answer: Rep::PRIVATE_DATA, rejection: Rej::PRIVATE_DATA };
+    const ROOM: Room = Room::CONNECTION;
 
     fn cm(&self) -> &CmArgs {
         &self.cm
@@ -33,38 +27,23 @@ impl Program for RpingArgs {
     }
 }
 
-/// Runs the rping of a command line. `stop` ends it early.
-///
-/// # Errors
-/// The command line has a mistake ([`UsageError`](crate::args::UsageError)), or a device cannot be opened.
-pub fn run(args: &RpingArgs, stop: &Arc<AtomicBool>) -> Result<Report<Rounds>> {
-    ends::run(args, stop)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bareverbs_sim::in_process::{World, WorldConfig};
-    use clap::Parser as _;
 
     use super::*;
     use crate::args::UsageError;
-    use crate::cli::{Cli, Command};
     use crate::device::Role;
     use crate::device::ethernet::EntryArgs;
     use crate::outcome::Outcome;
     use crate::rdma_cm::program::End as _;
-    use crate::rdma_cm::run::IDLE_TIMEOUT;
-    use crate::rdma_cm::two_ends::{self, Pair};
-
-    fn args(more: &[&str]) -> RpingArgs {
-        match Cli::parse_from([&["bareverbs", "rping", "--json"], more].concat()).command {
-            Some(Command::Rping(args)) => *args,
-            _ => panic!("another command"),
-        }
-    }
+    use crate::rdma_cm::two_ends::{self, Pair, args};
+    use crate::rdma_cm::{Report, run};
 
     fn run(more: &[&str], loss: u16) -> Report<Rounds> {
-        two_ends::run(&args(more), loss)
+        two_ends::run(&args::<RpingArgs>(more), loss)
     }
 
     #[test]
@@ -110,26 +89,20 @@ mod tests {
             (&["--peer-mac", "02:00:5e:00:53:01"], "leave it out"),
             (&["192.0.2.1"], "no wire to another process"),
         ] {
-            let error = super::run(&args(more), &Arc::default()).unwrap_err();
+            let error = run::run(&args::<RpingArgs>(more), &Arc::default()).unwrap_err();
             assert!(error.is::<UsageError>() && error.to_string().contains(why), "{error:#}");
         }
     }
 
     #[test]
     fn a_client_whose_server_is_not_there_ends_in_bounded_time() {
-        let world = World::new(WorldConfig::default());
-        let args = args(&["--peer-mac", "02:00:5e:00:53:01", "--address", "192.0.2.1", "192.0.2.2"]);
-        let report = two_ends::run_client(&args, &world);
-        let failure = report.outcome.failure.unwrap();
-        assert!(failure.starts_with("the peer does not answer: ") && failure.contains("192.0.2.1"), "{failure}");
-        let seconds = world.now().as_nanos() / 1_000_000_000;
-        assert!((4..IDLE_TIMEOUT.as_secs()).contains(&seconds), "{seconds}");
+        two_ends::ends_without_a_server::<RpingArgs>(&[]);
     }
 
     #[test]
     fn ends_of_different_vlans_do_not_meet() {
         let entries = [100, 101].map(|vlan| EntryArgs { vlan: Some(vlan), ..EntryArgs::default() });
-        let args = args(&[]);
+        let args = args::<RpingArgs>(&[]);
         let mut pair = Pair::new(&args, &args, entries);
         let (role, why) = pair.run_until(|ends| !ends[0].waits_for_client()).expect("the server has got the request");
         assert!(role == Role::Client && why.starts_with("the peer does not answer: "), "{why}");
@@ -137,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_end_that_leaves_tells_its_peer() {
-        let args = args(&["-C", "1000000"]);
+        let args = args::<RpingArgs>(&["-C", "1000000"]);
         let mut pair = Pair::new(&args, &args, [EntryArgs::default(); 2]);
         assert_eq!(pair.run_until(|ends| ends[1].done().rounds >= 3), None);
         let now = pair.devices[0].host.now();
@@ -150,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_client_without_the_mac_address_of_its_server_says_how_to_give_it() {
-        let args = args(&["--address", "192.0.2.1", "192.0.2.2"]);
+        let args = args::<RpingArgs>(&["--address", "192.0.2.1", "192.0.2.2"]);
         let report = two_ends::run_client(&args, &World::new(WorldConfig::default()));
         let failure = report.outcome.failure.unwrap();
         assert!(failure.contains("192.0.2.2 does not tell its MAC address") && failure.contains("--peer-mac"), "{failure}");

@@ -6,11 +6,7 @@ mod end;
 pub mod report;
 mod slots;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use anyhow::Result;
-use bareverbs_cm::{IpPrivateData, PortSpace, Rej, Rep, Req, ServiceId};
+use bareverbs_cm::{PortSpace, ServiceId};
 
 use self::args::UcmatoseArgs;
 use self::end::UcmatoseEnd;
@@ -18,13 +14,11 @@ use self::report::Messages;
 use crate::device::Host;
 use crate::rdma_cm::args::{CmArgs, Room};
 use crate::rdma_cm::program::Program;
-use crate::rdma_cm::{Report, run as ends};
 
 impl Program for UcmatoseArgs {
     type End<H: Host> = UcmatoseEnd<H>;
     type Done = Messages;
-    const ROOM: Room =
-        Room { request: Req::PRIVATE_DATA - IpPrivateData::BYTES, answer: Rep::PRIVATE_DATA, rejection: Rej::PRIVATE_DATA };
+    const ROOM: Room = Room::CONNECTION;
 
     fn cm(&self) -> &CmArgs {
         &self.cm
@@ -33,14 +27,6 @@ impl Program for UcmatoseArgs {
     fn service(&self) -> ServiceId {
         PortSpace::Tcp.service_id(self.port)
     }
-}
-
-/// Runs the ucmatose of a command line. `stop` ends it early.
-///
-/// # Errors
-/// The command line has a mistake ([`UsageError`](crate::args::UsageError)), or a device cannot be opened.
-pub fn run(args: &UcmatoseArgs, stop: &Arc<AtomicBool>) -> Result<Report<Messages>> {
-    ends::run(args, stop)
 }
 
 #[cfg(test)]

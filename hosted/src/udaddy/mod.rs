@@ -5,11 +5,7 @@ pub mod args;
 mod end;
 pub mod report;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use anyhow::Result;
-use bareverbs_cm::{IpPrivateData, PortSpace, ServiceId, SidrRep, SidrReq};
+use bareverbs_cm::{PortSpace, ServiceId};
 
 use self::args::UdaddyArgs;
 use self::end::UdaddyEnd;
@@ -17,16 +13,11 @@ use self::report::Datagrams;
 use crate::device::Host;
 use crate::rdma_cm::args::{CmArgs, Room};
 use crate::rdma_cm::program::Program;
-use crate::rdma_cm::{Report, run as ends};
 
 impl Program for UdaddyArgs {
     type End<H: Host> = UdaddyEnd<H>;
     type Done = Datagrams;
-    const ROOM: Room = Room {
-        request: SidrReq::PRIVATE_DATA - IpPrivateData::BYTES,
-        answer: SidrRep::PRIVATE_DATA,
-        rejection: SidrRep::PRIVATE_DATA,
-    };
+    const ROOM: Room = Room::RESOLUTION;
 
     fn cm(&self) -> &CmArgs {
         &self.cm
@@ -35,14 +26,6 @@ impl Program for UdaddyArgs {
     fn service(&self) -> ServiceId {
         PortSpace::Udp.service_id(self.port)
     }
-}
-
-/// Runs the udaddy of a command line. `stop` ends it early.
-///
-/// # Errors
-/// The command line has a mistake ([`UsageError`](crate::args::UsageError)), or a device cannot be opened.
-pub fn run(args: &UdaddyArgs, stop: &Arc<AtomicBool>) -> Result<Report<Datagrams>> {
-    ends::run(args, stop)
 }
 
 #[cfg(test)]
