@@ -458,7 +458,7 @@ fn the_device_is_pulled_out_after_each_command_of_the_teardown() {
             if !found.contains(&error.opcode.0) {
                 found.push(error.opcode.0);
             }
-            // Nobody has told the firmware to let go of what it has, and that is what the driver says.
+            // The firmware was not asked for what it has, and the driver says so.
             let counts = host.with_device(|device| device.counts());
             assert_eq!(error.report.pages_kept as usize, counts.pages_held + counts.pages_lost, "{what}: {error}");
             // Back in its slot and reset, it works on the same memory.

@@ -137,7 +137,7 @@ impl<H: Host> End<H> for UdaddyEnd<H> {
     }
 
     fn leave(&mut self, _now: Instant) -> bool {
-        // There is no connection that a peer could be told of.
+        // There is no connection whose end a peer could be notified of.
         false
     }
 
