@@ -295,6 +295,16 @@ run_job() {
 	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
 }
 
+# driver_of CARD: the driver that it is bound to.
+driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
+
+# modules_for_modprobe: puts the modules where modprobe looks.
+modules_for_modprobe() {
+	mkdir -p "/lib/modules/$(uname -r)"
+	cp /modules/*.ko "/lib/modules/$(uname -r)"
+	depmod
+}
+
 # to_vfio CARD: hands a card to vfio-pci, also from Linux's driver.
 to_vfio() {
 	echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"
@@ -329,6 +339,16 @@ roce() {
 	roce_port=/sys/class/infiniband/$1/ports/1
 	roce_active
 	roce_index "$2"
+}
+# rdma_cm_with OURS THEIRS: of two Ethernet cards the first, 10.4.0.1, is for our driver, and programs of rdma_cm use the second, 10.4.0.2,
+# whose MAC address is $there and whose interface is $nic.
+rdma_cm_with() {
+	load mlx5_core && load mlx5_ib && load ib_uverbs && load rdma_ucm && load vfio_pci && load vfio_iommu_type1 || return
+	to_vfio "$1"
+	roce "$(ls "/sys/bus/pci/devices/$2/infiniband")" 10.4.0.2 || return
+	there=00:02:c9:00:02:00
+	# Our end answers no ARP.
+	step "an entry for our end" arp -i "$nic" -s 10.4.0.1 00:02:c9:00:01:00
 }
 # The card of virtio-net at the other end of a wire.
 wire_mac=52:54:00:00:01

@@ -2,11 +2,8 @@
 # Not load_mlx5: the port is down as long as its interface is.
 load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
 card=0000:01:00.0
-mkdir -p "/lib/modules/$(uname -r)"
-cp /modules/*.ko "/lib/modules/$(uname -r)"
-depmod
+modules_for_modprobe
 
-driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 # has DRIVER WHEN: the card is bound to it.
 has() {
 	if [ "$(driver_of $card)" = "$1" ]; then pass "$2: $card has $1"; else fail "$2: $card has $(driver_of $card), not $1"; fi

@@ -2,12 +2,8 @@
 load_mlx5 || return
 card=0000:01:00.0
 other=0000:02:00.0
-# Where modprobe looks.
-mkdir -p "/lib/modules/$(uname -r)"
-cp /modules/*.ko "/lib/modules/$(uname -r)"
-depmod
+modules_for_modprobe
 
-driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 
 # has CARD DRIVER: the card is bound to it.
 has() {

@@ -1,9 +1,6 @@
 # The command lines of docs/src/vfio.md, one by one, as a reader with a card types them.
 load_mlx5 || return
-# Where modprobe looks.
-mkdir -p "/lib/modules/$(uname -r)"
-cp /modules/*.ko "/lib/modules/$(uname -r)"
-depmod
+modules_for_modprobe
 # The user is root here, and there is no sudo.
 sudo() { "$@"; }
 # prlimit --pid $$ --memlock=BYTES:BYTES, which busybox has not.

@@ -3,7 +3,6 @@
 load vfio_pci && load vfio_iommu_type1 && load virtio_pci || return
 card=0000:03:00.0
 neighbour=0000:03:00.1
-driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 has() { if [ "$(driver_of "$1")" = "$2" ]; then pass "$1 has '$2'"; else fail "$1 has '$(driver_of "$1")', not '$2'"; fi; }
 wait_for 30 test -e "/sys/bus/pci/drivers/virtio-pci/$neighbour"
 has $neighbour virtio-pci
@@ -12,10 +11,7 @@ if [ "$(readlink -f /sys/bus/pci/devices/$card/iommu_group)" = "$(readlink -f /s
 else
 	fail "two groups"
 fi
-# Where modprobe looks.
-mkdir -p "/lib/modules/$(uname -r)"
-cp /modules/*.ko "/lib/modules/$(uname -r)"
-depmod
+modules_for_modprobe
 # Bound alone it is of no use yet, and that is said.
 step "bind" bareverbs bind $card
 expect "what is in the way" "IOMMU group [0-9]+ is not viable: it also has $neighbour, bound to virtio-pci"

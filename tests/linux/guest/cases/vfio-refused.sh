@@ -2,7 +2,6 @@
 load_mlx5 || return
 card=0000:01:00.0
 other=0000:02:00.0
-driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 
 refused "VFIO is not loaded" 1 "the kernel module vfio-pci is not loaded" bareverbs info --device $card
 expect "the remedy" "sudo modprobe vfio-pci"

@@ -2,12 +2,7 @@
 # server and once the client. Then one that rejects, one that nobody listens to, and ends that are interrupted or
 # killed in the middle of their rounds.
 card=0000:01:00.0
-load mlx5_core && load mlx5_ib && load ib_uverbs && load rdma_ucm && load vfio_pci && load vfio_iommu_type1 || return
-to_vfio $card
-roce "$(ls /sys/bus/pci/devices/0000:02:00.0/infiniband)" 10.4.0.2 || return
-there=00:02:c9:00:02:00
-# Our end answers no ARP.
-step "an entry for our end" arp -i "$nic" -s 10.4.0.1 00:02:c9:00:01:00
+rdma_cm_with $card 0000:02:00.0 || return
 ours="bareverbs rping --device $card --address 10.4.0.1 --peer-mac $there"
 
 for size in 64 60000; do
