@@ -15,6 +15,8 @@ class Case:
     waits: bool = dataclasses.field(default=False, kw_only=True)
     #: Runs only when it is named.
     only_named: bool = dataclasses.field(default=False, kw_only=True)
+    #: The case that takes the same way through device and driver, with another kernel, card, port or program: it runs in a brief run.
+    covered_by: str | None = dataclasses.field(default=None, kw_only=True)
     #: The devices (a pattern of their names) to which the drivers give back all that they made; None if they cannot.
     gives_back: str | None = dataclasses.field(default=None, kw_only=True)
     #: What the device's audit may report of the driver: pattern, reason.

@@ -32,6 +32,7 @@ def parser(name, description):
     made = argparse.ArgumentParser(prog=name, description=description, formatter_class=argparse.RawTextHelpFormatter)
     jobs = os.cpu_count() or 1
     made.add_argument("names", nargs="*", metavar="CASE", help="cases to run (all)")
+    made.add_argument("--brief", action="store_true", help="without names: leave out what another case covers (--list tells which)")
     made.add_argument("--list", action="store_true", help="name the cases and end")
     made.add_argument("--bareverbs", type=pathlib.Path, metavar="PROGRAM", help="use this program instead of building it")
     made.add_argument("--jobs", type=positive, metavar="N", default=jobs, help="run N cases at a time (one a CPU)")
@@ -168,13 +169,15 @@ def report_file(given):
 
 
 def choose(given, cases, name):
-    """Returns the cases that the command line names, or all without names; None after a message if there is no such case."""
+    """Returns the cases that the command line names, or without names all that a run has; None after a message if there is no such case."""
     known = {case.name: case for case in cases}
     unknown = [word for word in given.names if word not in known]
     if unknown:
         print(f"{name}: no case {', '.join(unknown)}; --list names them", file=sys.stderr)
         return None
-    return [known[word] for word in given.names] or [case for case in cases if not case.only_named]
+    if given.names:
+        return [known[word] for word in given.names]
+    return [case for case in cases if not case.only_named and not (given.brief and case.covered_by)]
 
 
 def run(name, given, cases, prepare, folder, table=None):
@@ -182,7 +185,8 @@ def run(name, given, cases, prepare, folder, table=None):
     the `make_run` of a Schedule; `table` makes lines for the end of the chosen cases and the results."""
     if given.list:
         for case in cases:
-            print(f"{case.name:32} {case.summary}{' (only when named)' if case.only_named else ''}")
+            when = " (only when named)" if case.only_named else f" (in a brief run: {case.covered_by})" if case.covered_by else ""
+            print(f"{case.name:32} {case.summary}{when}")
         return 0
     chosen = choose(given, cases, name)
     if chosen is None:

@@ -165,7 +165,13 @@ BAD_WIRE = {
 CASES = [
     Case("boot", "the guest without a device: its kernel, tools and modules", devices=0, typical_seconds=6),
     Case(
-        "boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0, typical_seconds=6
+        "boot-6.1",
+        "the same with the kernel and tools of bookworm",
+        script="boot",
+        suite="bookworm",
+        devices=0,
+        typical_seconds=6,
+        covered_by="boot",
     ),
     Case("driver-only", "the drivers bind to two devices and let go of them", devices=2, gives_back=ALL_DEVICES),
     Case(
@@ -174,6 +180,7 @@ CASES = [
         script="driver-only",
         serve=("--no-firmware-pages",),
         gives_back=ALL_DEVICES,
+        covered_by="driver-only-6.1-no-pages",
     ),
     Case(
         "driver-only-1-cpu",
@@ -182,6 +189,7 @@ CASES = [
         cpus=1,
         serve=("--vectors", "2"),
         gives_back=ALL_DEVICES,
+        covered_by="driver-only",
     ),
     Case(
         "driver-only-4-cpus",
@@ -190,8 +198,17 @@ CASES = [
         cpus=4,
         serve=("--vectors", "256"),
         gives_back=ALL_DEVICES,
+        covered_by="driver-only",
     ),
-    Case("driver-only-6.1", "the same with kernel 6.1", script="driver-only", suite="bookworm", devices=2, gives_back=ALL_DEVICES),
+    Case(
+        "driver-only-6.1",
+        "the same with kernel 6.1",
+        script="driver-only",
+        suite="bookworm",
+        devices=2,
+        gives_back=ALL_DEVICES,
+        covered_by="driver-only-6.1-no-pages",
+    ),
     Case(
         "driver-only-6.1-no-pages",
         "the same with kernel 6.1, four processors, few vectors and no firmware pages",
@@ -202,7 +219,14 @@ CASES = [
         gives_back=ALL_DEVICES,
     ),
     Case("devinfo", "ibv_devinfo -v shows what the device was configured with", shut_down=True),
-    Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm", shut_down=True),
+    Case(
+        "devinfo-6.1",
+        "the same with kernel 6.1 and its rdma-core",
+        script="devinfo",
+        suite="bookworm",
+        shut_down=True,
+        covered_by="devinfo",
+    ),
     Case(
         "devinfo-custom-config",
         "the same with every option of the device's identity, port and limits",
@@ -222,6 +246,7 @@ CASES = [
         timeout=600,
         gives_back=ALL_DEVICES,
         uncached=True,
+        covered_by="reload-6.1",
     ),
     Case(
         "reload-6.1",
@@ -243,6 +268,7 @@ CASES = [
             serve=("--profile", profile),
             trace=(pages, *PORT_COMES_UP),
             typical_seconds=60,
+            covered_by=None if profile == "connectx-4-lx" else "connectx-4-lx",
         )
         # Linux asks for 2^18 queue pairs, twice as many as in the recording: for 25,736 pages and a few.
         for profile, card, pages in (
@@ -251,15 +277,16 @@ CASES = [
             ("connectx-7", "a ConnectX-7", r" QUERY_PAGES OK .*op_mod=0x2 out: num_pages=0x64[0-9a-f]{2}\b"),
         )
     ),
-    pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
-    pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),
-    pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq"),
+    pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud", covered_by="two-guests"),
+    pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq", covered_by="two-guests"),
+    pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq", covered_by="two-guests"),
     pingpong(
         "pingpongs-6.1",
         "all five pingpongs with kernel 6.1 and its rdma-core",
         "rc,uc,ud,srq,xsrq",
         suite="bookworm",
         typical_seconds=30,
+        covered_by="two-processes",
     ),
     pingpong(
         "rc-bad-wire",
@@ -293,6 +320,7 @@ CASES = [
         "rc,uc,ud,many",
         suite="bookworm",
         typical_seconds=35,
+        covered_by="perf-rc",
     ),
     perftest(
         "perf-bad-wire",
@@ -352,6 +380,7 @@ CASES = [
         "RoCEv2 between a device and Linux's software (rdma_rxe) on a virtio-net card, by a stream socket",
         wire="stream",
         gives_back=ALL_DEVICES,
+        covered_by="soft-roce-bad-wire",
     ),
     soft_roce(
         "soft-roce-bad-wire",
@@ -438,6 +467,7 @@ CASES = [
         serve=("--managed",),
         applications=True,
         typical_seconds=30,
+        covered_by="ibdiagnet",
     ),
     applied("ucx", "UCX between two guests: RC and UD, by verbs and by its own driver of mlx5", script="ucx"),
     applied(
@@ -446,6 +476,7 @@ CASES = [
         script="ucx",
         suite="bookworm",
         parameters=(("transports", "rc_v,ud_v"),),
+        covered_by="ucx",
     ),
     applied(
         "ucx-roce",
@@ -454,6 +485,7 @@ CASES = [
         serve=("--ethernet",),
         cpus=1,
         parameters=(("roce", 1),),
+        covered_by="ucx",
     ),
     between(
         "mpi",
@@ -487,6 +519,7 @@ CASES = [
             (r"create_qp:.*Create QP type 2 failed", "ib_srpt asks for a longer queue than there is, and halves it until it fits"),
             (r"ib_srp: connection closed", "the disk is given back"),
         ),
+        covered_by="iser",
     ),
     storage(
         "iser",
@@ -494,13 +527,14 @@ CASES = [
         parameters=(("protocol", "iser"), ("targets", 0)),
         expected=((r"Unable to request_module for ib_isert", "the module is loaded already, and the kernel finds no modprobe"),),
     ),
-    storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one"),
+    storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one", covered_by="reorder"),
     storage(
         "nvme-roce",
         "the same on RoCEv2",
         serve=("--ethernet",),
         parameters=(("protocol", "nvme"), ("roce", 1)),
         expected=(IGNORE_FLOW_LEVEL,),
+        covered_by="reorder",
     ),
     between(
         "nfs",
@@ -537,7 +571,7 @@ CASES = [
     ),
     fault("fault-link", "the cable pulled and plugged in: the port goes down and comes back", "link", r"^$"),
     fault("fault-health", "the firmware reports a failure: the driver notices, says so and recovers it", "health", waits=True),
-    fault("fault-health-6.1", "the same with kernel 6.1", "health", suite="bookworm", waits=True),
+    fault("fault-health-6.1", "the same with kernel 6.1", "health", suite="bookworm", waits=True, covered_by="fault-health"),
     fault("fault-frozen", "the health counter stops: the driver notices and says so", "frozen", waits=True),
     fault(
         "fault-killed",
@@ -594,6 +628,7 @@ CASES = [
         suite="bookworm",
         devices=2,
         serve=("--managed",),
+        covered_by="verbs",
     ),
     rdma_core(
         "verbs-ethernet",
@@ -614,6 +649,7 @@ CASES = [
         serve=("--profile", "connectx-6-vf"),
         parameters=(("part", 0x101C),),
         typical_seconds=30,
+        covered_by="vfio-selftest",
     ),
     own_driver(
         "vfio-selftest-connectx-5",
@@ -622,6 +658,7 @@ CASES = [
         serve=("--profile", "connectx-5"),
         parameters=(("part", 0x1017),),
         typical_seconds=60,
+        covered_by="vfio-selftest-connectx-7",
     ),
     own_driver(
         "vfio-selftest-connectx-7",
@@ -630,7 +667,14 @@ CASES = [
         serve=("--profile", "connectx-7"),
         typical_seconds=40,
     ),
-    own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", typical_seconds=20),
+    own_driver(
+        "vfio-selftest-6.1",
+        "the same with kernel 6.1",
+        script="vfio-selftest",
+        suite="bookworm",
+        typical_seconds=20,
+        covered_by="vfio-selftest",
+    ),
     own_driver(
         "vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", typical_seconds=20
     ),

@@ -1,4 +1,4 @@
-"""The runner of cases: second runs; what a failed case shows of a guest's kernel."""
+"""The runner of cases: brief runs; second runs; what a failed case shows of a guest's kernel."""
 
 import contextlib
 import io
@@ -11,6 +11,7 @@ from guests.errors import Failed
 from harness import runner
 from harness.build import PROJECT
 from harness.case import Case
+from host import cases as linux_cases
 from host import guest_run
 
 
@@ -45,6 +46,23 @@ def execute(failures, *options):
     with contextlib.redirect_stdout(printed):
         status = runner.run("test", given, cases, prepare, PROJECT / "target/test")
     return status, running, printed.getvalue()
+
+
+class BriefRunTest(unittest.TestCase):
+    def chosen(self, *options):
+        cases = [Case("first", ""), Case("second", "", covered_by="first"), Case("third", "", only_named=True)]
+        return [case.name for case in runner.choose(runner.parser("test", "").parse_args(options), cases, "test")]
+
+    def test_it_leaves_out_what_another_case_covers(self):
+        self.assertEqual(self.chosen(), ["first", "second"])
+        self.assertEqual(self.chosen("--brief"), ["first"])
+        self.assertEqual(self.chosen("--brief", "second"), ["second"])
+
+    def test_what_covers_a_case_of_linux_is_in_it(self):
+        brief = {case.name for case in linux_cases.CASES if not case.only_named and not case.covered_by}
+        covering = {case.covered_by for case in linux_cases.CASES if case.covered_by}
+        self.assertTrue(covering)
+        self.assertEqual(covering - brief, set())
 
 
 class SecondRunTest(unittest.TestCase):
