@@ -19,6 +19,7 @@ use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{Device, DeviceConfig};
 use bareverbs_tests::{Connection, rc_steps};
 
+use crate::by_hand::{ByHand, Done};
 use crate::operations::{BATCH, Kind, Operation};
 
 const PAGES: usize = 2048;
@@ -213,6 +214,10 @@ pub(crate) struct Fixture {
     pub(crate) mw: MwHandle,
     /// Where completions are put.
     pub(crate) found: [Completion; BATCH],
+    /// A queue pair that no driver drives, with a region like that of `sge`.
+    pub(crate) by_hand: ByHand,
+    /// Where completions of that are put.
+    pub(crate) done: [Done; BATCH],
     cq_entries: u32,
     ring: *mut u8,
     qpn: u32,
@@ -297,17 +302,20 @@ impl Fixture {
         let cq_entries = verbs.cq_info(cq.handle()).expect("cq").entries;
         let ring = watch.0.lock().expect("no panic before").expect("CREATE_CQ");
         let ring = arena.at(ring, cq_entries as usize * 64).expect("inside");
+        let sge = Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey };
         Self {
             verbs,
             qp,
             cq,
-            sge: Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey },
+            sge,
             displaced: Sge { addr: displaced.addr + 4096, length: 64, lkey: displaced.lkey },
             remote: Remote { addr: 0x1234_5678, rkey: info.rkey },
             to,
             mr,
             mw,
             found: [Completion::EMPTY; BATCH],
+            by_hand: ByHand::new(&sge),
+            done: [Done::default(); BATCH],
             cq_entries,
             ring,
             qpn: qpn.get(),
@@ -348,7 +356,8 @@ impl Fixture {
             }
             // As many binds in flight as there are windows.
             Kind::Window { .. } => (BATCH as u64) / u64::from(operation.requests),
-            Kind::Recv | Kind::Poll { .. } => DEPTH as u64 / 2 / u64::from(operation.requests),
+            Kind::ByHand { blocks } => DEPTH as u64 / u64::from(blocks * operation.requests),
+            Kind::Recv | Kind::Poll { .. } | Kind::PollByHand => DEPTH as u64 / 2 / u64::from(operation.requests),
         }
     }
 
@@ -358,8 +367,10 @@ impl Fixture {
         while left > 0 {
             let turns = self.room(operation).min(left);
             let requests = turns as u32 * operation.requests;
-            if let Kind::Poll { recv } = operation.kind {
-                self.fill(requests, recv);
+            match operation.kind {
+                Kind::Poll { recv } => self.fill(requests, recv),
+                Kind::PollByHand => self.by_hand.fill(requests, &self.sge, self.remote),
+                _ => {}
             }
             run(self, turns);
             match operation.kind {
@@ -372,6 +383,7 @@ impl Fixture {
                     self.complete_receives(requests);
                     self.drain(requests);
                 }
+                Kind::ByHand { .. } | Kind::PollByHand => self.by_hand.retire(),
                 Kind::Poll { .. } => {}
             }
             left -= turns;

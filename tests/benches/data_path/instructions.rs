@@ -3,6 +3,7 @@
 //! they run on an Ethernet port. Prints the name of each function, that of its operation, and how many requests it made.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
+mod by_hand;
 mod fixture;
 mod operations;
 

@@ -3,6 +3,7 @@
 //! operations.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
+mod by_hand;
 mod fixture;
 #[expect(dead_code, reason = "the names of functions are for the program that counts instructions")]
 mod operations;

@@ -6,6 +6,7 @@ use std::hint::black_box;
 
 use bareverbs::{Access, Binding, KeyTag, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge};
 
+use crate::by_hand::SIGNALED as SIGNALED_BY_HAND;
 use crate::fixture::{Driver, Fixture};
 
 /// Requests of a batch.
@@ -36,6 +37,13 @@ pub(crate) enum Kind {
         /// Whether of receives.
         recv: bool,
     },
+    /// Requests of the queue pair that is driven by hand, of this many blocks each.
+    ByHand {
+        /// Blocks of a request.
+        blocks: u32,
+    },
+    /// Completions of that queue pair, which are there before.
+    PollByHand,
 }
 
 /// One operation.
@@ -69,6 +77,7 @@ macro_rules! operations {
 }
 
 const ONE: Kind = Kind::Send { blocks: 1 };
+const HAND: Kind = Kind::ByHand { blocks: 1 };
 const TWO: Kind = Kind::Send { blocks: 2 };
 /// Control, address, and what is sent.
 const DATAGRAM: Kind = Kind::Datagram { blocks: 2 };
@@ -502,6 +511,124 @@ operations! {
         for _ in 0..runs {
             let found = black_box(&mut fixture.found);
             assert_eq!(fixture.cq.poll(found).expect("poll"), BATCH);
+        }
+    };
+    floor_write = "WRITE, 1 SGE, floor", HAND, 1, |fixture, runs| {
+        let (sge, remote, hand) = (fixture.sge, fixture.remote, &mut fixture.by_hand);
+        for _ in 0..runs {
+            hand.post_floor(7, &[Sge { addr: black_box(sge.addr), ..sge }], remote);
+        }
+    };
+    hand_write = "WRITE, 1 SGE, by hand", HAND, 1, |fixture, runs| {
+        let (sge, remote, hand) = (fixture.sge, fixture.remote, &mut fixture.by_hand);
+        for _ in 0..runs {
+            hand.post_checked(7, SIGNALED_BY_HAND, &[Sge { addr: black_box(sge.addr), ..sge }], remote).expect("post");
+        }
+    };
+    floor_write_opaque = "WRITE, 1 SGE, floor, opaque", HAND, 1, |fixture, runs| {
+        let (wr, hand) = ((7, [fixture.sge], fixture.remote), &mut fixture.by_hand);
+        for _ in 0..runs {
+            let (wr_id, sges, remote) = black_box(&wr);
+            hand.post_floor(*wr_id, sges, *remote);
+        }
+    };
+    hand_write_opaque = "WRITE, 1 SGE, by hand, opaque", HAND, 1, |fixture, runs| {
+        let (wr, hand) = ((7, SIGNALED_BY_HAND, [fixture.sge], fixture.remote), &mut fixture.by_hand);
+        for _ in 0..runs {
+            let (wr_id, flags, sges, remote) = black_box(&wr);
+            hand.post_checked(*wr_id, *flags, sges, *remote).expect("post");
+        }
+    };
+    floor_write_3_opaque = "WRITE, 3 SGEs, floor, opaque", Kind::ByHand { blocks: 2 }, 1, |fixture, runs| {
+        let (wr, hand) = ((7, [fixture.sge; 3], fixture.remote), &mut fixture.by_hand);
+        for _ in 0..runs {
+            let (wr_id, sges, remote) = black_box(&wr);
+            hand.post_floor(*wr_id, sges, *remote);
+        }
+    };
+    hand_write_3_opaque = "WRITE, 3 SGEs, by hand, opaque", Kind::ByHand { blocks: 2 }, 1, |fixture, runs| {
+        let (wr, hand) = ((7, SIGNALED_BY_HAND, [fixture.sge; 3], fixture.remote), &mut fixture.by_hand);
+        for _ in 0..runs {
+            let (wr_id, flags, sges, remote) = black_box(&wr);
+            hand.post_checked(*wr_id, *flags, sges, *remote).expect("post");
+        }
+    };
+    floor_write_batch = "WRITE, batch of 32, floor", HAND, BATCH, |fixture, runs| {
+        let (sge, remote, hand) = (fixture.sge, fixture.remote, &mut fixture.by_hand);
+        for _ in 0..runs {
+            let mut last = 0;
+            for n in 0..BATCH as u64 {
+                last = hand.head();
+                hand.append_floor(n, &[Sge { addr: black_box(sge.addr), ..sge }], remote);
+            }
+            hand.ring(last);
+        }
+    };
+    hand_write_batch = "WRITE, batch of 32, by hand", HAND, BATCH, |fixture, runs| {
+        let (sge, remote, hand) = (fixture.sge, fixture.remote, &mut fixture.by_hand);
+        for _ in 0..runs {
+            let mut last = 0;
+            for n in 0..BATCH as u64 {
+                last = hand.head();
+                hand.append_checked(n, SIGNALED_BY_HAND, &[Sge { addr: black_box(sge.addr), ..sge }], remote).expect("post");
+            }
+            hand.ring(last);
+        }
+    };
+    floor_write_batch_opaque = "WRITE, batch of 32, floor, opaque", HAND, BATCH, |fixture, runs| {
+        let (list, hand) = ([(7, [fixture.sge], fixture.remote); BATCH], &mut fixture.by_hand);
+        for _ in 0..runs {
+            let mut last = 0;
+            for (wr_id, sges, remote) in black_box(&list) {
+                last = hand.head();
+                hand.append_floor(*wr_id, sges, *remote);
+            }
+            hand.ring(last);
+        }
+    };
+    hand_write_batch_opaque = "WRITE, batch of 32, by hand, opaque", HAND, BATCH, |fixture, runs| {
+        let (list, hand) = ([(7, SIGNALED_BY_HAND, [fixture.sge], fixture.remote); BATCH], &mut fixture.by_hand);
+        for _ in 0..runs {
+            let mut last = 0;
+            for (wr_id, flags, sges, remote) in black_box(&list) {
+                last = hand.head();
+                hand.append_checked(*wr_id, *flags, sges, *remote).expect("post");
+            }
+            hand.ring(last);
+        }
+    };
+    floor_recv = "post_recv, 1 SGE, floor", HAND, 1, |fixture, runs| {
+        let (sge, hand) = (fixture.sge, &mut fixture.by_hand);
+        for _ in 0..runs {
+            hand.post_recv::<false>(7, &Sge { addr: black_box(sge.addr), ..sge }).expect("post");
+        }
+    };
+    hand_recv = "post_recv, 1 SGE, by hand", HAND, 1, |fixture, runs| {
+        let (sge, hand) = (fixture.sge, &mut fixture.by_hand);
+        for _ in 0..runs {
+            hand.post_recv::<true>(7, &Sge { addr: black_box(sge.addr), ..sge }).expect("post");
+        }
+    };
+    floor_poll_1 = "poll_cq, one at a time, floor", Kind::PollByHand, 1, |fixture, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut fixture.done).get_mut(..1).expect("one");
+            assert_eq!(fixture.by_hand.poll::<false>(found).expect("poll"), 1);
+        }
+    };
+    hand_poll_1 = "poll_cq, one at a time, by hand", Kind::PollByHand, 1, |fixture, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut fixture.done).get_mut(..1).expect("one");
+            assert_eq!(fixture.by_hand.poll::<true>(found).expect("poll"), 1);
+        }
+    };
+    floor_poll_batch = "poll_cq, 32 at a time, floor", Kind::PollByHand, BATCH, |fixture, runs| {
+        for _ in 0..runs {
+            assert_eq!(fixture.by_hand.poll::<false>(black_box(&mut fixture.done)).expect("poll"), BATCH);
+        }
+    };
+    hand_poll_batch = "poll_cq, 32 at a time, by hand", Kind::PollByHand, BATCH, |fixture, runs| {
+        for _ in 0..runs {
+            assert_eq!(fixture.by_hand.poll::<true>(black_box(&mut fixture.done)).expect("poll"), BATCH);
         }
     };
 }
