@@ -3,7 +3,7 @@
 use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
 use heapless::Vec;
 
-use crate::bring_up::caps::Capabilities;
+use crate::bring_up::caps::{Capabilities, Page};
 use crate::command::CommandInterface;
 use crate::command::object::Object;
 use crate::config::{Config, ROCE};
@@ -45,6 +45,8 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) config: Config,
     pub(crate) state: BringUpState,
     pub(crate) caps: Capabilities,
+    /// The general capabilities, as the bring-up found them ([`Driver::capability`]).
+    pub(crate) general: Page,
     pub(crate) attr: DeviceAttr,
     pub(crate) uar: Uar,
     pub(crate) eqs: EventQueues<P>,
@@ -77,6 +79,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             config,
             state: BringUpState::default(),
             caps: Capabilities::default(),
+            general: [0; size_of::<Page>()],
             attr: DeviceAttr::default(),
             uar: Uar::default(),
             eqs: EventQueues {

@@ -313,12 +313,8 @@ listed! {
         MemoryWindows,
         /// 8-byte atomics.
         Atomics,
-        /// Relaxed ordering.
-        RelaxedOrdering,
         /// Automatic path migration: alternate paths, and arming them.
         PathMigration,
-        /// An unknown access flag.
-        AccessFlag,
         /// The function of the card's own processor (BlueField's Arm side).
         EmbeddedCpu,
         /// A call that the driver does not have.

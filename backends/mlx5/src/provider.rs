@@ -6,6 +6,7 @@ use bareverbs::{
     Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey, SrqCap, SrqSizes,
     Srqn, Xrcdn,
 };
+use bareverbs_mlx5_spec::rq_type;
 
 use crate::Mlx5;
 use crate::command::object::Object;
@@ -133,18 +134,20 @@ where
 
     fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, ref sizes, cookie } = *params;
-        match self.view().create_qp(qp_type, pd, (send_cq, recv_cq, srq), &sizes.cap, cookie) {
+        let receives = srq.map_or([rq_type::NONE, 0, 0], |srq| [rq_type::SRQ, srq.number, 0]);
+        let numbers = [pd.number, send_cq.number, recv_cq.number];
+        match self.view().create_qp(qp_type, numbers, receives, sizes, cookie) {
             Ok((qp, send, recv)) => Ok(CreatedQp { qpn: Qpn::new(qp.number), qp, send, recv }),
             Err(error) => logged("create_qp", Err(error)),
         }
     }
 
     fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Error> {
-        logged("srq_sizes", srq_sizes(cap, &self.driver.caps))
+        logged("srq_sizes", srq_sizes(cap, &self.driver.attr))
     }
 
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Error> {
-        logged("ring_sizes", ring_sizes(qp_type, cap, &self.driver.caps))
+        logged("ring_sizes", ring_sizes(qp_type, cap, self.driver.caps.max_send_wqe, &self.driver.attr))
     }
 
     fn now(&self) -> Instant {

@@ -12,6 +12,7 @@ use bareverbs_mlx5_spec::{FlowTableNicCap, FlowTablePropLayout, PerProtocolNetwo
 use crate::command::CommandInterface;
 use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
 
@@ -52,49 +53,25 @@ const ETHERNET: u32 = PortType::Ethernet.code();
 const MAXIMUM: u32 = 0;
 const CURRENT: u32 = 1;
 
-/// The current capabilities that the driver uses, each limited to possible values.
+/// What the driver makes of the capabilities. What it takes as it is, it reads where it matters ([`Driver::capability`]), and the limits of
+/// the verbs are in the attributes of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capabilities {
-    pub(crate) log_max_qp_sz: u32,
-    pub(crate) log_max_cq_sz: u32,
-    pub(crate) log_max_srq_sz: u32,
-    /// Shared receive queues are receive memory pools: the interface step is 1. Kept by [`Self::query`].
+    /// Shared receive queues are receive memory pools: the interface step is 1. Known before the others.
     pub(crate) pools: bool,
-    pub(crate) log_max_msg: u32,
     pub(crate) max_send_wqe: u32,
-    pub(crate) max_recv_wqe: u32,
     /// The port is an Ethernet port; asked through [`Self::is_ethernet`].
     pub(crate) ethernet: bool,
-    /// The function has virtual ports, which commands of their own are about.
-    pub(crate) ib_virt: bool,
     /// Every path from the port needs a global route, as the port said last.
     pub(crate) grh_required: bool,
     pub(crate) gids: u16,
-    /// Most addresses in the multicast list of an Ethernet port.
-    pub(crate) stations: usize,
-    /// 1 if local loopback can be disabled: of unicast, of multicast.
-    pub(crate) loopback: [u32; 2],
     pub(crate) pkeys: u16,
-    pub(crate) stat_rates: u32,
     /// Completions carry the user index.
     pub(crate) user_index: bool,
-    /// 8-byte atomics in the host's byte order; until [`Self::query`], whether the device has atomics at all.
-    pub(crate) atomics: bool,
-    /// The time stamps that contexts of queue pairs, send queues and receive queues ask for.
+    /// The time stamps that contexts of queue pairs ask for.
     pub(crate) qp_time_stamps: u32,
-    #[cfg(feature = "ethernet")]
-    pub(crate) sq_time_stamps: u32,
-    #[cfg(feature = "ethernet")]
-    pub(crate) rq_time_stamps: u32,
-    pub(crate) windows: bool,
-    /// Automatic path migration.
-    pub(crate) apm: bool,
-    /// Extended reliable connections, with completions that say of which shared receive queue they are.
-    pub(crate) xrc: bool,
-    pub(crate) relaxed_write: bool,
-    pub(crate) relaxed_read: bool,
-    pub(crate) page_requests: bool,
-    pub(crate) blue_flame: Option<u32>,
+    /// 1 if the device orders relaxed: writes, reads.
+    pub(crate) relaxed: [u32; 2],
 }
 
 impl Capabilities {
@@ -102,44 +79,15 @@ impl Capabilities {
     pub(crate) const fn is_ethernet(&self) -> bool {
         ROCE && self.ethernet
     }
-
-    /// Returns the bytes of half a BlueFlame register, 0 if the device has none of a possible size.
-    pub(crate) const fn blue_flame_half(&self) -> usize {
-        match self.blue_flame {
-            Some(log) if log >= 7 && log <= 9 => 1 << (log - 1),
-            _ => 0,
-        }
-    }
-
-    /// Returns the most SGEs that a request may have.
-    pub(crate) fn max_sge(&self) -> u32 {
-        (self.max_send_wqe.saturating_sub(CONNECTED_HEAD) / DS_UNIT as u32).min(self.max_recv_wqe / DS_UNIT as u32)
-    }
-
-    /// Returns the bytes of the longest inline payload.
-    pub(crate) fn max_inline(&self) -> u32 {
-        self.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD)
-    }
-
-    /// Returns the maximum capacities of a shared receive queue; no requests if the device has none that this driver knows.
-    pub(crate) fn srq_cap(&self) -> SrqCap {
-        let log = if self.pools { self.log_max_srq_sz } else { 0 };
-        // A WQE has a link before its data segments, and is a power of two of bytes.
-        let units = self.max_recv_wqe.checked_ilog2().map_or(0, |log| (1 << log) / DS_UNIT as u32);
-        if log == 0 || units < 2 {
-            return SrqCap::default();
-        }
-        SrqCap { max_wr: (1 << log) - 1, max_sge: units - 1 }
-    }
 }
 
 /// Returns the time stamps that contexts ask for on a device with these formats: a card with a real-time clock refuses those of another.
-const fn time_stamps(formats: u32) -> u32 {
+pub(crate) const fn time_stamps(formats: u32) -> u32 {
     if formats == 0 { ts_format::FREE_RUNNING } else { ts_format::DEFAULT }
 }
 
 /// The start of the output of QUERY_HCA_CAP and of the input of SET_HCA_CAP: 16 bytes, then the page as far as it has fields.
-type Page = [u8; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
+pub(crate) type Page = [u8; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
 
 const _: () = assert!(QueryHcaCapOut::CAPABILITY.offset() == SetHcaCapIn::CAPABILITY.offset());
 
@@ -251,22 +199,24 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
-impl Capabilities {
+impl<P: Platform> Driver<P> {
+    /// Returns a general capability of the device.
+    pub(crate) fn capability(&self, field: Field<CmdHcaCap>) -> u32 {
+        view::<CmdHcaCap>(&self.general).get(field)
+    }
+
     /// Queries the current capabilities, and sets the attributes that follow from them.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn query<P: Platform>(
-        &mut self,
-        commands: &mut CommandInterface<P>,
-        attr: &mut DeviceAttr,
-    ) -> Result<(), Error> {
-        let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
-        commands.query_page(CapabilityType::General, CURRENT, &mut page)?;
-        let general = view::<CmdHcaCap>(&page);
+    pub(crate) fn query_capabilities(&mut self) -> Result<(), Error> {
+        let Self { commands, attr, caps, general, .. } = self;
+        let mut page = [0; size_of::<Page>()];
+        commands.query_page(CapabilityType::General, CURRENT, general)?;
+        let general = view::<CmdHcaCap>(general);
         let (mut atomics, mut masked_atomics) = (false, MaskedAtomics::default());
         if general.is_set(CmdHcaCap::ATOMIC) {
-            commands.query_page(CapabilityType::Atomic, CURRENT, &mut atomic)?;
-            let atomic = view::<AtomicCaps>(&atomic);
+            commands.query_page(CapabilityType::Atomic, CURRENT, &mut page)?;
+            let atomic = view::<AtomicCaps>(&page);
             let (operations, sizes) = (atomic.get(AtomicCaps::ATOMIC_OPERATIONS), atomic.get(AtomicCaps::ATOMIC_SIZE_QP));
             atomics = operations & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
                 && sizes & ATOMIC_8_BYTES != 0
@@ -276,36 +226,19 @@ impl Capabilities {
             }
         }
         let log = |field: Field<CmdHcaCap>, most: u32| general.get(field).min(most);
-        let mut caps = Self {
-            pools: self.pools,
-            log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
-            log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
-            log_max_srq_sz: log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15),
-            log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
+        // Older firmware has the last alone, as long as relaxed ordering is on in the PCI configuration.
+        let [write, read, old_read] =
+            [CmdHcaCap::RELAXED_ORDERING_WRITE, CmdHcaCap::RELAXED_ORDERING_READ, CmdHcaCap::RELAXED_ORDERING_READ_PCI_ENABLED]
+                .map(|field| general.get(field));
+        *caps = Capabilities {
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
-            max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
-            ib_virt: general.is_set(CmdHcaCap::IB_VIRT),
+            ethernet: false,
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
             pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
-            stat_rates: general.get(CmdHcaCap::STAT_RATE_SUPPORT),
             user_index: general.get(CmdHcaCap::CQE_VERSION) == 1,
-            atomics,
             qp_time_stamps: time_stamps(general.get(CmdHcaCap::SQ_TS_FORMAT)),
-            #[cfg(feature = "ethernet")]
-            sq_time_stamps: time_stamps(general.get(CmdHcaCap::SQ_TS_FORMAT)),
-            #[cfg(feature = "ethernet")]
-            rq_time_stamps: time_stamps(general.get(CmdHcaCap::RQ_TS_FORMAT)),
-            windows: general.is_set(CmdHcaCap::IMAICL),
-            apm: general.is_set(CmdHcaCap::APM),
-            xrc: general.is_set(CmdHcaCap::XRC),
-            relaxed_write: general.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
-            // Older firmware has the second alone, as long as relaxed ordering is on in the PCI configuration.
-            relaxed_read: general.is_set(CmdHcaCap::RELAXED_ORDERING_READ)
-                || general.is_set(CmdHcaCap::RELAXED_ORDERING_READ_PCI_ENABLED),
-            page_requests: !general.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
-            blue_flame: general.is_set(CmdHcaCap::BF).then(|| general.get(CmdHcaCap::LOG_BF_REG_SIZE)),
-            // What is no capability, or of another page.
-            ..Self::default()
+            relaxed: [write, read | old_read],
+            ..*caps
         };
         match general.get(CmdHcaCap::PORT_TYPE) {
             INFINIBAND => {}
@@ -313,53 +246,58 @@ impl Capabilities {
                 if !general.is_set(CmdHcaCap::ROCE) {
                     return Err(Error::NoRoce);
                 }
-                commands.query_page(CapabilityType::Roce, CURRENT, &mut atomic)?;
-                let roce = view::<RoceCap>(&atomic);
+                commands.query_page(CapabilityType::Roce, CURRENT, &mut page)?;
+                let roce = view::<RoceCap>(&page);
                 if roce.get(RoceCap::ROCE_VERSION) & 1 << ROCE_VERSION_2 == 0 {
                     return Err(Error::NoRoce);
                 }
                 // Paths name an entry by eight bits.
                 caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
                 (caps.ethernet, caps.pkeys) = (true, 1);
-                caps.stations = 1 << log(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST, 15);
-                caps.loopback =
-                    [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC].map(|field| general.get(field));
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
                 caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
             port_type => return Err(Error::PortType { port_type: port_type as u8 }),
         }
-        let srq = caps.srq_cap();
-        log_event!(debug, "windows {}, atomics {}", caps.windows, caps.atomics);
+        let [max_send_units, max_recv_units] =
+            [caps.max_send_wqe.saturating_sub(CONNECTED_HEAD), log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048)]
+                .map(|bytes| bytes / DS_UNIT as u32);
+        // Of a device with interface step 1 alone. A WQE has a link before its data segments, and is a power of two of bytes.
+        let log_srq = if caps.pools { log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15) } else { 0 };
+        let srq = match max_recv_units.checked_ilog2() {
+            Some(log @ 1..) if log_srq != 0 => SrqCap { max_wr: (1 << log_srq) - 1, max_sge: (1 << log) - 1 },
+            _ => SrqCap::default(),
+        };
+        let windows = general.is_set(CmdHcaCap::IMAICL);
+        log_event!(debug, "windows {}, atomics {}", windows, atomics);
         let count = |field| 1u32 << log(field, 24);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
-        access.set(Access::REMOTE_ATOMIC, caps.atomics);
-        access.set(Access::MW_BIND, caps.windows);
-        access.set(Access::RELAXED_ORDERING, caps.relaxed_write || caps.relaxed_read);
+        access.set(Access::REMOTE_ATOMIC, atomics);
+        access.set(Access::MW_BIND, windows);
+        access.set(Access::RELAXED_ORDERING, caps.relaxed != [0; 2]);
         let log_region = general.get(CmdHcaCap::LOG_MAX_MRW_SZ);
-        *self = caps;
         *attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
             page_size_cap: u64::MAX << general.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
             max_qp: count(CmdHcaCap::LOG_MAX_QP).min(MAX_QPS),
-            max_qp_wr: 1 << caps.log_max_qp_sz,
-            max_sge: caps.max_sge(),
+            max_qp_wr: 1 << log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
+            max_sge: max_send_units.min(max_recv_units),
             max_srq: if srq.max_wr == 0 { 0 } else { count(CmdHcaCap::LOG_MAX_SRQ).min(MAX_SRQS) },
             max_srq_wr: srq.max_wr,
             max_srq_sge: srq.max_sge,
             max_cq: count(CmdHcaCap::LOG_MAX_CQ).min(MAX_CQS),
-            max_cqe: 1 << caps.log_max_cq_sz,
+            max_cqe: 1 << log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY),
-            max_mw: if caps.windows { count(CmdHcaCap::LOG_MAX_MKEY) } else { 0 },
-            max_mw_size: if caps.windows { 1 << 31 } else { 0 },
+            max_mw: if windows { count(CmdHcaCap::LOG_MAX_MKEY) } else { 0 },
+            max_mw_size: if windows { 1 << 31 } else { 0 },
             max_pd: count(CmdHcaCap::LOG_MAX_PD),
             max_qp_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_RES_QP).min(7),
             max_qp_init_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_REQ_QP).min(7),
-            atomics: caps.atomics,
+            atomics,
             masked_atomics,
             access,
-            max_inline_data: caps.max_inline(),
-            max_msg_size: 1 << caps.log_max_msg,
+            max_inline_data: caps.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD),
+            max_msg_size: 1 << log(CmdHcaCap::LOG_MAX_MSG, 31),
             phys_port_cnt: PORT,
             ..*attr
         };
@@ -370,11 +308,11 @@ impl Capabilities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Driver;
-    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, started};
+    use crate::dma::arena::PageUse;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, started};
 
     /// Queries the capabilities of a device of whose general page these bits are set: the dword that begins at a byte, and a bit of it.
-    fn with(bits: &'static [(usize, u32)]) -> Capabilities {
+    fn with(bits: &'static [(usize, u32)]) -> Driver<MockPlatform, [PageUse; PAGES]> {
         let (mut driver, shared) = started();
         shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, _| {
             if at == 0x18 {
@@ -386,37 +324,34 @@ mod tests {
                 memory[63] = 0;
             }
         }));
-        let driver: &mut Driver<MockPlatform> = &mut driver;
-        let Driver { caps, commands, attr, .. } = driver;
-        caps.query(commands, attr).unwrap();
-        *caps
-    }
-
-    /// Half a register of 128, 256 or 512 bytes; a device with one of another size has none.
-    #[test]
-    fn half_a_blue_flame_register_is_what_a_request_is_copied_to() {
-        let half = |blue_flame| Capabilities { blue_flame, ..Capabilities::default() }.blue_flame_half();
-        assert_eq!([None, Some(7), Some(8), Some(9)].map(half), [0, 64, 128, 256]);
-        for log in (0..=u32::from(u8::MAX)).filter(|log| !(7..=9).contains(log)) {
-            assert_eq!(half(Some(log)), 0, "{log}");
-        }
+        driver.caps.pools = true;
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        view.query_capabilities().unwrap();
+        driver
     }
 
     /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
     /// at 100.
     #[test]
     fn reads_are_ordered_relaxed_by_old_and_new_firmware() {
-        assert_eq!([&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).relaxed_read), [false, true, true]);
+        let relaxed = [&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).caps.relaxed);
+        assert_eq!(relaxed, [[0, 0], [0, 1], [0, 1]]);
     }
 
-    /// apm is bit 17 of the dword at 68, disable_local_lb_uc and _mc bits 30 and 29 of that at 124, log_max_current_mc_list 12 to 8 of it.
-    /// An Ethernet port has bit 8 of the dword at 52 (port_type) and bit 2 of that at 64 (roce), RoCEv2 bit 2 of that at 16 of the page of RoCE.
-    #[cfg(feature = "roce")]
+    /// max_wqe_sz_rq is the lower half of the dword at 84, log_max_srq_sz the upper byte of that at 16: receives of 512 bytes have room for
+    /// a link and 31 SGEs, and one place of a queue stays free.
     #[test]
-    fn port_capabilities_are_read() {
-        let caps = with(&[(52, 8), (64, 2), (16, 2), (68, 17), (124, 30), (124, 8), (124, 10)]);
-        assert_eq!((caps.apm, caps.loopback, caps.stations), (true, [1, 0], 32));
-        let caps = with(&[(52, 8), (64, 2), (16, 2), (124, 29)]);
-        assert_eq!((caps.apm, caps.loopback, caps.stations), (false, [0, 1], 1));
+    fn shared_receive_queues_are_those_of_interface_step_1() {
+        const OFFERED: &[(usize, u32)] = &[(84, 9), (16, 24), (16, 25), (16, 26), (16, 27)];
+        let limits = |attr: &DeviceAttr| (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge);
+        let mut driver = with(OFFERED);
+        assert_eq!(limits(&driver.attr), (1, 32_767, 31));
+        driver.caps.pools = false;
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        view.query_capabilities().unwrap();
+        assert_eq!(limits(&driver.attr), (0, 0, 0));
+        for lacking in [&OFFERED[..1], &OFFERED[1..]] {
+            assert_eq!(limits(&with(lacking).attr), (0, 0, 0), "{lacking:?}");
+        }
     }
 }

@@ -4,8 +4,8 @@
 
 use bareverbs::{Gid, GidEntry, GlobalRoute, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg, PmtuReg,
-    PtysReg, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ,
+    Buffer, CmdHcaCap, CmdOpcode, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg,
+    PmtuReg, PtysReg, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ,
     REGISTER_WRITE, ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, cmd, nic_vport_list, roce_l3_type,
 };
 
@@ -122,7 +122,8 @@ impl<P: Platform> Driver<P> {
             unless_refused(self.commands.set_address_list(nic_vport_list::MULTICAST, &[]))?;
         }
         // Local loopback stays enabled: queue pairs of one port may be connected (Linux `mlx5_ib_enable_lb`).
-        let [unicast, multicast] = self.caps.loopback;
+        let [unicast, multicast] =
+            [CmdHcaCap::DISABLE_LOCAL_LB_UC, CmdHcaCap::DISABLE_LOCAL_LB_MC].map(|field| self.capability(field));
         self.commands.perform::<cmd::ModifyNicVportContext>(|input| {
             input
                 .sub(ModifyNicVportContextIn::FIELD_SELECT)
@@ -139,6 +140,7 @@ impl<P: Platform> Driver<P> {
     /// Counts one more user of an address in the port's multicast list, or one less. What the list has no room for comes in by
     /// [`Self::admit_groups`] alone.
     pub(crate) fn list_station(&mut self, station: Mac, is_more: bool) -> Result<(), Error> {
+        let most = 1 << self.capability(CmdHcaCap::LOG_MAX_CURRENT_MC_LIST).min(15);
         let known = self.stations.iter().position(|(known, _)| *known == station);
         if let Some((_, users)) = known.and_then(|index| self.stations.get_mut(index)) {
             *users = if is_more { users.saturating_add(1) } else { users.saturating_sub(1) };
@@ -146,7 +148,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(());
             }
             self.stations.retain(|(_, users)| *users != 0);
-        } else if !is_more || self.stations.len() >= self.caps.stations || self.stations.push((station, 1)).is_err() {
+        } else if !is_more || self.stations.len() >= most || self.stations.push((station, 1)).is_err() {
             return Ok(());
         }
         let result = self.commands.set_address_list(nic_vport_list::MULTICAST, &self.stations);
@@ -270,17 +272,18 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::mock::{MockPlatform, acknowledge, started};
+    use crate::tests::mock::{MockPlatform, acknowledge, offer, started};
 
     /// disable_uc_local_lb and disable_mc_local_lb are the bits 11 and 10 of field_select, the dword at 12 of the input (`mlx5_ifc.h`);
     /// the input begins at 16 of the entry.
     #[test]
     fn a_port_lets_its_own_packets_in_where_the_card_can_be_told() {
-        for (loopback, selected) in [([1, 1], 0xc), ([1, 0], 8), ([0, 1], 4), ([0, 0], 0)] {
+        // disable_local_lb_uc and _mc are the bits 30 and 29 of the dword at 124 of the capabilities.
+        for (loopback, selected) in [(3 << 29, 0xc), (1 << 30, 8), (1 << 29, 4), (0, 0)] {
             let (mut driver, shared) = started();
             acknowledge(&shared);
             let driver: &mut Driver<MockPlatform> = &mut driver;
-            driver.caps.loopback = loopback;
+            offer(&mut driver.general, 124, loopback);
             driver.set_roce(true).unwrap();
             assert_eq!(shared.borrow().memory[16 + 14] & 0xc, selected, "{loopback:?}");
             // The values are the bits 2 and 1 of the first dword of the context, which begins at 256 of the input.
@@ -295,7 +298,8 @@ mod tests {
         let (mut driver, shared) = started();
         acknowledge(&shared);
         let driver: &mut Driver<MockPlatform> = &mut driver;
-        driver.caps.stations = 2;
+        // log_max_current_mc_list, the bits 12 to 8 of the dword at 124 of the capabilities.
+        offer(&mut driver.general, 124, 1 << 8);
         let mut commands = [0; 4];
         for (station, sent) in (0..).zip(&mut commands) {
             driver.list_station(Mac([1, 0, 0x5e, 0, 0, station]), true).unwrap();

@@ -5,7 +5,7 @@
 
 use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
-    AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
+    AccessRegisterIn, Buffer, CmdHcaCap, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness,
     RegisterId, ViewMut,
 };
@@ -34,7 +34,7 @@ impl<P: Platform> Driver<P> {
         if self.caps.is_ethernet() {
             return self.query_ethernet_node();
         }
-        if !self.caps.ib_virt {
+        if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_node_by_smp();
         }
         let mut context = Buffer::zeroed();
@@ -103,7 +103,7 @@ impl<P: Platform> Driver<P> {
         if self.caps.is_ethernet() {
             return self.query_ethernet_port();
         }
-        if !self.caps.ib_virt {
+        if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_port_by_smp();
         }
         let mut context = Buffer::zeroed();
@@ -141,7 +141,7 @@ impl<P: Platform> Driver<P> {
         if self.caps.is_ethernet() {
             return self.query_roce_gid(index);
         }
-        if !self.caps.ib_virt {
+        if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_gid_by_smp(index);
         }
         check_entry(index, self.caps.gids)?;
@@ -154,7 +154,7 @@ impl<P: Platform> Driver<P> {
         if self.caps.is_ethernet() {
             return Ok(DEFAULT_PKEY);
         }
-        if !self.caps.ib_virt {
+        if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_pkey_by_smp(index);
         }
         // A table of 32-bit entries, of which a P_Key is the lower half.

@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
+    CmdHcaCap, CmdOpcode, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
     query_pages,
 };
 
@@ -216,22 +216,22 @@ impl<P: Platform> Driver<P> {
             Step::Issi => self.caps.pools = self.commands.negotiate_issi()? == 1,
             Step::BootPages => self.give_startup_pages(query_pages::BOOT, hook)?,
             Step::HostEndianness if !self.config.virtual_function => self.set_host_endianness()?,
-            Step::SetCapabilities => (self.caps.atomics, self.caps.ethernet) = self.commands.set_general_capabilities()?,
-            Step::AtomicCapabilities if self.caps.atomics => self.commands.set_atomic_capabilities()?,
+            Step::SetCapabilities => (self.attr.atomics, self.caps.ethernet) = self.commands.set_general_capabilities()?,
+            Step::AtomicCapabilities if self.attr.atomics => self.commands.set_atomic_capabilities()?,
             Step::RoceCapabilities if self.caps.is_ethernet() => self.commands.set_roce_capabilities()?,
             Step::InitPages => self.give_startup_pages(query_pages::INIT, hook)?,
             Step::InitHca => {
                 self.commands.plain::<cmd::InitHca>()?;
                 self.state.initialized = true;
             }
-            Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.attr)?,
+            Step::ReadCapabilities => self.query_capabilities()?,
             Step::QueryAdapter => self.query_adapter()?,
             Step::QueryPort => [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?,
             Step::AllocUar => self.alloc_uar()?,
             Step::AsyncEq => {
                 self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?;
             }
-            Step::PagesEq if self.caps.page_requests => {
+            Step::PagesEq if self.capability(CmdHcaCap::PAGE_REQUEST_DISABLE) == 0 => {
                 let types = &[EventType::PageRequest];
                 self.create_control_eq(self.config.page_events, types, |driver| &mut driver.commands.page_requests)?;
             }

@@ -2,17 +2,18 @@
 
 use bareverbs::{Access, AddressMap, Extent, Mac, MrRequest, Platform, RecvRing as _, Sge};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn, CreateTirIn,
-    CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn, FLOW_TABLE_NIC_RECEIVE,
-    FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS, ModifyRqIn, ModifySqIn,
-    QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB, Wq,
-    WqeInlineCap, cmd, flow_action,
+    Buffer, CmdHcaCap, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn,
+    CreateTirIn, CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn,
+    FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS,
+    ModifyRqIn, ModifySqIn, QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut,
+    WQ_CYCLIC, WQEBB, Wq, WqeInlineCap, cmd, flow_action,
 };
 
 use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
 use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameInterface, HEADER, ReceiveQueue, SendQueue, TAGGED_HEADER};
+use crate::bring_up::caps::time_stamps;
 use crate::command::List;
 use crate::command::object::Object;
 use crate::config::CqeSize;
@@ -211,7 +212,7 @@ impl<P: Platform> Driver<P> {
                 .set(Sqc::MIN_WQE_INLINE_MODE, inline as u32)
                 .set(Sqc::USER_INDEX, NO_USER_INDEX)
                 .set(Sqc::CQN, cqn)
-                .set(Sqc::TS_FORMAT, this.caps.sq_time_stamps)
+                .set(Sqc::TS_FORMAT, time_stamps(this.capability(CmdHcaCap::SQ_TS_FORMAT)))
                 .set(Sqc::TIS_LST_SZ, 1)
                 .set(Sqc::TIS_NUM_0, tis);
             this.fill_ring(&mut context.sub(Sqc::WQ), memory, pd, WQEBB, blocks);
@@ -235,7 +236,7 @@ impl<P: Platform> Driver<P> {
             let mut view = input.view_mut();
             let mut context = view.sub(CreateRqIn::CTX);
             context.set(Rqc::VSD, 1).set(Rqc::FLUSH_IN_ERROR_EN, 1).set(Rqc::USER_INDEX, NO_USER_INDEX).set(Rqc::CQN, cqn);
-            context.set(Rqc::TS_FORMAT, this.caps.rq_time_stamps);
+            context.set(Rqc::TS_FORMAT, time_stamps(this.capability(CmdHcaCap::RQ_TS_FORMAT)));
             this.fill_ring(&mut context.sub(Rqc::WQ), memory, pd, DS_UNIT, frames);
             let number = this.make_frame_object::<cmd::CreateRq, cmd::DestroyRq>(objects, input.view(), memory)?.number;
             Ok((number, Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units: 1 }))

@@ -133,16 +133,6 @@ impl<P: Platform> Driver<P> {
 
     pub(crate) fn create_mr(&mut self, pd: &Object, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         let access = request.access;
-        let caps = &self.caps;
-        let lacks = [
-            (access.contains(Access::REMOTE_ATOMIC) && !caps.atomics, Feature::Atomics),
-            (access.contains(Access::MW_BIND) && !caps.windows, Feature::MemoryWindows),
-            (access.contains(Access::RELAXED_ORDERING) && !caps.relaxed_write && !caps.relaxed_read, Feature::RelaxedOrdering),
-            (!Access::KNOWN.contains(access), Feature::AccessFlag),
-        ];
-        if let Some((_, feature)) = lacks.into_iter().find(|(lacks, _)| *lacks) {
-            return Err(Error::Unsupported { feature });
-        }
         let MrRequest { addr, length, .. } = *request;
         let tag = self.next_tag();
         let mut walk = Walk::new(request.map);
@@ -212,7 +202,7 @@ impl<P: Platform> Driver<P> {
             Translation::Free(en_rinval) => (AccessMode::Klms, 0, true, en_rinval, 0),
         };
         let flag = |flag| u32::from(region.access.contains(flag));
-        let relaxed = flag(Access::RELAXED_ORDERING);
+        let [relaxed_write, relaxed_read] = self.caps.relaxed.map(|offered| flag(Access::RELAXED_ORDERING) & offered);
         let mut input = Buffer::<CreateMkeyIn>::zeroed();
         let mut view = input.view_mut();
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, sent);
@@ -225,8 +215,8 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::RR, flag(Access::REMOTE_READ))
             .set(Mkc::LW, flag(Access::LOCAL_WRITE))
             .set(Mkc::LR, 1)
-            .set(Mkc::RELAXED_ORDERING_WRITE, relaxed & u32::from(self.caps.relaxed_write))
-            .set(Mkc::RELAXED_ORDERING_READ, relaxed & u32::from(self.caps.relaxed_read))
+            .set(Mkc::RELAXED_ORDERING_WRITE, relaxed_write)
+            .set(Mkc::RELAXED_ORDERING_READ, relaxed_read)
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, u32::from(region.tag.0))
             .set(Mkc::EN_RINVAL, en_rinval.into())
@@ -289,7 +279,7 @@ impl<P: Platform> Driver<P> {
 
     /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
     fn create_free_key(&mut self, pd: &Object, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), Error> {
-        if !self.caps.windows {
+        if self.attr.max_mw == 0 {
             return Err(Error::Unsupported { feature: Feature::MemoryWindows });
         }
         let tag = self.next_tag();

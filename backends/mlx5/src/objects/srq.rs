@@ -2,13 +2,12 @@
 //!
 //! Older interface steps have CREATE_SRQ instead. A device with such a step is said to have no shared receive queues.
 
-use bareverbs::{Platform, SrqCap, SrqSizes};
+use bareverbs::{DeviceAttr, Platform, SrqCap, SrqSizes};
 use bareverbs_mlx5_spec::{
     ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CmdOpcode, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
 };
 
-use crate::bring_up::caps::Capabilities;
 use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
@@ -27,9 +26,8 @@ const fn units(max_sge: u32) -> u32 {
 }
 
 /// Returns the sizes of a shared receive queue. One place is kept back, as in every driver of such a list.
-pub(crate) fn srq_sizes(cap: &SrqCap, caps: &Capabilities) -> Result<SrqSizes, Error> {
-    let most = caps.srq_cap();
-    for (requested, limit) in [(cap.max_wr, most.max_wr), (cap.max_sge, most.max_sge)] {
+pub(crate) fn srq_sizes(cap: &SrqCap, attr: &DeviceAttr) -> Result<SrqSizes, Error> {
+    for (requested, limit) in [(cap.max_wr, attr.max_srq_wr), (cap.max_sge, attr.max_srq_sge)] {
         if requested > limit {
             return Err(Error::LimitExceeded { limit });
         }
@@ -128,12 +126,9 @@ impl<P: Platform> Driver<P> {
 mod tests {
     use super::*;
 
-    fn caps() -> Capabilities {
-        Capabilities { max_recv_wqe: 512, log_max_srq_sz: 15, pools: true, ..Capabilities::default() }
-    }
-
     fn sizes(max_wr: u32, max_sge: u32) -> Result<SrqSizes, Error> {
-        srq_sizes(&SrqCap { max_wr, max_sge }, &caps())
+        let attr = DeviceAttr { max_srq_wr: 32_767, max_srq_sge: 31, ..DeviceAttr::default() };
+        srq_sizes(&SrqCap { max_wr, max_sge }, &attr)
     }
 
     /// A WQE is a link of 16 bytes and a data segment of 16 bytes for each SGE (PRM, shared receive queue WQE), rounded up to a power of
@@ -177,10 +172,6 @@ mod tests {
 
     #[test]
     fn a_device_without_pools_has_none() {
-        for caps in
-            [Capabilities { pools: false, ..caps() }, Capabilities { log_max_srq_sz: 0, ..caps() }, Capabilities::default()]
-        {
-            assert!(srq_sizes(&SrqCap { max_wr: 1, max_sge: 0 }, &caps).is_err(), "{caps:?}");
-        }
+        assert!(srq_sizes(&SrqCap { max_wr: 1, max_sge: 0 }, &DeviceAttr::default()).is_err());
     }
 }

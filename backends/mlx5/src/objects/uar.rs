@@ -1,7 +1,7 @@
 //! Allocation of the UAR page.
 
 use bareverbs::{Platform, Registers};
-use bareverbs_mlx5_spec::{CmdOpcode, UAR_PAGE, View, cmd};
+use bareverbs_mlx5_spec::{CmdHcaCap, CmdOpcode, UAR_PAGE, View, cmd};
 
 use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::{FIRST_UAR_PAGE, Uar};
@@ -23,16 +23,45 @@ impl<P: Platform> Driver<P> {
             log_event!(error, "the device returned UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
-        let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
+        let half = if self.config.blue_flame { self.blue_flame_half() } else { 0 };
         self.uar = Uar::at(page, half, self.config.blue_flame);
         log_event!(debug, "UAR page {}, BlueFlame halves of {} bytes", page, half);
         Ok(())
+    }
+
+    /// Returns the bytes of half a BlueFlame register, 0 if the device has none of a possible size.
+    fn blue_flame_half(&self) -> usize {
+        match self.capability(CmdHcaCap::LOG_BF_REG_SIZE) {
+            log @ 7..=9 if self.capability(CmdHcaCap::BF) != 0 => 1 << (log - 1),
+            _ => 0,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::mock::{MockPlatform, offer, started};
+
+    /// Half a register of 128, 256 or 512 bytes; a device with one of another size has none. By `cmd_hca_cap` of `mlx5_ifc.h`: bf is bit 31
+    /// of the dword at 76, log_bf_reg_size the bits 20 to 16.
+    #[test]
+    fn half_a_blue_flame_register_is_what_a_request_is_copied_to() {
+        let (mut driver, _shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        for log in 0..32 {
+            offer(&mut driver.general, 76, log << 16);
+            assert_eq!(driver.blue_flame_half(), 0, "none");
+            offer(&mut driver.general, 76, 1 << 31 | log << 16);
+            let half = match log {
+                7 => 64,
+                8 => 128,
+                9 => 256,
+                _ => 0,
+            };
+            assert_eq!(driver.blue_flame_half(), half, "{log}");
+        }
+    }
 
     #[test]
     fn a_uar_page_lies_in_the_bar() {

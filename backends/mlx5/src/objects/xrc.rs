@@ -4,17 +4,17 @@
 //! queue, a target a protection domain too. Linux has one of each, which do nothing, in a domain of their own, so that no peer reaches the
 //! shared receive queue by its number (`mlx5_ib_dev_res_init`). They are made here with the first domain, and end with the last.
 
-use bareverbs::{Platform, QpCap, RingSizes, SrqCap, SrqSizes};
-use bareverbs_mlx5_spec::{QpcSt, View, cmd, rq_type};
+use bareverbs::{Platform, QpType, RingSizes, SrqCap, SrqSizes};
+use bareverbs_mlx5_spec::{CmdHcaCap, View, cmd, rq_type};
 
 use crate::command::object::Object;
 use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::log_event;
+use crate::objects::qp::Qp;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
-use crate::objects::qp::{Qp, Receives};
 
 /// The shared receive queue to which nobody posts.
 const UNUSED: SrqSizes = SrqSizes { slots: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
@@ -23,8 +23,7 @@ const NO_SRQ: u32 = 0xff_ffff;
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_xrcd(&mut self) -> Result<Object, Error> {
-        let caps = &self.caps;
-        if !(caps.xrc && caps.user_index && caps.pools) {
+        if self.capability(CmdHcaCap::XRC) == 0 || !self.caps.user_index || !self.caps.pools {
             return Err(Error::Unsupported { feature: Feature::Xrc });
         }
         let mut domain = self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?;
@@ -97,9 +96,7 @@ impl<P: Platform> Driver<P> {
             Some((pd, send_cq)) => ([pd.number, send_cq.number, cq], rq_type::NONE),
             None => ([pd, cq, cq], rq_type::SRQ),
         };
-        let receives = Receives { rq_type, srqn, xrcd: domain.number };
-        let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..sizes.cap };
-        self.create_qp_of(QpcSt::Xrc, numbers, Some(receives), &cap, cookie)
+        self.create_qp(QpType::XrcSend, numbers, [rq_type, srqn, domain.number], sizes, cookie)
     }
 }
 
@@ -107,18 +104,18 @@ impl<P: Platform> Driver<P> {
 mod tests {
     use super::*;
     use crate::bring_up::caps::Capabilities;
-    use crate::tests::mock::{MockPlatform, started};
+    use crate::tests::mock::{MockPlatform, offer, started};
 
     #[test]
     fn a_device_that_lacks_a_part_of_xrc_is_asked_for_nothing() {
         let (mut driver, _shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
-        let all = Capabilities { xrc: true, user_index: true, pools: true, ..Capabilities::default() };
-        for caps in [
-            Capabilities { xrc: false, ..all },
-            Capabilities { user_index: false, ..all },
-            Capabilities { pools: false, ..all },
-        ] {
+        let all = Capabilities { user_index: true, pools: true, ..Capabilities::default() };
+        // xrc is bit 3 of the dword at 68 of the page (`cmd_hca_cap` of `mlx5_ifc.h`).
+        for (xrc, caps) in
+            [(0, all), (1 << 3, Capabilities { user_index: false, ..all }), (1 << 3, Capabilities { pools: false, ..all })]
+        {
+            offer(&mut view.general, 68, xrc);
             view.caps = caps;
             let refused = view.alloc_xrcd().map(drop);
             assert_eq!(refused, Err(Error::Unsupported { feature: Feature::Xrc }));

@@ -12,6 +12,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::Config;
+use crate::bring_up::caps::Page;
 use crate::command::CommandInterface;
 use crate::dma::arena::PageUse;
 use crate::dma::uar::FIRST_UAR_PAGE;
@@ -327,6 +328,12 @@ pub(crate) fn started() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let range = commands.arena.allocate(1).unwrap();
     commands.start(range, 2, 6);
     (driver, shared)
+}
+
+/// Sets a dword of the general capabilities of the device, which begins at this byte of the page.
+pub(crate) fn offer(general: &mut Page, dword: usize, value: u32) {
+    // The output that the page is in has 16 bytes before it.
+    general[16 + dword..][..4].copy_from_slice(&value.to_be_bytes());
 }
 
 /// Makes the device complete every command with success and zeros.

@@ -76,7 +76,7 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the log of the entries of a queue with at least `entries`.
     fn log_cq_size(&self, entries: u32) -> Result<u32, Error> {
-        let most = 1u32 << self.caps.log_max_cq_sz;
+        let most = self.attr.max_cqe;
         if entries > most {
             return Err(Error::LimitExceeded { limit: most });
         }
@@ -137,7 +137,7 @@ mod tests {
     fn a_queue_has_the_fewest_entries_that_are_enough() {
         let (mut driver, _shared) = started();
         let driver: &mut Driver<_> = &mut driver;
-        driver.caps.log_max_cq_sz = 16;
+        driver.attr.max_cqe = 1 << 16;
         let (mut log, mut size) = (0, 1);
         for entries in 0..=1 << 16 {
             if entries > size {

@@ -1,7 +1,7 @@
 //! Addresses of datagrams, and multicast groups.
 
 use bareverbs::{AddressVector, EncodedAddress, Gid, Platform};
-use bareverbs_mlx5_spec::{AttachToMcgIn, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
+use bareverbs_mlx5_spec::{AttachToMcgIn, CmdHcaCap, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
 
 use super::Qp;
 use super::modify::stat_rate;
@@ -46,7 +46,7 @@ impl<P: Platform> Driver<P> {
         if let Some(route) = av.grh {
             check_entry(route.sgid_index.into(), self.caps.gids)?;
         }
-        encode(av, self.caps.stat_rates, self.caps.is_ethernet())
+        encode(av, self.capability(CmdHcaCap::STAT_RATE_SUPPORT), self.caps.is_ethernet())
     }
 
     pub(crate) fn attach_mcast(&mut self, qp: &Qp, gid: &Gid) -> Result<(), Error> {

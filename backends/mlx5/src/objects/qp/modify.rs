@@ -2,8 +2,8 @@
 
 use bareverbs::{Access, AddressVector, DmaMemory, Mtu, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
-    Ads, Buffer, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut,
-    ViewMut, cmd, opt_param, pm_state,
+    Ads, Buffer, CmdHcaCap, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn,
+    Rst2initQpOut, ViewMut, cmd, opt_param, pm_state,
 };
 
 use super::{Qp, roce, state_of};
@@ -62,7 +62,7 @@ impl<P: Platform> Driver<P> {
             }
             return Ok(());
         }
-        if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.attr.atomics {
             return Err(Error::Unsupported { feature: Feature::Atomics });
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
@@ -76,7 +76,7 @@ impl<P: Platform> Driver<P> {
         }
         let arms = mask.contains(QpAttrMask::PATH_MIG_STATE) && attr.path_mig_state != PathMigState::Migrated;
         if mask.contains(QpAttrMask::ALT_PATH) || arms {
-            if !self.caps.apm {
+            if self.capability(CmdHcaCap::APM) == 0 {
                 return Err(Error::Unsupported { feature: Feature::PathMigration });
             }
             self.check_route(&attr.alt_av)?;
@@ -101,7 +101,7 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
         }
         if mask.contains(QpAttrMask::PATH_MTU) {
-            context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.caps.log_max_msg);
+            context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.attr.max_msg_size.trailing_zeros());
         }
         if qp.service == QpcSt::Ud && to == QpState::Rtr {
             // The verbs give a datagram no path MTU: one packet of the port's greatest.
@@ -129,13 +129,14 @@ impl<P: Platform> Driver<P> {
         if to == QpState::Rts {
             context.set(Qpc::LOG_ACK_REQ_FREQ, LOG_ACK_REQ_FREQ);
         }
+        let rates = self.capability(CmdHcaCap::STAT_RATE_SUPPORT);
         let mut path = context.sub(Qpc::PRIMARY_ADDRESS_PATH);
         path.set(Ads::PKEY_INDEX, u32::from(pkey_index)).set(Ads::VHCA_PORT_NUM, u32::from(PORT));
         if mask.contains(QpAttrMask::TIMEOUT) {
             path.set(Ads::ACK_TIMEOUT, u32::from(attr.timeout));
         }
         if mask.contains(QpAttrMask::AV) {
-            fill_path(&mut path, &attr.av, self.caps.stat_rates)?;
+            fill_path(&mut path, &attr.av, rates)?;
             if self.caps.is_ethernet()
                 && let Some(route) = &attr.av.grh
             {
@@ -147,7 +148,7 @@ impl<P: Platform> Driver<P> {
             path.set(Ads::PKEY_INDEX, u32::from(attr.alt_pkey_index))
                 .set(Ads::VHCA_PORT_NUM, u32::from(PORT))
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
-            fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
+            fill_path(&mut path, &attr.alt_av, rates)?;
         }
         self.commands.execute(opcode, input.as_bytes(), &mut [], Rst2initQpOut::SIZE)?;
         qp.pkey_index = pkey_index;
@@ -251,12 +252,10 @@ const fn rate_code(rate: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{GlobalRoute, Lid, Mac, QpCap, QpType};
+    use bareverbs::{GlobalRoute, Lid, Mac, QpType, RingSizes};
 
     use super::*;
-    use crate::command::object::Object;
-    use crate::dma::object_memory::ObjectMemory;
-    use crate::tests::mock::{MockPlatform, Shared, acknowledge, started};
+    use crate::tests::mock::{MockPlatform, Shared, acknowledge, offer, started};
 
     /// Returns the bytes of the context in the last command of a queue pair: the input after its first 16 bytes lies where the entry of
     /// slot 0 points, and the context begins at 24 of it (`mlx5_ifc.h`).
@@ -271,9 +270,7 @@ mod tests {
     fn reset_qp(view: &mut Driver<MockPlatform>) -> Qp {
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         view.commands.arena.allocate(1).unwrap();
-        let (pd, cq) =
-            (Object::of::<cmd::DeallocPd>(1, ObjectMemory::NONE), Object::of::<cmd::DestroyCq>(7, ObjectMemory::NONE));
-        view.create_qp(QpType::Rc, &pd, (&cq, &cq, None), &QpCap::default(), 0).unwrap().0
+        view.create_qp(QpType::Rc, [1, 7, 7], [0; 3], &RingSizes::default(), 0).unwrap().0
     }
 
     /// rre, rwe and rae are the bits 15, 14 and 13 of the dword at 144 of the context (`mlx5_ifc.h`), by which Linux's
@@ -283,7 +280,7 @@ mod tests {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
-        view.caps.atomics = true;
+        view.attr.atomics = true;
         let mut qp = reset_qp(view);
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         for (max_dest_rd_atomic, rights) in [(0, 0x40), (1, 0xe0), (4, 0xe0)] {
@@ -320,7 +317,8 @@ mod tests {
         }
         let mask = QpAttrMask::STATE | QpAttrMask::PATH_MIG_STATE;
         view.modify_qp(&mut qp, QpState::Rts, &attr(PathMigState::Migrated), mask).unwrap();
-        view.caps.apm = true;
+        // apm is bit 17 of the dword at 68 of the capabilities (`mlx5_ifc.h`).
+        offer(&mut view.general, 68, 1 << 17);
         for given in [0, 1] {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
             let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };
