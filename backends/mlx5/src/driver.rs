@@ -12,7 +12,7 @@ use crate::dma::uar::Uar;
 #[cfg(feature = "ethernet")]
 use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
-use crate::events::eq::{Eq, EqInfo};
+use crate::events::eq::Eq;
 use crate::events::health::HealthWatch;
 
 /// Most addresses in the multicast list of an Ethernet port.
@@ -30,8 +30,8 @@ pub(crate) struct BringUpState {
 pub(crate) struct EventQueues<P: Platform> {
     /// That for asynchronous events.
     pub(crate) events: Option<Eq<P>>,
-    /// Those for completions. The interrupt handler owns their rings.
-    pub(crate) completion: Vec<EqInfo, COMPLETION_EQS>,
+    /// Those for completions, with their vectors. The interrupt handler owns their rings.
+    pub(crate) completion: Vec<(Object, u16), COMPLETION_EQS>,
     /// The rings for completions, until they are taken.
     pub(crate) completion_events: Option<Mlx5CompletionEvents<P>>,
     /// What is reported after an overflow: the event that was not lost, then that there is none.

@@ -78,7 +78,7 @@ pub use ethernet::{
     OpenEthernetError, Received, Verified,
 };
 pub use events::health::Health;
-pub use objects::mkey::{MkeyState, Mr, Mw};
+pub use objects::mkey::{MkeyState, Mr};
 pub use objects::qp::Qp;
 pub use statistics::Statistics;
 

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::events::completion::Mlx5CompletionEvents;
 use crate::log::logged;
 use crate::objects::cq::ring::Mlx5CqRing;
-use crate::objects::mkey::{Mr, Mw};
+use crate::objects::mkey::Mr;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
@@ -31,6 +31,15 @@ macro_rules! forward {
     )+};
 }
 
+/// Implements calls that end an object, whatever it is.
+macro_rules! end {
+    ($($name:ident),+) => {$(
+        fn $name(&mut self, _: CoreToken, object: &mut Object) -> Result<(), Error> {
+            logged(stringify!($name), self.view().end(object))
+        }
+    )+};
+}
+
 // SAFETY: the device gets addresses from its arena, its pages, and the map of a request. What it did not confirm to be destroyed
 // stays known: an error says that it may use the memory. Rings come from allocations of the arena that last until then.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
@@ -41,7 +50,7 @@ where
     type Error = Error;
     type Pd = Object;
     type Mr = Mr;
-    type Mw = Mw;
+    type Mw = Object;
     type Cq = Object;
     type Qp = Qp;
     type Srq = Object;
@@ -74,10 +83,9 @@ where
         fn alloc_pd[CoreToken]() -> Object;
         fn create_mr[CoreToken](pd: &Object, request: &MrRequest<'_>) -> (Mr, Lkey, Rkey);
         fn destroy_mr[CoreToken](mr: &mut Mr) -> ();
-        fn create_mw[CoreToken](pd: &Object, kind: MwType) -> (Mw, Rkey);
-        fn query_mw[CoreToken](mw: &Mw) -> (Rkey, bool);
-        fn create_fast_mr[CoreToken](pd: &Object, max_sges: u32) -> (Mw, Rkey);
-        fn destroy_mw[CoreToken](mw: &mut Mw) -> ();
+        fn create_mw[CoreToken](pd: &Object, kind: MwType) -> (Object, Rkey);
+        fn query_mw[CoreToken](mw: &Object) -> (Rkey, bool);
+        fn create_fast_mr[CoreToken](pd: &Object, max_sges: u32) -> (Object, Rkey);
         fn query_cq(cq: &Object) -> bool;
         fn resize_cq[CoreToken](cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> u32;
         fn arm_srq[CoreToken](srq: &mut Object, limit: u32) -> ();
@@ -91,17 +99,7 @@ where
         fn poll_event() -> Option<AsyncEvent>;
     }
 
-    fn dealloc_pd(&mut self, _: CoreToken, pd: &mut Object) -> Result<(), Error> {
-        logged("dealloc_pd", self.view().end(pd))
-    }
-
-    fn destroy_cq(&mut self, _: CoreToken, cq: &mut Object) -> Result<(), Error> {
-        logged("destroy_cq", self.view().end(cq))
-    }
-
-    fn destroy_srq(&mut self, _: CoreToken, srq: &mut Object) -> Result<(), Error> {
-        logged("destroy_srq", self.view().end(srq))
-    }
+    end!(dealloc_pd, destroy_mw, destroy_cq, destroy_srq);
 
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
         let driver = self.view();

@@ -320,7 +320,6 @@ fn of_the_driver() {
         bareverbs_mlx5::Mlx5<P, 4096>,
         bareverbs_mlx5::Mlx5Direct<'static, P>,
         bareverbs_mlx5::Mr,
-        bareverbs_mlx5::Mw,
         bareverbs_mlx5::Qp,
         bareverbs_mlx5::Mlx5RecvRing<P>,
         bareverbs_mlx5::Mlx5SendRing<P>,

@@ -11,8 +11,8 @@ use bareverbs_mlx5_spec::{
 
 use crate::command::CommandInterface;
 use crate::command::object::Object;
+use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
-use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, Feature, capped};
@@ -268,7 +268,7 @@ impl<P: Platform> Driver<P> {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
             let eq = self.create_eq(self.config.completion_events, &[], vector)?;
             // The bound of the loop is the table's capacity.
-            let _ = self.eqs.completion.push(eq.info);
+            let _ = self.eqs.completion.push((eq.object, vector));
             if let Some(events) = &mut self.eqs.completion_events {
                 events.add(eq);
             }
@@ -300,23 +300,19 @@ impl<P: Platform> Driver<P> {
             self.state.roce = false;
         }
         let eqs = core::mem::take(&mut self.eqs.completion);
-        let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.info));
+        let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.object));
         // If completion queues are left, they report to these, and are armed in the UAR page. Cards refuse to destroy what has users;
         // TEARDOWN_HCA takes all of it.
-        for eq in eqs.iter().rev().chain(control.iter().flatten()) {
+        for eq in eqs.iter().rev().map(|(eq, _)| eq).chain(control.iter().flatten()) {
             if self.cqs == 0 {
-                record_result(
-                    &mut failed,
-                    CmdOpcode::DestroyEq,
-                    self.end(&Object::of::<cmd::DestroyEq>(u32::from(eq.number), eq.memory)),
-                );
+                record_result(&mut failed, CmdOpcode::DestroyEq, self.end(eq));
             }
         }
         if self.uar.page != 0 && self.cqs == 0 {
             record_result(
                 &mut failed,
                 CmdOpcode::DeallocUar,
-                self.end(&Object::of::<cmd::DeallocUar>(self.uar.page, ObjectMemory::NONE)),
+                self.end(&Object::of::<cmd::DeallocUar>(self.uar.page, ObjectMemory::default())),
             );
         }
         self.uar = Uar::default();

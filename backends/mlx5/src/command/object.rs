@@ -4,8 +4,7 @@ use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, ObjectAccess, ObjectKind, View, ViewMut};
 
 use super::{Call, CommandClass, CommandInterface, List};
-use crate::dma::arena::{PAGE, PageRange};
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::{ObjectMemory, PAGE, PageRange};
 use crate::error::Error;
 use crate::log::{format_as, log_event};
 
@@ -59,10 +58,7 @@ impl<P: Platform> CommandInterface<P> {
     pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<PageRange, Error> {
         let range = self.arena.allocate(pages)?;
         for at in (range.at()..range.at() + range.bytes()).step_by(64) {
-            if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
-                self.arena.free(range);
-                return Err(error.into());
-            }
+            self.machine.memory.store(at, &[0; 8]).inspect_err(|_| self.arena.free(range))?;
         }
         Ok(range)
     }
@@ -71,17 +67,13 @@ impl<P: Platform> CommandInterface<P> {
     /// set.
     pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Error> {
         self.check_alive()?;
-        let range = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
-        let mut memory = ObjectMemory::new(range, None);
+        let mut memory = ObjectMemory { ring: self.allocate_cleared(pages)?, record: 0 };
         if record {
             let made = self.arena.allocate_record().and_then(|at| {
-                memory = ObjectMemory::new(range, Some(at));
+                memory.record = at;
                 Ok(self.machine.memory.store(at, &[0; 1])?)
             });
-            if let Err(error) = made {
-                self.free_memory(memory);
-                return Err(error);
-            }
+            made.inspect_err(|_| self.free_memory(memory))?;
         }
         Ok(memory)
     }
@@ -91,11 +83,9 @@ impl<P: Platform> CommandInterface<P> {
         if self.dead.is_some() {
             return;
         }
-        if let Some(range) = memory.range() {
-            self.arena.free(range);
-        }
-        if memory.record() != 0 {
-            self.arena.free_record(memory.record());
+        self.arena.free(memory.ring);
+        if memory.record != 0 {
+            self.arena.free_record(memory.record);
         }
     }
 
@@ -123,8 +113,8 @@ impl<P: Platform> CommandInterface<P> {
 
     /// Executes a command whose input ends with the pages of `memory`, and returns the number in its output.
     pub(crate) fn execute_in(&mut self, opcode: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Error> {
-        let start = self.arena.addr(memory.at());
-        self.execute_with(opcode, head, (memory.pages() as usize, &mut |page| start.wrapping_add((page * PAGE) as u64)))
+        let start = self.arena.addr(memory.ring.at());
+        self.execute_with(opcode, head, (memory.ring.pages as usize, &mut |page| start.wrapping_add((page * PAGE) as u64)))
     }
 
     /// Executes a command whose input ends with a list, and returns the number in its output.

@@ -10,7 +10,6 @@ use bareverbs_mlx5_spec::{CmdOpcode, EQE, UAR_PAGE, cmd};
 use super::object::Object;
 use super::*;
 use crate::driver::{BringUpState, Driver};
-use crate::events::eq::EqInfo;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
@@ -380,7 +379,7 @@ fn no_more_pages_are_asked_back_than_the_firmware_has() {
         let mut entry = [0; EQE];
         entry[1] = 0xb;
         entry[36..40].copy_from_slice(&offered.to_be_bytes());
-        commands.machine.memory.write(eq.info.memory.at(), &entry).unwrap();
+        commands.machine.memory.write(eq.object.memory.ring.at(), &entry).unwrap();
         commands.page_requests = Some(eq);
         let counts = Rc::new(RefCell::new(Vec::new()));
         let note = counts.clone();
@@ -430,10 +429,9 @@ fn a_reset_is_needed_as_long_as_the_device_may_use_memory() {
 fn empty_queue(commands: &mut CommandInterface<MockPlatform>) -> Eq<MockPlatform> {
     let memory = commands.allocate_memory(1, false).unwrap();
     for index in 0..64 {
-        commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[1]).unwrap();
+        commands.machine.memory.write(memory.ring.at() + index * EQE + EQE - 1, &[1]).unwrap();
     }
-    let info = EqInfo { number: 1, vector: 0, memory };
-    Eq::open(&commands.machine, 4 * UAR_PAGE, info, 6).unwrap()
+    Eq::open(&commands.machine, 4 * UAR_PAGE, memory, 6, 0).unwrap()
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! The arena from which the memory of the driver is allocated: pages, contiguous ranges of pages, doorbell records. Pages of the
 //! firmware come from the machine's [`PageSource`](bareverbs::PageSource).
 
-use core::num::NonZeroU32;
-
 use heapless::Vec;
 
 use crate::error::Error;
@@ -25,10 +23,11 @@ pub(crate) enum PageUse {
     PageMailboxes,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Contiguous pages; none if an object needs none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRange {
     first: u32,
-    pages: NonZeroU32,
+    pub(crate) pages: u32,
 }
 
 impl PageRange {
@@ -36,13 +35,18 @@ impl PageRange {
         self.first as usize * PAGE
     }
 
-    pub(crate) const fn pages(self) -> u32 {
-        self.pages.get()
-    }
-
     pub(crate) const fn bytes(self) -> usize {
-        self.pages.get() as usize * PAGE
+        self.pages as usize * PAGE
     }
+}
+
+/// Memory that an object of the device lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectMemory {
+    /// Its ring.
+    pub(crate) ring: PageRange,
+    /// Byte of its doorbell record; 0, where none lies, if it has none.
+    pub(crate) record: usize,
 }
 
 /// A page of doorbell records; bit n: record n is in use.
@@ -55,16 +59,13 @@ struct Records {
 /// The use of each page. `U` is an array in the driver's own value and a slice everywhere else.
 pub(crate) struct Arena<U: ?Sized = [PageUse]> {
     device_addr: u64,
-    free: u32,
-    /// No page before this one is free.
-    low: usize,
     records: Vec<Records, RECORD_PAGES>,
     uses: U,
 }
 
 impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
     pub(crate) const fn new(device_addr: u64) -> Self {
-        Self { device_addr, free: PAGES as u32, low: 0, records: Vec::new(), uses: [PageUse::Free; PAGES] }
+        Self { device_addr, records: Vec::new(), uses: [PageUse::Free; PAGES] }
     }
 }
 
@@ -75,27 +76,14 @@ impl Arena {
 
     /// Allocates the lowest contiguous range of `pages` free pages. Its content is undefined.
     pub(crate) fn allocate(&mut self, pages: u32) -> Result<PageRange, Error> {
-        let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
-        let want = pages_or_one.get() as usize;
-        let (mut run, mut lowest) = (0, None);
-        let mut end = None;
-        for (page, used) in (self.low..).zip(self.uses.get(self.low..).unwrap_or_default()) {
+        let mut run = 0;
+        let last = self.uses.iter().position(|used| {
             run = if *used == PageUse::Free { run + 1 } else { 0 };
-            if run == 1 {
-                lowest.get_or_insert(page);
-            }
-            if run == want {
-                end = Some(page + 1);
-                break;
-            }
-        }
-        self.low = lowest.unwrap_or(self.uses.len());
-        let end = end.ok_or(Error::ArenaFull { pages, free: self.free.into() })?;
-        let range = PageRange { first: (end - want) as u32, pages: pages_or_one };
+            run >= pages
+        });
+        let last = last.ok_or_else(|| Error::ArenaFull { pages, free: self.free_pages().into() })?;
+        let range = PageRange { first: last as u32 + 1 - pages, pages };
         self.mark(range, PageUse::Driver);
-        if self.low == end - want {
-            self.low = end;
-        }
         Ok(range)
     }
 
@@ -103,17 +91,9 @@ impl Arena {
         self.mark(range, PageUse::Free);
     }
 
-    pub(crate) fn mark(&mut self, range: PageRange, to: PageUse) {
-        let Self { uses, free, low, .. } = self;
-        let pages = uses.iter_mut().enumerate().skip(range.first as usize).take(range.pages.get() as usize);
-        for (page, used) in pages {
-            if core::mem::replace(used, to) == PageUse::Free {
-                *free = free.saturating_sub(1);
-            }
-            if to == PageUse::Free {
-                *free += 1;
-                *low = page.min(*low);
-            }
+    fn mark(&mut self, range: PageRange, to: PageUse) {
+        for used in self.uses.iter_mut().skip(range.first as usize).take(range.pages as usize) {
+            *used = to;
         }
     }
 
@@ -125,23 +105,19 @@ impl Arena {
     /// Allocates pages anywhere, so that at least `count` have this use.
     pub(crate) fn extend(&mut self, with: PageUse, count: u32) -> Result<(), Error> {
         let missing = count.saturating_sub(self.count(with));
-        if missing > self.free {
-            return Err(Error::ArenaFull { pages: missing, free: self.free.into() });
+        if missing != 0 && missing > self.free_pages() {
+            return Err(Error::ArenaFull { pages: missing, free: self.free_pages().into() });
         }
-        for _ in 0..missing {
-            let range = self.allocate(1)?;
-            self.mark(range, with);
+        for used in self.uses.iter_mut().filter(|used| **used == PageUse::Free).take(missing as usize) {
+            *used = with;
         }
         Ok(())
     }
 
     /// Frees all pages with this use but the `count` lowest.
     pub(crate) fn keep(&mut self, with: PageUse, count: u32) {
-        let Self { uses, free, low, .. } = self;
-        for (page, used) in uses.iter_mut().enumerate().filter(|(_, used)| **used == with).skip(count as usize) {
+        for used in self.uses.iter_mut().filter(|used| **used == with).skip(count as usize) {
             *used = PageUse::Free;
-            *free += 1;
-            *low = page.min(*low);
         }
     }
 
@@ -172,12 +148,12 @@ impl Arena {
         }
     }
 
-    pub(crate) const fn free_pages(&self) -> u32 {
-        self.free
+    pub(crate) fn free_pages(&self) -> u32 {
+        self.count(PageUse::Free)
     }
 
     pub(crate) fn used_pages(&self) -> u32 {
-        (self.uses.len() as u32).saturating_sub(self.free)
+        self.uses.len() as u32 - self.free_pages()
     }
 
     pub(crate) fn count(&self, what: PageUse) -> u32 {
@@ -234,27 +210,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_what_is_there() {
+    fn a_range_is_the_lowest_that_is_free_and_of_nobody_else() {
         let mut arena = arena::<64>();
         let arena: &mut Arena = &mut arena;
-        let mut ranges = std::vec::Vec::new();
+        let (mut ranges, mut taken) = (std::vec::Vec::<PageRange>::new(), [false; 64]);
         let mut state = 1u32;
         for step in 0..10_000 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let pick = (state >> 16) as usize;
             match state >> 30 {
-                0 | 1 => ranges.extend(arena.allocate(1 + pick as u32 % 7)),
-                2 if !ranges.is_empty() => arena.free(ranges.swap_remove(pick % ranges.len())),
+                0 | 1 => {
+                    let pages = pick % 7;
+                    let lowest = (0..=64 - pages).find(|first| taken[*first..][..pages].iter().all(|taken| !taken));
+                    let range = arena.allocate(pages as u32).ok();
+                    if pages != 0 {
+                        assert_eq!(range.map(|range| range.at() / PAGE), lowest, "step {step}");
+                    }
+                    if let Some(range) = range {
+                        taken[range.at() / PAGE..][..pages].fill(true);
+                        ranges.push(range);
+                    }
+                }
+                2 if !ranges.is_empty() => {
+                    let range = ranges.swap_remove(pick % ranges.len());
+                    taken[range.at() / PAGE..][..range.bytes() / PAGE].fill(false);
+                    arena.free(range);
+                }
                 _ => {}
             }
-            assert_eq!(arena.free_pages(), arena.count(PageUse::Free), "step {step}");
-            assert_eq!(arena.used_pages(), arena.count(PageUse::Driver));
-            // The lowest free page is found.
-            if let Some(low) = arena.uses.iter().position(|used| *used == PageUse::Free) {
-                let range = arena.allocate(1).unwrap();
-                assert_eq!(range.first as usize, low);
-                arena.free(range);
-            }
+            let used = taken.iter().filter(|taken| **taken).count() as u32;
+            assert_eq!((arena.used_pages(), arena.free_pages()), (used, 64 - used), "step {step}");
         }
     }
 

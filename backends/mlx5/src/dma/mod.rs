@@ -1,5 +1,4 @@
 //! Resources that driver and device share: the arena's memory and the doorbell page.
 
 pub(crate) mod arena;
-pub(crate) mod object_memory;
 pub(crate) mod uar;

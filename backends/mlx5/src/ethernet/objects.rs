@@ -17,7 +17,7 @@ use crate::bring_up::caps::time_stamps;
 use crate::command::List;
 use crate::command::object::Object;
 use crate::config::CqeSize;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -105,11 +105,11 @@ impl<P: Platform> Driver<P> {
     ) -> Result<FrameInterface<P>, Error> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
-        let pd = self.make_frame_object::<cmd::AllocPd, cmd::DeallocPd>(objects, View::zeros(), ObjectMemory::NONE)?;
+        let pd = self.make_frame_object::<cmd::AllocPd, cmd::DeallocPd>(objects, View::zeros(), ObjectMemory::default())?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
         let (memory, lkey) = self.in_memory(bytes, false, |this, memory| {
-            let addr = this.commands.arena.addr(memory.at());
+            let addr = this.commands.arena.addr(memory.ring.at());
             let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
             // Not from zero: one key.
             let (_, lkey, _) = this.create_mr(&pd, &request)?;
@@ -119,7 +119,7 @@ impl<P: Platform> Driver<P> {
         let domain = self.make_frame_object::<cmd::AllocTransportDomain, cmd::DeallocTransportDomain>(
             objects,
             View::zeros(),
-            ObjectMemory::NONE,
+            ObjectMemory::default(),
         )?;
         let (pd, domain) = (pd.number, domain.number);
         // Twice the entries: the device may see a receive WQE that is posted again before the entry of the one before is free.
@@ -127,13 +127,14 @@ impl<P: Platform> Driver<P> {
         let (receive_cqn, receive_cq) = self.frame_cq(objects, 2 * receive_frames)?;
         let mut input = Buffer::zeroed();
         input.view_mut().sub(CreateTisIn::CTX).set(Tisc::TRANSPORT_DOMAIN, domain);
-        let tis = self.make_frame_object::<cmd::CreateTis, cmd::DestroyTis>(objects, input.view(), ObjectMemory::NONE)?.number;
+        let tis =
+            self.make_frame_object::<cmd::CreateTis, cmd::DestroyTis>(objects, input.view(), ObjectMemory::default())?.number;
         // As many blocks as the longest WQE of each frame takes.
         let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
         let (sqn, send_ring) = self.make_sq(objects, blocks, [pd, send_cqn, tis], inline)?;
         let (rqn, mut receive_ring) = self.make_rq(objects, receive_frames, [pd, receive_cqn])?;
-        let receive_buffers = memory.at() + send_frames as usize * stride;
+        let receive_buffers = memory.ring.at() + send_frames as usize * stride;
         for index in 0..receive_frames {
             let addr = self.commands.arena.addr(receive_buffers + index as usize * stride);
             receive_ring.put(index, &[Sge { addr, length: stride as u32, lkey }]);
@@ -143,7 +144,7 @@ impl<P: Platform> Driver<P> {
         let send = SendQueue {
             ring: send_ring,
             cq: send_cq,
-            buffers: memory.at(),
+            buffers: memory.ring.at(),
             frames: send_frames,
             inline: inline.bytes(),
             written: 0,
@@ -202,7 +203,7 @@ impl<P: Platform> Driver<P> {
         };
         let bytes = blocks as usize * WQEBB;
         self.in_memory(bytes, true, |this, memory| {
-            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
+            let ring = open_ring(&this.commands.machine.memory, memory.ring.at(), bytes, memory.record)?;
             let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -231,7 +232,7 @@ impl<P: Platform> Driver<P> {
     ) -> Result<(u32, Mlx5RecvRing<P>), Error> {
         let bytes = frames as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
-            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
+            let ring = open_ring(&this.commands.machine.memory, memory.ring.at(), bytes, memory.record)?;
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateRqIn::CTX);
@@ -247,7 +248,7 @@ impl<P: Platform> Driver<P> {
         wq.set(Wq::WQ_TYPE, WQ_CYCLIC)
             .set(Wq::PD, pd)
             .set(Wq::UAR_PAGE, self.uar.page)
-            .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record()))
+            .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record))
             .set(Wq::LOG_WQ_STRIDE, stride.trailing_zeros())
             .set(Wq::LOG_WQ_SZ, entries.trailing_zeros());
     }
@@ -274,12 +275,13 @@ impl<P: Platform> Driver<P> {
             .set(Tirc::DISP_TYPE, TIR_DIRECT)
             .set(Tirc::INLINE_RQN, rqn)
             .set(Tirc::TRANSPORT_DOMAIN, domain);
-        let tir = self.make_frame_object::<cmd::CreateTir, cmd::DestroyTir>(objects, input.view(), ObjectMemory::NONE)?.number;
+        let tir =
+            self.make_frame_object::<cmd::CreateTir, cmd::DestroyTir>(objects, input.view(), ObjectMemory::default())?.number;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
         view.sub(CreateFlowTableIn::FLOW_TABLE_CONTEXT).set(FlowTableContext::LOG_SIZE, LOG_RULES);
-        let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::NONE)?;
+        let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::default())?;
         list(objects, Made::Table(table));
         let to = [table, tir];
         if filter == FrameFilter::Everything {

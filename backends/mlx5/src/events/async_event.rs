@@ -115,15 +115,14 @@ mod tests {
     use bareverbs_mlx5_spec::{EQE, UAR_EQ_ARM, UAR_PAGE};
 
     use super::*;
-    use crate::dma::object_memory::ObjectMemory;
-    use crate::events::eq::{Eq, EqInfo};
+    use crate::dma::arena::ObjectMemory;
+    use crate::events::eq::Eq;
     use crate::tests::mock::{Done, MockPlatform, driver};
 
     /// Opens a queue of 64 entries in the first page of the memory.
     fn open_queue(driver: &mut Driver<MockPlatform>) {
-        let memory = ObjectMemory::new(Some(driver.commands.arena.allocate(1).unwrap()), None);
-        let info = EqInfo { number: 1, vector: 0, memory };
-        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, info, 6).unwrap());
+        let memory = ObjectMemory { ring: driver.commands.arena.allocate(1).unwrap(), record: 0 };
+        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, memory, 6, 0).unwrap());
     }
 
     /// An internal error (event type 8) loses the device, also as the last entry of a queue that was full.

@@ -37,7 +37,7 @@ impl<P: Platform> bareverbs::CompletionEvents for Mlx5CompletionEvents<P> {
         for turn in 0..count {
             let index = self.next.wrapping_add(turn).checked_rem(count).unwrap_or(0);
             let Some(eq) = self.queues.get_mut(index) else { break };
-            if vector.is_some_and(|vector| vector != eq.info.vector) {
+            if vector.is_some_and(|vector| vector != eq.vector) {
                 continue;
             }
             // Bounded: a queue returns at most as many entries as it has, then it reports an overflow.
@@ -68,9 +68,7 @@ mod tests {
     use bareverbs_mlx5_spec::{EQE, UAR_PAGE};
 
     use super::*;
-    use crate::dma::arena::{Arena, PageUse};
-    use crate::dma::object_memory::ObjectMemory;
-    use crate::events::eq::EqInfo;
+    use crate::dma::arena::{Arena, ObjectMemory, PageUse};
     use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
 
     #[test]
@@ -82,9 +80,8 @@ mod tests {
         for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {
             let range = arena.allocate(1).unwrap();
             assert_eq!(arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
-            let memory = ObjectMemory::new(Some(range), None);
-            let info = EqInfo { number: 1, vector: number as u16, memory };
-            events.add(Eq::open(&machine, 4 * UAR_PAGE, info, 6).unwrap());
+            let memory = ObjectMemory { ring: range, record: 0 };
+            events.add(Eq::open(&machine, 4 * UAR_PAGE, memory, 6, number as u16).unwrap());
             // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
             for index in 0..64 {
                 let at = range.at() + index * EQE;

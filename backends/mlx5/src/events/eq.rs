@@ -1,27 +1,21 @@
 //! Event queues.
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingView, WordRegister};
-use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View};
+use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd};
 
-use crate::dma::object_memory::ObjectMemory;
+use crate::command::object::Object;
+use crate::dma::arena::ObjectMemory;
 use crate::error::Error;
 use crate::ring::{open_ring, owner_matches};
-
-/// What the destruction of an event queue needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EqInfo {
-    /// As the device numbers event queues; 0 until it has the queue.
-    pub(crate) number: u8,
-    pub(crate) vector: u16,
-    pub(crate) memory: ObjectMemory,
-}
 
 pub(crate) struct Eq<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     update: <P::Registers as Registers>::Word,
     arm: <P::Registers as Registers>::Word,
     fence: P::Fence,
-    pub(crate) info: EqInfo,
+    /// Its number is 0 until the device has it.
+    pub(crate) object: Object,
+    pub(crate) vector: u16,
     log_size: u32,
     consumer: u32,
     /// Consumer index that was reported to the device.
@@ -39,15 +33,22 @@ const WORDS: u32 = (EQE / 8) as u32;
 impl<P: Platform> Eq<P> {
     /// Returns a queue whose `1 << log_size` entries belong to the device: the ring in its memory, and the registers in the UAR
     /// page at byte `uar` of the BAR.
-    pub(crate) fn open(machine: &Machine<P>, uar: usize, info: EqInfo, log_size: u32) -> Result<Self, Error> {
+    pub(crate) fn open(
+        machine: &Machine<P>,
+        uar: usize,
+        memory: ObjectMemory,
+        log_size: u32,
+        vector: u16,
+    ) -> Result<Self, Error> {
         // An event queue has no record; nothing is written to the one that its layout names.
-        let at = info.memory.at();
+        let at = memory.ring.at();
         Ok(Self {
             ring: open_ring(&machine.memory, at, EQE << log_size, at)?,
             update: machine.registers.word(uar + UAR_EQ_UPDATE)?,
             arm: machine.registers.word(uar + UAR_EQ_ARM)?,
             fence: machine.fence.clone(),
-            info,
+            object: Object::of::<cmd::DestroyEq>(0, memory),
+            vector,
             log_size,
             consumer: 0,
             reported: 0,
@@ -110,7 +111,7 @@ impl<P: Platform> Eq<P> {
         // The entries are read before the device may overwrite them.
         self.fence.read_before_write();
         self.reported = self.consumer;
-        let number = EqDoorbell::EQN.place(u32::from(self.info.number));
+        let number = EqDoorbell::EQN.place(self.object.number);
         (number | EqDoorbell::CONSUMER_INDEX.place(self.consumer)).to_be()
     }
 }
@@ -148,12 +149,12 @@ mod tests {
         let (machine, shared) = machine();
         let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
         let arena: &mut Arena = &mut arena;
-        let memory = ObjectMemory::new(Some(arena.allocate(1).unwrap()), None);
+        let memory = ObjectMemory { ring: arena.allocate(1).unwrap(), record: 0 };
         for back in 1..=64 {
             put(&shared, start.wrapping_sub(back), 0x77);
         }
-        let eq = Eq::open(&machine, 4 * UAR_PAGE, EqInfo { number: 9, vector: 0, memory }, 6).unwrap();
-        (Eq { consumer: start, reported: start, armed: true, ..eq }, shared)
+        let eq = Eq::open(&machine, 4 * UAR_PAGE, memory, 6, 0).unwrap();
+        (Eq { object: Object::of::<cmd::DestroyEq>(9, memory), consumer: start, reported: start, armed: true, ..eq }, shared)
     }
 
     #[test]
@@ -196,10 +197,10 @@ mod tests {
                     let (machine, shared) = machine();
                     let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR);
                     let arena: &mut Arena = &mut arena;
-                    let memory = ObjectMemory::new(Some(arena.allocate(4).unwrap()), None);
-                    let info = EqInfo { number: 9, vector: 0, memory };
-                    let eq = Eq::open(&machine, 4 * UAR_PAGE, info, log_size).unwrap();
-                    let mut eq = Eq { consumer: start as u32, reported: start as u32, ..eq };
+                    let memory = ObjectMemory { ring: arena.allocate(4).unwrap(), record: 0 };
+                    let eq = Eq::open(&machine, 4 * UAR_PAGE, memory, log_size, 0).unwrap();
+                    let object = Object::of::<cmd::DestroyEq>(9, memory);
+                    let mut eq = Eq { object, consumer: start as u32, reported: start as u32, ..eq };
                     let write = |index: u64, number: u8| {
                         let at = (index % size) as usize * EQE;
                         let memory = &mut shared.borrow_mut().memory;

@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
 
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::events::eq::{Eq, EqInfo};
+use crate::events::eq::Eq;
 use crate::log::log_event;
 
 /// Minimum number of entries, and log2 of the maximum.
@@ -21,10 +21,9 @@ impl<P: Platform> Driver<P> {
             return Err(Error::LimitExceeded { limit: 1 << MAX_LOG_SIZE });
         }
         self.in_memory(EQE << log_size, false, |this, memory| {
-            let info = EqInfo { number: 0, vector, memory };
-            let mut eq = Eq::open(&this.commands.machine, this.uar.base(), info, log_size)?;
+            let mut eq = Eq::open(&this.commands.machine, this.uar.base(), memory, log_size, vector)?;
             for index in 0..1usize << log_size {
-                this.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
+                this.commands.machine.memory.write(memory.ring.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
             }
             // 256 bits as one big-endian number of 64 bits after the other. The driver knows no event beyond the first.
             let mask = types.iter().fold(0_u64, |mask, event| mask | 1_u64.wrapping_shl(event.code()));
@@ -35,8 +34,8 @@ impl<P: Platform> Driver<P> {
                 .set(Eqc::LOG_EQ_SIZE, log_size)
                 .set(Eqc::UAR_PAGE, this.uar.page)
                 .set(Eqc::INTR, u32::from(vector));
-            eq.info.number = this.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
-            log_event!(debug, "event queue {} of {} entries, vector {}", eq.info.number, 1u32 << log_size, vector);
+            eq.object = this.commands.make::<cmd::CreateEq, cmd::DestroyEq>(input.view(), memory)?;
+            log_event!(debug, "event queue {} of {} entries, vector {}", eq.object.number, 1u32 << log_size, vector);
             eq.arm();
             Ok(eq)
         })

@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::object::Object;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
@@ -29,13 +29,6 @@ pub struct Mr {
 }
 
 format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.index, this.indirect.is_some());
-
-/// A memory window of this backend.
-pub struct Mw {
-    index: u32,
-}
-
-format_as!([] Mw, "Mw({:x})", |this| this.index);
 
 /// The state of a key, as QUERY_MKEY reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,12 +257,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates an unbound window: a free key of one KLM.
-    pub(crate) fn create_mw(&mut self, pd: &Object, kind: MwType) -> Result<(Mw, Rkey), Error> {
+    pub(crate) fn create_mw(&mut self, pd: &Object, kind: MwType) -> Result<(Object, Rkey), Error> {
         self.create_free_key(pd, kind == MwType::Type2, WINDOW_OCTOWORDS)
     }
 
     /// Creates a free key with room for so many pieces, as a request carries them (rdma-core `mlx5dv_create_mkey`).
-    pub(crate) fn create_fast_mr(&mut self, pd: &Object, max_sges: u32) -> Result<(Mw, Rkey), Error> {
+    pub(crate) fn create_fast_mr(&mut self, pd: &Object, max_sges: u32) -> Result<(Object, Rkey), Error> {
         let limit = max_pieces(self.caps.max_send_wqe);
         if max_sges > limit {
             return Err(Error::LimitExceeded { limit });
@@ -278,7 +271,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates a free key of as many KLMs, which a peer may invalidate if `en_rinval`.
-    fn create_free_key(&mut self, pd: &Object, en_rinval: bool, octowords: u32) -> Result<(Mw, Rkey), Error> {
+    fn create_free_key(&mut self, pd: &Object, en_rinval: bool, octowords: u32) -> Result<(Object, Rkey), Error> {
         if self.attr.max_mw == 0 {
             return Err(Error::Unsupported { feature: Feature::MemoryWindows });
         }
@@ -287,15 +280,11 @@ impl<P: Platform> Driver<P> {
         let index = self.create_mkey(&region, Translation::Free(en_rinval), octowords, &mut |_| 0)?;
         let key = tag.key(index);
         log_event!(debug, "free key {:x} of {} octowords", key, octowords);
-        Ok((Mw { index }, Rkey::new(key)))
-    }
-
-    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Error> {
-        self.destroy_mkey(mw.index)
+        Ok((Object::of::<cmd::DestroyMkey>(index, ObjectMemory::default()), Rkey::new(key)))
     }
 
     fn destroy_mkey(&mut self, index: u32) -> Result<(), Error> {
-        self.end(&Object::of::<cmd::DestroyMkey>(index, ObjectMemory::NONE))
+        self.end(&Object::of::<cmd::DestroyMkey>(index, ObjectMemory::default()))
     }
 
     /// Destroys a key that no region has got. The error says whether the device still has the key, and with it the memory.
@@ -322,9 +311,9 @@ impl<P: Platform> Driver<P> {
 
     /// Returns the current key of a window, and whether it may be bound. After a reset of its queue pair only this shows whether a
     /// bind was executed.
-    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<(Rkey, bool), Error> {
-        let state = self.query_mkey(mw.index)?;
-        Ok((Rkey::new(state.tag.key(mw.index)), !state.free))
+    pub(crate) fn query_mw(&mut self, mw: &Object) -> Result<(Rkey, bool), Error> {
+        let state = self.query_mkey(mw.number)?;
+        Ok((Rkey::new(state.tag.key(mw.number)), !state.free))
     }
 }
 

@@ -13,8 +13,8 @@ use bareverbs::Platform;
 use bareverbs_mlx5_spec::{CmdOpcode, View, cmd};
 
 use crate::command::object::Object;
+use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
-use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -40,7 +40,7 @@ impl<P: Platform> Driver<P> {
     }
 
     pub(crate) fn alloc_pd(&mut self) -> Result<Object, Error> {
-        let pd = self.commands.make::<cmd::AllocPd, cmd::DeallocPd>(View::zeros(), ObjectMemory::NONE)?;
+        let pd = self.commands.make::<cmd::AllocPd, cmd::DeallocPd>(View::zeros(), ObjectMemory::default())?;
         log_event!(debug, "protection domain {:x}", pd.number);
         Ok(pd)
     }

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::object::Object;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -49,7 +49,7 @@ impl<P: Platform> Driver<P> {
                 .set(Wq::PD, pd.number)
                 .set(Wq::LOG_WQ_STRIDE, (units * DS_UNIT as u32).trailing_zeros())
                 .set(Wq::LOG_WQ_SZ, sizes.slots.trailing_zeros())
-                .set64(Wq::DBR_ADDR, this.commands.arena.addr(memory.record()));
+                .set64(Wq::DBR_ADDR, this.commands.arena.addr(memory.record));
             this.commands.make::<cmd::CreateRmp, cmd::DestroyRmp>(input.view(), memory)
         })
     }
@@ -62,7 +62,7 @@ impl<P: Platform> Driver<P> {
         sizes: &SrqSizes,
     ) -> Result<(Object, Mlx5RecvRing<P>), Error> {
         self.make_srq(sizes, |this, memory, units| {
-            let record = this.commands.arena.addr(memory.record());
+            let record = this.commands.arena.addr(memory.record);
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY)
@@ -88,7 +88,7 @@ impl<P: Platform> Driver<P> {
         let bytes = sizes.slots as usize * units as usize * DS_UNIT;
         self.in_memory(bytes, true, |this, memory| {
             // The ring first: without it, a queue of the device would be leaked.
-            let ring = open_ring(&this.commands.machine.memory, memory.at(), bytes, memory.record())?;
+            let ring = open_ring(&this.commands.machine.memory, memory.ring.at(), bytes, memory.record)?;
             let srq = create(this, memory, units)?;
             log_event!(debug, "shared receive queue {:x}: {} slots of {} segments", srq.number, sizes.slots, units - 1);
             let ring = Mlx5RecvRing { ring, fence: this.commands.machine.fence.clone(), units };

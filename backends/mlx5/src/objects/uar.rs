@@ -3,7 +3,7 @@
 use bareverbs::{Platform, Registers};
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdOpcode, UAR_PAGE, View, cmd};
 
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::dma::uar::{FIRST_UAR_PAGE, Uar};
 use crate::driver::Driver;
 use crate::error::Error;
@@ -18,7 +18,7 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
-        let page = self.commands.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
+        let page = self.commands.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::default())?;
         if !page_lies_in(page, self.commands.machine.registers.len()) {
             log_event!(error, "the device returned UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });

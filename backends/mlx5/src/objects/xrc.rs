@@ -8,7 +8,7 @@ use bareverbs::{Platform, QpType, RingSizes, SrqCap, SrqSizes};
 use bareverbs_mlx5_spec::{CmdHcaCap, View, cmd, rq_type};
 
 use crate::command::object::Object;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::log_event;
@@ -26,7 +26,7 @@ impl<P: Platform> Driver<P> {
         if self.capability(CmdHcaCap::XRC) == 0 || !self.caps.user_index || !self.caps.pools {
             return Err(Error::Unsupported { feature: Feature::Xrc });
         }
-        let mut domain = self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?;
+        let mut domain = self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::default())?;
         self.xrcds = self.xrcds.wrapping_add(1);
         if let Err(error) = self.fill_unused() {
             // The first error is the one to report.
@@ -52,7 +52,7 @@ impl<P: Platform> Driver<P> {
         while !self.unused.is_full() {
             let [domain, pd, cq, _] = self.unused_numbers();
             let object = match self.unused.len() {
-                0 => self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::NONE)?,
+                0 => self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::default())?,
                 1 => self.alloc_pd()?,
                 2 => self.create_cq(1, self.config.cqe_size)?.0,
                 _ => self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?.0,

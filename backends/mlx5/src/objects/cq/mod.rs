@@ -43,12 +43,12 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Object, u16, Mlx5CqRing<P>), Error> {
         let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
         self.in_memory(size.bytes(), true, |this, memory| {
-            let record = memory.record();
-            let ring = this.empty_ring(memory.at(), size, record)?;
+            let record = memory.record;
+            let ring = this.empty_ring(memory.ring.at(), size, record)?;
             let doorbell = this.commands.machine.registers.doorbell(this.uar.base() + UAR_CQ_ARM, 1)?;
             let eqs = &mut this.eqs;
             let turn = eqs.assigned.checked_rem(eqs.completion.len());
-            let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized)?;
+            let (eq, vector) = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized)?;
             eqs.assigned = eqs.assigned.wrapping_add(1);
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
@@ -56,7 +56,7 @@ impl<P: Platform> Driver<P> {
             context
                 .set(Cqc::LOG_CQ_SIZE, size.log_size)
                 .set(Cqc::UAR_PAGE, this.uar.page)
-                .set(Cqc::C_EQN_OR_APU_ELEMENT, u32::from(eq.number))
+                .set(Cqc::C_EQN_OR_APU_ELEMENT, eq.number)
                 .set64(Cqc::DBR_ADDR, this.commands.arena.addr(record));
             if cqe_size != CqeSize::Bytes64 {
                 context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
@@ -70,7 +70,7 @@ impl<P: Platform> Driver<P> {
             let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
             let ring = Mlx5CqRing::new(ring, doorbell, this.commands.machine.fence.clone(), shape);
             this.cqs = this.cqs.wrapping_add(1);
-            Ok((cq, eq.vector, ring))
+            Ok((cq, vector, ring))
         })
     }
 

@@ -10,7 +10,7 @@ use super::RingSize;
 use super::ring::Mlx5CqRing;
 use crate::command::object::Object;
 use crate::config::CqeSize;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -29,18 +29,18 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn resize_cq(&mut self, cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
         let log_size = self.log_cq_size(entries)?;
         let size = RingSize { log_size, cqe_size: self.config.cqe_size };
-        let (record, number) = (cq.memory.record(), cq.number);
+        let (record, number) = (cq.memory.record, cq.number);
         let (space, new) = self.in_memory(size.bytes(), false, |this, space| {
-            let new = this.empty_ring(space.at(), size, record)?;
+            let new = this.empty_ring(space.ring.at(), size, record)?;
             this.modify_cq(number, space, size)?;
             Ok((space, new))
         })?;
         // From here on the device writes into the new ring alone.
-        let old = ObjectMemory::new(cq.memory.range(), None);
-        cq.memory = ObjectMemory::new(space.range(), Some(record));
+        let old = ObjectMemory { record: 0, ..cq.memory };
+        cq.memory = ObjectMemory { record, ..space };
         let (old_log_size, consumer) = ring.position();
         let old_size = RingSize { log_size: old_log_size, ..size };
-        let next = match self.copy_entries((old.at(), old_size), (space.at(), size), consumer) {
+        let next = match self.copy_entries((old.ring.at(), old_size), (space.ring.at(), size), consumer) {
             Ok(next) => next,
             // Where it goes on is not known. Nothing that it says of this queue can be believed.
             Err(error) => return Err(*self.commands.dead.get_or_insert(error)),

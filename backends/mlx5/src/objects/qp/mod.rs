@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEB
 
 use crate::bring_up::caps::{CONNECTED_HEAD, INLINE_HEAD};
 use crate::command::object::Object;
-use crate::dma::object_memory::ObjectMemory;
+use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::{format_as, log_event};
@@ -113,7 +113,7 @@ impl<P: Platform> Driver<P> {
         self.in_memory(recv_bytes + send_bytes, true, |this, memory| {
             let mut qp = Qp { number: 0, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0 };
             // The rings first: without them, a queue pair of the device would be leaked.
-            let (recv_at, record) = (memory.at(), memory.record());
+            let (recv_at, record) = (memory.ring.at(), memory.record);
             let send = this.open_ring(recv_at + recv_bytes, send_bytes, record)?;
             let recv = this.open_ring(recv_at, recv_bytes, record)?;
             let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
@@ -168,7 +168,7 @@ impl<P: Platform> Driver<P> {
             .set(Qpc::PD, qp.pd)
             .set(Qpc::CQN_SND, qp.send_cqn)
             .set(Qpc::CQN_RCV, qp.recv_cqn)
-            .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record()));
+            .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record));
     }
 
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {

@@ -58,7 +58,7 @@ impl<P: Platform> Driver<P> {
             self.commands.execute(opcode, input.as_bytes(), &mut [], Qp2rstOut::SIZE)?;
             if to == QpState::Reset {
                 // The device starts again at block 0 and entry 0.
-                self.commands.machine.memory.store(qp.memory.record(), &[0; 1])?;
+                self.commands.machine.memory.store(qp.memory.record, &[0; 1])?;
             }
             return Ok(());
         }
