@@ -159,7 +159,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
             // The caller needs the first cause.
             let _ = view.tear_down();
-            let pages_kept = view.commands.held.total();
+            let pages_kept = view.commands.held;
             BringUpError { step, cause, pages_kept, needs_reset: view.needs_reset() }
         })
     }
@@ -189,7 +189,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     pub fn statistics(&self) -> Statistics {
         let arena: &arena::Arena = &self.driver.commands.arena;
         Statistics {
-            pages_held: self.driver.commands.held.total(),
+            pages_held: self.driver.commands.held,
             pages_used: arena.used_pages(),
             pages_free: arena.free_pages(),
             ..self.driver.commands.stats

@@ -10,7 +10,7 @@ pub struct Statistics {
     pub async_events: u32,
     /// Page requests of the firmware.
     pub page_requests: u32,
-    /// Page requests that failed: too few pages, too many functions, or pages that the firmware offered and did not return.
+    /// Page requests that failed: too few pages, another function, or pages that the firmware offered and did not return.
     pub page_requests_refused: u32,
     /// Pages given to the firmware.
     pub pages_given: u32,

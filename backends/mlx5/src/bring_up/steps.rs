@@ -176,7 +176,7 @@ impl<P: Platform> Driver<P> {
             }
         }
         let [major, minor, sub] = self.attr.fw_ver;
-        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.commands.held.total());
+        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.commands.held);
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl<P: Platform> Driver<P> {
                 self.commands.wait_initialized(timeout)?;
             }
             Step::EnableHca => {
-                self.commands.plain::<cmd::EnableHca>()?;
+                self.commands.perform::<cmd::EnableHca>(|input| input)?;
                 self.state.enabled = true;
             }
             Step::Issi => self.caps.pools = self.commands.negotiate_issi()? == 1,
@@ -221,7 +221,7 @@ impl<P: Platform> Driver<P> {
             Step::RoceCapabilities if self.caps.is_ethernet() => self.commands.set_roce_capabilities()?,
             Step::InitPages => self.give_startup_pages(query_pages::INIT, hook)?,
             Step::InitHca => {
-                self.commands.plain::<cmd::InitHca>()?;
+                self.commands.perform::<cmd::InitHca>(|input| input)?;
                 self.state.initialized = true;
             }
             Step::ReadCapabilities => self.query_capabilities()?,
@@ -317,22 +317,22 @@ impl<P: Platform> Driver<P> {
         }
         self.uar = Uar::default();
         if self.state.initialized {
-            let result = self.commands.plain::<cmd::TeardownHca>();
+            let result = self.commands.perform::<cmd::TeardownHca>(|input| input);
             self.state.initialized = result.is_err();
             record_result(&mut failed, CmdOpcode::TeardownHca, result);
         }
-        if self.commands.held.total() != 0 {
+        if self.commands.held != 0 {
             record_result(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
         }
         if self.state.enabled {
-            let result = self.commands.plain::<cmd::DisableHca>();
+            let result = self.commands.perform::<cmd::DisableHca>(|input| input);
             self.state.enabled = result.is_err();
             record_result(&mut failed, CmdOpcode::DisableHca, result);
         }
         let report = TeardownReport {
             pages_given: self.commands.stats.pages_given,
             pages_back: self.commands.stats.pages_back,
-            pages_kept: self.commands.held.total(),
+            pages_kept: self.commands.held,
             cqs_left: self.cqs,
             needs_reset: self.needs_reset(),
         };
@@ -345,7 +345,7 @@ impl<P: Platform> Driver<P> {
 
     /// Returns whether the device may still use its memory after a teardown.
     pub(crate) fn needs_reset(&self) -> bool {
-        self.commands.dead.is_some() || self.commands.held.total() != 0 || self.state != BringUpState::default()
+        self.commands.dead.is_some() || self.commands.held != 0 || self.state != BringUpState::default()
     }
 }
 

@@ -4,7 +4,6 @@
 //! and write its output. No further command is sent, each call fails with the reason, and nothing is freed. Only a reset ends
 //! this.
 
-mod held_pages;
 mod init_segment;
 mod mailbox;
 pub(crate) mod object;
@@ -25,7 +24,6 @@ use crate::error::{CmdName, Error};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
-use held_pages::HeldPages;
 use mailbox::MailboxChain;
 use queue::CommandQueue;
 
@@ -90,8 +88,11 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     probe: Option<Instant>,
     /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
     pub(crate) dead: Option<Error>,
-    /// Pages that the firmware has.
-    pub(crate) held: HeldPages,
+    /// How many pages the firmware has, and may have. The machine's [`PageSource`](bareverbs::PageSource) knows which they are.
+    pub(crate) held: u32,
+    page_limit: u32,
+    /// Number of this function. Nobody else's gets pages: a driver that enables virtual functions gives them theirs.
+    function: u16,
     pub(crate) arena: Arena<U>,
 }
 
@@ -109,7 +110,9 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
             unanswered: [None; 2],
             probe: None,
             dead: None,
-            held: HeldPages::new(config.firmware_pages),
+            held: 0,
+            page_limit: config.firmware_pages,
+            function: 0,
             arena,
         }
     }
@@ -160,10 +163,7 @@ impl<P: Platform> CommandInterface<P> {
 
     const fn unanswered(&mut self, class: CommandClass) -> &mut Option<u16> {
         let [regular, pages] = &mut self.unanswered;
-        match class {
-            CommandClass::Regular => regular,
-            CommandClass::Pages => pages,
-        }
+        if matches!(class, CommandClass::Pages) { pages } else { regular }
     }
 
     /// Writes a command, rings its doorbell, and returns the mailboxes of its output.
@@ -279,12 +279,6 @@ impl<P: Platform> CommandInterface<P> {
         fill(&mut input.view_mut());
         self.execute(C::OPCODE, input.as_bytes(), output.as_bytes_mut(), C::Out::SIZE)?;
         Ok(output)
-    }
-
-    /// Executes command `C` with zeros as input.
-    #[inline(always)]
-    pub(crate) fn plain<C: Command>(&mut self) -> Result<(), Error> {
-        self.execute(C::OPCODE, View::<C::In>::zeros().as_bytes(), &mut [], C::Out::SIZE)
     }
 
     /// Executes command `C`, of whose input `fill` sets fields, and of whose output only the status matters.

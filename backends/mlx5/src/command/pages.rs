@@ -9,7 +9,6 @@ use bareverbs_mlx5_spec::{
     manage_pages,
 };
 
-use super::held_pages::FUNCTIONS;
 use super::{Call, CommandClass, CommandInterface, List};
 use crate::dma::arena::PAGE;
 use crate::error::Error;
@@ -35,7 +34,7 @@ impl<P: Platform> CommandInterface<P> {
     /// `hook` is called before each batch; if it returns `Break`, no more are given.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), Error> {
         self.check_alive()?;
-        let allowed = self.held.room();
+        let allowed = if function == self.function { self.page_limit.saturating_sub(self.held) } else { 0 };
         if count > allowed {
             log_event!(warn, "the firmware wants {} pages for function {}, {} are allowed", count, function, allowed);
             return self.refuse_pages(function, Error::PageLimit { wanted: count, allowed: allowed.into() });
@@ -74,14 +73,13 @@ impl<P: Platform> CommandInterface<P> {
         let beyond = |addr: &u64| *addr as u16 % PAGE as u16;
         let given = if let Some(beyond) = pages.iter().map(beyond).find(|beyond| *beyond != 0) {
             self.refuse_pages(function, Error::UnalignedPage { beyond })
-        } else if self.held.add(function, entries) {
+        } else {
+            self.held += entries;
             let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]);
             if given.is_err() && self.dead.is_none() {
-                self.held.remove(function, entries);
+                self.held -= entries;
             }
             given
-        } else {
-            self.refuse_pages(function, Error::LimitExceeded { limit: FUNCTIONS as u32 })
         };
         if let Err(error) = given {
             log_event!(warn, "{} pages were not given for function {}: {:?}", entries, function, error);
@@ -122,7 +120,8 @@ impl<P: Platform> CommandInterface<P> {
             if got > wanted_now {
                 return Err(bad_answer(got));
             }
-            self.take_returned_pages(function, &output, got)?;
+            self.take_returned_pages(&output, got)?;
+            log_event!(debug, "the firmware returned {} pages of function {}", got, function);
             came += got;
             // The firmware has no more to return now.
             if got < wanted_now {
@@ -133,18 +132,17 @@ impl<P: Platform> CommandInterface<P> {
     }
 
     /// Frees the pages that the output of a command lists as returned.
-    fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT], got: u32) -> Result<(), Error> {
+    fn take_returned_pages(&mut self, output: &[u8; RECLAIM_OUTPUT], got: u32) -> Result<(), Error> {
         let mut foreign = None;
         for index in 0..got as usize {
             let addr = View::<ManagePagesOut>::of(output).tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
             if self.machine.pages.free(addr) {
-                self.held.remove(function, 1);
+                self.held = self.held.saturating_sub(1);
                 self.stats.pages_back = self.stats.pages_back.wrapping_add(1);
             } else {
                 foreign = Some(addr);
             }
         }
-        log_event!(debug, "the firmware returned {} pages of function {}", got, function);
         match foreign {
             Some(addr) => {
                 log_event!(error, "the firmware returned page {:x}, which it was not given", addr);
@@ -191,7 +189,7 @@ impl<P: Platform> CommandInterface<P> {
                 self.give_pages(function, wanted as u32, &mut |_, _| ControlFlow::Continue(()))
             } else {
                 // An event may return what the firmware has, and no more is asked for.
-                self.reclaim_pages(function, wanted.unsigned_abs().min(self.held.total())).map(|_| ())
+                self.reclaim_pages(function, wanted.unsigned_abs().min(self.held)).map(|_| ())
             };
             if let Err(error) = &served {
                 self.stats.page_requests_refused = self.stats.page_requests_refused.wrapping_add(1);
@@ -210,26 +208,22 @@ impl<P: Platform> CommandInterface<P> {
         let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES) as i32);
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
+        self.function = function;
         self.give_pages(function, wanted.max(0) as u32, hook)
     }
 
-    /// Reclaims every page of every function. `timeout` is that of the firmware to return one more page.
+    /// Reclaims every page. `timeout` is that of the firmware to return one more page.
     ///
     /// # Errors
     /// The firmware kept pages.
     pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), Error> {
         let mut deadline = self.machine.clock.now().after(timeout);
-        while self.held.total() > 0 {
-            let (mut came, mut index) = (0, 0);
-            while let Some(of) = self.held.function(index) {
-                index += 1;
-                came += self.reclaim_pages(of.function, of.pages)?;
-            }
-            if came > 0 {
+        while self.held > 0 {
+            if self.reclaim_pages(self.function, self.held)? > 0 {
                 deadline = self.machine.clock.now().after(timeout);
             } else if self.machine.clock.now() >= deadline {
-                log_event!(warn, "the firmware keeps {} pages", self.held.total());
-                return Err(Error::PagesKept { pages: self.held.total() });
+                log_event!(warn, "the firmware keeps {} pages", self.held);
+                return Err(Error::PagesKept { pages: self.held });
             }
             self.machine.clock.relax(deadline);
         }

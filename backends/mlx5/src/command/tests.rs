@@ -80,6 +80,7 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let seen = answer_all(&shared, 0);
     let memory = commands.allocate_memory(2, true).unwrap();
+    commands.function = 3;
     commands.give_pages(3, 2, &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(*seen.borrow(), [(3, CmdOpcode::ManagePages.code() as u16, 3)], "in the last slot");
     shared.borrow_mut().device = None;
@@ -104,7 +105,7 @@ fn after_the_first_command_without_answer_nothing_is_sent_written_or_freed() {
         commands.free_memory(memory);
     }
     assert_eq!(shared.borrow().log[log..], [], "neither registers nor memory are written");
-    assert_eq!((commands.arena.free_pages(), commands.held.total()), (free, 2));
+    assert_eq!((commands.arena.free_pages(), commands.held), (free, 2));
     assert!(commands.machine.clock.now().since(now) < Duration::from_micros(100), "none waits");
 }
 
@@ -273,47 +274,20 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
 }
 
 #[test]
-fn pages_are_asked_back_for_each_function_that_has_some() {
+fn another_function_gets_no_pages() {
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let note = seen.clone();
-    // A firmware that returns a page of a function only to a request for that function's (`manage_pages_in`: op_mod in bytes
-    // 6 to 7, function_id in 10 to 11, input_num_entries in 12 to 15).
-    let mut pages: Vec<(u16, u64)> = Vec::new();
-    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
-        if at != 0x18 {
-            return;
-        }
-        let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
-        let entry: [u8; 64] = memory[slot * 64..slot * 64 + 64].try_into().unwrap();
-        let block = |at: usize| (u64::from_be_bytes(entry[at..at + 8].try_into().unwrap()) - DEVICE_ADDR) as usize;
-        let function = u16::from_be_bytes([entry[26], entry[27]]);
-        let count = u32::from_be_bytes(entry[28..32].try_into().unwrap()) as usize;
-        let mut returned = 0;
-        if entry[23] == 1 {
-            let list = &memory[block(8)..][..8 * count];
-            pages.extend(list.chunks(8).map(|addr| (function, u64::from_be_bytes(addr.try_into().unwrap()))));
-        } else {
-            note.borrow_mut().push((function, count));
-            let theirs: Vec<usize> = (0..pages.len()).rev().filter(|index| pages[*index].0 == function).take(count).collect();
-            for (place, index) in theirs.iter().enumerate() {
-                let addr = pages.remove(*index).1.to_be_bytes();
-                memory[block(48) + 8 * place..][..8].copy_from_slice(&addr);
-            }
-            returned = theirs.len() as u32;
-        }
-        memory[slot * 64 + 32..slot * 64 + 48].fill(0);
-        memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&returned.to_be_bytes());
-        memory[slot * 64 + 63] = 0;
-    }));
-    for (function, count) in [(0, 2), (3, 5), (0x107, 1)] {
-        commands.give_pages(function, count, &mut |_, _| ControlFlow::Continue(())).unwrap();
-    }
-    assert_eq!(commands.held.total(), 8);
-    assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Ok(()));
-    assert_eq!((commands.held.total(), commands.stats.pages_back), (0, 8));
-    assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
+    commands.page_requests = Some(empty_queue(commands));
+    commands.function = 3;
+    let seen = answer_all(&shared, 0);
+    let mut go = |_, _| ControlFlow::Continue(());
+    assert_eq!(commands.give_pages(0x107, 5, &mut go), Err(Error::PageLimit { wanted: 5, allowed: 0.into() }));
+    // MANAGE_PAGES with op_mod 0 (bytes 6 to 7) and its function_id (10 to 11): the pages cannot be given.
+    assert_eq!(seen.borrow().len(), 1);
+    assert_eq!(shared.borrow().memory[3 * 64 + 22..3 * 64 + 28], [0, 0, 0, 0, 1, 7]);
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held), (0, 0));
+    commands.give_pages(3, 5, &mut go).unwrap();
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held), (5, 5));
 }
 
 #[test]
@@ -322,6 +296,7 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     answer_all(&shared, 0);
     let mut go = |_, _| ControlFlow::Continue(());
+    commands.function = 7;
     commands.give_pages(7, 60, &mut go).unwrap();
     let cases = [(u32::MAX, 5, 4), (u32::MAX, 1_000_000, 4), (64, 5, 4), (60, 1, 4)];
     // At the startup there is no queue of requests, and the firmware is not notified. Later it is, and may refuse that.
@@ -332,8 +307,7 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
         }
         let status = if case >= 2 * cases.len() { 3 } else { 0 };
         let seen = answer_all(&shared, status);
-        commands.held = HeldPages::new(limit);
-        commands.held.add(7, 60);
+        (commands.page_limit, commands.held) = (limit, 60);
         let refused = commands.give_pages(7, wanted, &mut go);
         let allowed = limit - 60;
         let reason = if wanted > allowed {
@@ -346,10 +320,10 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
         let notice = (3, CmdOpcode::ManagePages.code() as u16, 7);
         assert_eq!(*seen.borrow(), if requested { std::vec![notice] } else { std::vec![] });
         assert!(!requested || shared.borrow().memory[3 * 64 + 22..3 * 64 + 24] == [0, 0]);
-        assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 60));
+        assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held), (60, 60));
     }
     // Nothing is reserved before the hook is called: a source may take its time.
-    commands.held = HeldPages::new(u32::MAX);
+    (commands.page_limit, commands.held) = (u32::MAX, 0);
     let seen = answer_all(&shared, 0);
     let stopped = commands.give_pages(7, 1_000_000, &mut |given, wanted| {
         assert_eq!((given, wanted), (0, 1_000_000));
@@ -357,10 +331,10 @@ fn too_few_pages_are_refused_before_the_first_is_given() {
     });
     assert_eq!((stopped, seen.borrow().len()), (Err(Error::Stopped), 0));
     // A refused command gives none either.
-    commands.held = HeldPages::new(u32::MAX);
+    (commands.page_limit, commands.held) = (u32::MAX, 0);
     answer_all(&shared, 5);
     assert!(commands.give_pages(7, 2, &mut go).is_err());
-    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (60, 0));
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held), (60, 0));
     // If the notice has no answer, the device is lost, and that is the reason.
     shared.borrow_mut().device = None;
     let lost = Error::CommandTimeout { opcode: CmdOpcode::ManagePages.code() as u16 };
@@ -402,7 +376,7 @@ fn pages_that_a_lost_device_may_have_are_not_free() {
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let lost = Error::CommandTimeout { opcode: CmdOpcode::ManagePages.code() as u16 };
     assert_eq!(commands.give_pages(0, 2, &mut |_, _| ControlFlow::Continue(())), Err(lost));
-    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held.total()), (2, 2));
+    assert_eq!((commands.machine.pages.allocated.count_ones(), commands.held), (2, 2));
 }
 
 /// What a device may still use: the memory if it does not answer or is not turned off, the pages that it has.
@@ -411,9 +385,9 @@ fn a_reset_is_needed_as_long_as_the_device_may_use_memory() {
     let (mut driver, _) = started();
     let driver: &mut Driver<MockPlatform> = &mut driver;
     assert!(!driver.needs_reset());
-    driver.commands.held.add(0, 1);
+    driver.commands.held = 1;
     assert!(driver.needs_reset());
-    driver.commands.held.remove(0, 1);
+    driver.commands.held = 0;
     assert!(!driver.needs_reset());
     for state in [(true, false), (false, true), (true, true)] {
         driver.state = BringUpState { enabled: state.0, initialized: state.1, ..BringUpState::default() };
@@ -449,5 +423,5 @@ fn firmware_that_wants_a_negative_number_of_pages_gets_none() {
         }
     }));
     assert_eq!(commands.give_startup_pages(2, &mut |_, _| panic!("nothing is given")), Ok(()));
-    assert_eq!((opcodes.borrow().clone(), commands.held.total()), (std::vec![CmdOpcode::QueryPages.code() as u16], 0));
+    assert_eq!((opcodes.borrow().clone(), commands.held), (std::vec![CmdOpcode::QueryPages.code() as u16], 0));
 }
