@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, AllocPdError, Clock, DeviceError, Errno, Gid, GlobalRoute, Instant, Mtu, MwType, Payload, PhysState,
-    PortAttr, PortState, Provider, QpAttr, QpInit, QpType, SendOp, Storage, Verbs, WcStatus, storage,
+    Access, AddressVector, AllocPdError, Clock, Errno, Gid, GlobalRoute, Instant, Mtu, MwType, Payload, PhysState, PortAttr,
+    PortState, Provider, QpAttr, QpInit, QpType, SendOp, Storage, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, EthernetConfig, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, CreateEqIn, Eqc, Layout, SetHcaCapIn, View};

@@ -4,9 +4,9 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AllocPdError, Clock, CreateCqError, CreateQpError, DeviceError, Errno, Event, Machine, MwType, Payload,
-    PollEventError, PortState, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RegMrError, Remote, SendFlags, SendOp,
-    SendWr, Type1Bind, WcStatus,
+    Access, AllocPdError, Clock, CreateCqError, CreateQpError, Errno, Event, Machine, MwType, Payload, PollEventError,
+    PortState, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RegMrError, Remote, SendFlags, SendOp, SendWr, Type1Bind,
+    WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Statistics, Step, TeardownReport};
 use bareverbs_mlx5_spec::CmdOpcode;

@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use bareverbs::{
-    AllocPdError, Clock, Completion, CompletionQueue, CqHandle, CreateCqError, CreateQpError, DestroyQpError, DeviceError,
-    DeviceLoss, Errno, Instant, Machine, ModifyQpError, NotifyCqError, Payload, PdHandle, Platform, PollCqError, PostRecvError,
+    AllocPdError, Clock, Completion, CompletionQueue, CqHandle, CreateCqError, CreateQpError, DestroyQpError, DeviceLoss,
+    Errno, Instant, Machine, ModifyQpError, NotifyCqError, Payload, PdHandle, Platform, PollCqError, PostRecvError,
     PostSendError, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, QueryQpError, RecvWr, RegMrError, SendFlags, SendOp,
     SendWr, WcOpcode, WcStatus,
 };

@@ -4,9 +4,9 @@ use core::fmt;
 
 use bareverbs::{
     AllocPdError, AllocXrcdError, ArmSrqError, BadWr, CreateCqError, CreateQpError, CreateSrqError, DeallocPdError,
-    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DeviceError, Errno, ModifyQpError,
-    NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError,
-    SetGidError, StaleHandle, WaitActiveError,
+    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, Errno, ModifyQpError, NotifyCqError,
+    PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle,
+    WaitActiveError,
 };
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 

@@ -90,9 +90,3 @@ impl Config {
         virtual_function: false,
     };
 }
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}

@@ -6,245 +6,248 @@ use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, InitialSeg, Layout, MAD_BUSY, SubnetAttribute};
 
 use crate::config::ROCE;
-use crate::listed::listed;
 use crate::log::format_as;
 
-/// Declares the errors: of each its facts, its errno, and its text, which names facts, or what is made of them behind it.
-///
-/// Small facts come first, so that all errors have eight bytes. No number is 0, which a result without error then begins with: that is the
-/// shortest comparison.
+/// Declares an error: of each variant its facts, its errno, and its text, which names facts, or what is made of them behind it; then the
+/// variants that carry another error, which says all.
 macro_rules! errors {
-    ($(
-        $(#[$meta:meta])*
-        $name:ident $({ $($(#[$fmeta:meta])* $fact:ident: $ty:ty),+ $(,)? })? $(= $number:literal)? => $errno:expr, $text:literal $(, $arg:ident = $value:expr)*;
-    )+) => {
-        /// An error of the driver, with its facts.
+    (
+        $(#[$ometa:meta])*
+        pub enum $error:ident {
+            $(
+                $(#[$meta:meta])*
+                $name:ident $({ $($(#[$fmeta:meta])* $fact:ident: $ty:ty),+ $(,)? })? $(= $number:literal)? => $errno:expr, $text:literal $(, $arg:ident = $value:expr)*;
+            )+
+        }
+        $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
+    ) => {
+        $(#[$ometa])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]
-        #[repr(u8)]
-        pub enum Error {
+        pub enum $error {
             $($(#[$meta])* $name $({ $($(#[$fmeta])* $fact: $ty),+ })? $(= $number)?,)+
+            $($($(#[$imeta])* $inner($ity),)+)?
         }
 
-        impl DeviceError for Error {
-            fn may_use_memory(&self) -> bool {
-                matches!(
-                    self,
-                    Self::CommandTimeout { .. }
-                        | Self::BadAnswer { .. }
-                        | Self::DeviceGone
-                        | Self::DeviceReset
-                        | Self::DeviceFatal { .. }
-                )
-            }
-
-            fn unsupported() -> Self {
-                Self::Unsupported { feature: Feature::Call }
-            }
-
+        impl $error {
+            /// Returns the errno that the verbs give for it.
             #[expect(unused_variables, reason = "most errors have one errno, whatever their facts")]
-            fn errno(&self) -> Errno {
+            pub fn errno(&self) -> bareverbs::Errno {
+                use bareverbs::Errno;
                 match *self {
                     $(Self::$name $({ $($fact),+ })? => $errno,)+
+                    $($(Self::$inner(inner) => inner.errno(),)+)?
                 }
             }
         }
 
-        impl fmt::Display for Error {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl core::fmt::Display for $error {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match *self {
                     $(Self::$name $({ $($fact),+ })? => write!(f, $text $(, $arg = $value)*),)+
+                    $($(Self::$inner(inner) => inner.fmt(f),)+)?
                 }
             }
         }
+
+        impl core::error::Error for $error {}
     };
 }
+#[cfg(feature = "ethernet")]
+pub(crate) use errors;
 
 errors! {
-    /// The memory handed in is smaller than the arena that the type promises ([`Mlx5::ARENA`](crate::Mlx5::ARENA)).
-    ArenaTooSmall {
-        /// Bytes handed in.
-        have: u32
-    } = 1 => Errno::Einval, "the memory has {have} bytes, fewer than were promised; give it `Mlx5::ARENA` bytes";
-    /// The arena is too small: it has not that many free pages, or they are not contiguous.
-    ArenaFull {
-        /// Pages that are free, at most 2^24 - 1 are reported.
-        free: PageCount,
-        /// Pages requested.
-        pages: u32
-    } => Errno::Enomem, "{pages} contiguous pages are needed, the arena has {free} free ones; make it larger (a parameter of `Mlx5`)";
-    /// The machine has fewer pages for the firmware than that wants. None of them was given.
-    TooFewPages {
-        /// Pages that are left, at most 2^24 - 1 are reported.
-        available: PageCount,
-        /// Pages that the firmware wants.
-        wanted: u32
-    } => Errno::Enomem, "the card's firmware wants {wanted} pages, {available} are left ({has} MiB); give the driver {lacks} MiB more for \
-        the firmware (`Machine::pages`)", has = available.get() / 256, lacks = wanted.saturating_sub(available.get()).div_ceil(256);
-    /// [`Config::firmware_pages`](crate::Config::firmware_pages) allows the firmware fewer pages than it wants. None of them was
-    /// given.
-    PageLimit {
-        /// Pages that it may have besides those that it has, at most 2^24 - 1 are reported.
-        allowed: PageCount,
-        /// Pages that the firmware wants.
-        wanted: u32
-    } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed} more are allowed; raise `Config::firmware_pages` by {lacks}",
-        lacks = wanted.saturating_sub(allowed.get());
-    /// The machine's source gave a page for the firmware that does not begin at a multiple of 4096. The firmware was not given it.
-    UnalignedPage {
-        /// Bytes from the multiple before it.
-        beyond: u16
-    } => Errno::Einval, "a page for the firmware begins {beyond} bytes after a multiple of 4096 (`PageSource::allocate`)";
-    /// Every doorbell record is in use.
-    RecordsFull => Errno::Enomem, "every doorbell record is in use; destroy queue pairs or completion queues";
-    /// The registers handed in are fewer than the initialization segment at the start of BAR0.
-    BarTooSmall {
-        /// Bytes handed in.
-        have: u32
-    } => Errno::Einval, "BAR0 has {have} bytes, the initialization segment alone has {need}: map all of BAR0 (`Machine::registers`)",
-        need = InitialSeg::SIZE;
-    /// An access outside the memory that the integrator handed in.
-    OutOfRange {
-        /// Byte offset.
-        offset: u32
-    } => Errno::Eio, "byte {offset} ({offset:#x}) is outside the memory";
-    /// The device did not finish its initialization in time.
-    NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time; give it longer (`Config::boot_timeout`, `init_timeout`), or start \
-        it cold (power off and on)";
-    /// The device has an unsupported revision of the command interface.
-    CommandInterface {
-        /// Revision of the command interface; the driver supports 5.
-        revision: u16
-    } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5; update the card's firmware";
-    /// The device describes an impossible command queue.
-    CommandQueue {
-        /// log2 of its entries.
-        log_size: u8,
-        /// log2 of the bytes from entry to entry.
-        log_stride: u8
-    } => Errno::Eio, "impossible command queue: 2^{log_size} entries, 2^{log_stride} bytes apart; \
-        the BAR is not that of an mlx5 function, or its firmware is damaged";
-    /// The device refused a command.
-    CommandStatus {
-        /// Status ([`CmdStatus`]).
-        status: u8,
-        /// Opcode.
-        opcode: u16,
-        /// The firmware's own code.
-        syndrome: u32
-    } => status_errno(status), "{name:?} ({opcode:#x}) refused: {reason} ({status:#x}), syndrome {syndrome:#x}", name = CmdName(opcode),
-        reason = CmdStatus::from_code(u32::from(status)).map_or("unknown status", CmdStatus::name);
-    /// The device could not take a command.
-    CommandDelivery {
-        /// Delivery status ([`CmdDeliveryStatus`]).
-        status: u8,
-        /// Opcode.
-        opcode: u16
-    } => Errno::Eio, "{name:?} ({opcode:#x}) not delivered: {reason} ({status:#x})", name = CmdName(opcode),
-        reason = CmdDeliveryStatus::from_code(u32::from(status)).map_or("unknown status", CmdDeliveryStatus::name);
-    /// A command timed out. The device is lost until a reset: it may still execute the command, so that no other is sent, and
-    /// keeps its memory. Every later call fails with this error too.
-    CommandTimeout {
-        /// Opcode.
-        opcode: u16
-    } => Errno::Etimedout, "{name:?} ({opcode:#x}) timed out; the device is lost until a reset", name = CmdName(opcode);
-    /// Registers read as all ones: the device was removed, or is in a reset.
-    DeviceGone => Errno::Enodev, "the device is gone: its registers read as all ones";
-    /// The device was reset, or its interface turned off, and not by this driver: it does not know the command queue any more, nor any object.
-    /// Only a new bring-up makes it usable.
-    DeviceReset => Errno::Eio, "the device was reset from outside: nothing works until a new bring-up";
-    /// The firmware reported a failure after which nothing works until a reset.
-    DeviceFatal {
-        /// Health syndrome.
-        syndrome: u8
-    } => Errno::Eio, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset";
-    /// The device offers no supported interface step sequence ID (ISSI).
-    Issi {
-        /// Bit n: step n.
-        supported: u32
-    } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
-    /// The port is of a kind that the driver does not drive: without the feature `roce`, that is InfiniBand alone.
-    PortType {
-        /// Type of the port (`port_type` of the capabilities).
-        port_type: u8
-    } => Errno::Eopnotsupp, "port type {port_type} is not {kinds}; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the \
-        card{or}", kinds = if ROCE { "InfiniBand, nor Ethernet" } else { "InfiniBand" },
-        or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
-    /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
-    NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
-    /// The port is an Ethernet port, and has no MAC address: the physical function has given its virtual function none.
-    NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`; of a \
-        BlueField on the DPU, `devlink port function set`), then bring it up again";
-    /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another
-    /// function; only that of a Connect-IB is a second port of the same function, and not driven.
-    NoPort {
-        /// The port requested.
-        port: u8
-    } => Errno::Einval, "no port {port}: a function has port 1, another port of the card is another function";
-    /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
-    GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
-    /// The path of a connection names an empty entry of an Ethernet port's GID table.
-    NoGid {
-        /// The entry ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
-        index: u8
-    } => Errno::Einval, "entry {index} of the port's GID table is empty: set it (`set_gid`), or name another (`GlobalRoute::sgid_index`)";
-    /// The path of a connection begins at an IPv4 address and leads to one of IPv6, or the other way round.
-    GidFamily {
-        /// The entry of the own address ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
-        index: u8
-    } => Errno::Einval, "of entry {index} of the port's GID table and the peer's GID one is an IPv4 address and the other is not: name another entry \
-        (`GlobalRoute::sgid_index`)";
-    /// The output of a command contains an impossible number.
-    BadAnswer {
-        /// Opcode.
-        opcode: u16,
-        /// The number.
-        value: u32
-    } => Errno::Ebadmsg, "{name:?} ({opcode:#x}) returned {value:#x}, which is impossible", name = CmdName(opcode);
-    /// The management agent of the port did not answer a question (MAD_IFC).
-    MadStatus {
-        /// Attribute ([`SubnetAttribute`]).
-        attribute: u16,
-        /// Status (IBTA volume 1, 13.4.7).
-        status: u16
-    } => if status & MAD_BUSY != 0 { Errno::Ebusy } else { Errno::Eio }, "the port's management agent did not answer {name}: {reason} \
-        (status {status:#06x})", name = SubnetAttribute::from_code(u32::from(attribute)).map_or("an attribute", SubnetAttribute::name),
-        reason = mad_reason(status);
-    /// The caller's map has no device address for a page of the region.
-    Unmapped {
-        /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
-        page: u32
-    } => Errno::Efault, "no device address for page {page} of the region";
-    /// Address and device address of a page differ in their low bits, or a contiguous extent ends within a page.
-    Misaligned => Errno::Einval, "addresses and device addresses of the region lie differently in their pages";
-    /// A request exceeds a limit of the device or of the driver.
-    LimitExceeded {
-        /// The maximum.
-        limit: u32
-    } => Errno::Einval, "more than the limit of {limit}; ask for less, or name a lower index";
-    /// The device does not offer the feature, or the driver does not support it.
-    Unsupported {
-        /// The feature.
-        feature: Feature
-    } => Errno::Eopnotsupp, "not supported: {feature}";
-    /// No command performs this transition of a queue pair.
-    Transition {
-        /// From.
-        from: QpState,
-        /// To.
-        to: QpState
-    } => Errno::Einval, "no command from {from:?} to {to:?}";
-    /// The caller's hook stopped the bring-up.
-    Stopped => Errno::Eintr, "stopped by the caller";
-    /// The firmware kept pages.
-    PagesKept {
-        /// How many.
-        pages: u32
-    } => Errno::Ebusy, "the firmware kept {pages} pages; reset the function before their memory is used again";
+    /// An error of the driver, with its facts.
+    ///
+    /// Small facts come first, so that all errors have eight bytes. No number is 0, which a result without error then begins with: that is the
+    /// shortest comparison.
+    #[repr(u8)]
+    pub enum Error {
+        /// The memory handed in is smaller than the arena that the type promises ([`Mlx5::ARENA`](crate::Mlx5::ARENA)).
+        ArenaTooSmall {
+            /// Bytes handed in.
+            have: u32
+        } = 1 => Errno::Einval, "the memory has {have} bytes, fewer than were promised; give it `Mlx5::ARENA` bytes";
+        /// The arena is too small: it has not that many free pages, or they are not contiguous.
+        ArenaFull {
+            /// Pages that are free, at most 2^24 - 1 are reported.
+            free: PageCount,
+            /// Pages requested.
+            pages: u32
+        } => Errno::Enomem, "{pages} contiguous pages are needed, the arena has {free:?} free ones; make it larger (a parameter of `Mlx5`)";
+        /// The machine has fewer pages for the firmware than that wants. None of them was given.
+        TooFewPages {
+            /// Pages that are left, at most 2^24 - 1 are reported.
+            available: PageCount,
+            /// Pages that the firmware wants.
+            wanted: u32
+        } => Errno::Enomem, "the card's firmware wants {wanted} pages, {available:?} are left ({has} MiB); give the driver {lacks} MiB more for \
+            the firmware (`Machine::pages`)", has = available.get() / 256, lacks = wanted.saturating_sub(available.get()).div_ceil(256);
+        /// [`Config::firmware_pages`](crate::Config::firmware_pages) allows the firmware fewer pages than it wants. None of them was
+        /// given.
+        PageLimit {
+            /// Pages that it may have besides those that it has, at most 2^24 - 1 are reported.
+            allowed: PageCount,
+            /// Pages that the firmware wants.
+            wanted: u32
+        } => Errno::Enomem, "the card's firmware wants {wanted} pages, {allowed:?} more are allowed; raise `Config::firmware_pages` by {lacks}",
+            lacks = wanted.saturating_sub(allowed.get());
+        /// The machine's source gave a page for the firmware that does not begin at a multiple of 4096. The firmware was not given it.
+        UnalignedPage {
+            /// Bytes from the multiple before it.
+            beyond: u16
+        } => Errno::Einval, "a page for the firmware begins {beyond} bytes after a multiple of 4096 (`PageSource::allocate`)";
+        /// Every doorbell record is in use.
+        RecordsFull => Errno::Enomem, "every doorbell record is in use; destroy queue pairs or completion queues";
+        /// The registers handed in are fewer than the initialization segment at the start of BAR0.
+        BarTooSmall {
+            /// Bytes handed in.
+            have: u32
+        } => Errno::Einval, "BAR0 has {have} bytes, the initialization segment alone has {need}: map all of BAR0 (`Machine::registers`)",
+            need = InitialSeg::SIZE;
+        /// An access outside the memory that the integrator handed in.
+        OutOfRange {
+            /// Byte offset.
+            offset: u32
+        } => Errno::Eio, "byte {offset} ({offset:#x}) is outside the memory";
+        /// The device did not finish its initialization in time.
+        NotInitialized => Errno::Etimedout, "the device did not finish its initialization in time; give it longer (`Config::boot_timeout`, `init_timeout`), or start \
+            it cold (power off and on)";
+        /// The device has an unsupported revision of the command interface.
+        CommandInterface {
+            /// Revision of the command interface; the driver supports 5.
+            revision: u16
+        } => Errno::Eopnotsupp, "command interface revision {revision} instead of 5; update the card's firmware";
+        /// The device describes an impossible command queue.
+        CommandQueue {
+            /// log2 of its entries.
+            log_size: u8,
+            /// log2 of the bytes from entry to entry.
+            log_stride: u8
+        } => Errno::Eio, "impossible command queue: 2^{log_size} entries, 2^{log_stride} bytes apart; \
+            the BAR is not that of an mlx5 function, or its firmware is damaged";
+        /// The device refused a command.
+        CommandStatus {
+            /// Status ([`CmdStatus`]).
+            status: u8,
+            /// Opcode.
+            opcode: u16,
+            /// The firmware's own code.
+            syndrome: u32
+        } => status_errno(status), "{name:?} ({opcode:#x}) refused: {reason} ({status:#x}), syndrome {syndrome:#x}", name = CmdName(opcode),
+            reason = CmdStatus::from_code(u32::from(status)).map_or("unknown status", CmdStatus::name);
+        /// The device could not take a command.
+        CommandDelivery {
+            /// Delivery status ([`CmdDeliveryStatus`]).
+            status: u8,
+            /// Opcode.
+            opcode: u16
+        } => Errno::Eio, "{name:?} ({opcode:#x}) not delivered: {reason} ({status:#x})", name = CmdName(opcode),
+            reason = CmdDeliveryStatus::from_code(u32::from(status)).map_or("unknown status", CmdDeliveryStatus::name);
+        /// A command timed out. The device is lost until a reset: it may still execute the command, so that no other is sent, and
+        /// keeps its memory. Every later call fails with this error too.
+        CommandTimeout {
+            /// Opcode.
+            opcode: u16
+        } => Errno::Etimedout, "{name:?} ({opcode:#x}) timed out; the device is lost until a reset", name = CmdName(opcode);
+        /// Registers read as all ones: the device was removed, or is in a reset.
+        DeviceGone => Errno::Enodev, "the device is gone: its registers read as all ones";
+        /// The device was reset, or its interface turned off, and not by this driver: it does not know the command queue any more, nor any object.
+        /// Only a new bring-up makes it usable.
+        DeviceReset => Errno::Eio, "the device was reset from outside: nothing works until a new bring-up";
+        /// The firmware reported a failure after which nothing works until a reset.
+        DeviceFatal {
+            /// Health syndrome.
+            syndrome: u8
+        } => Errno::Eio, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset";
+        /// The device offers no supported interface step sequence ID (ISSI).
+        Issi {
+            /// Bit n: step n.
+            supported: u32
+        } => Errno::Eopnotsupp, "no interface step in common: the device offers {supported:#x}; update the card's firmware";
+        /// The port is of a kind that the driver does not drive: without the feature `roce`, that is InfiniBand alone.
+        PortType {
+            /// Type of the port (`port_type` of the capabilities).
+            port_type: u8
+        } => Errno::Eopnotsupp, "port type {port_type} is not {kinds}; set the port's mode (`mstconfig set LINK_TYPE_P1=1`), then reset the \
+            card{or}", kinds = if ROCE { "InfiniBand, nor Ethernet" } else { "InfiniBand" },
+            or = if ROCE { "" } else { ", or build the driver with its feature `roce`" };
+        /// The port is an Ethernet port, and the card offers no RoCEv2 on it.
+        NoRoce => Errno::Eopnotsupp, "the port is an Ethernet port without RoCEv2; turn it on (`mstconfig set ROCE_CONTROL=2`), then reset the card";
+        /// The port is an Ethernet port, and has no MAC address: the physical function has given its virtual function none.
+        NoMacAddress => Errno::Eopnotsupp, "the port has no MAC address; give the virtual function one on its host (`ip link set PF vf N mac ADDRESS`; of a \
+            BlueField on the DPU, `devlink port function set`), then bring it up again";
+        /// No such port: the driver uses port 1, which is all that a function of a ConnectX-4 or later has. The other port of a card is another
+        /// function; only that of a Connect-IB is a second port of the same function, and not driven.
+        NoPort {
+            /// The port requested.
+            port: u8
+        } => Errno::Einval, "no port {port}: a function has port 1, another port of the card is another function";
+        /// The port needs a global route (GRH) on every path ([`PortAttr::grh_required`](bareverbs::PortAttr::grh_required)).
+        GrhRequired => Errno::Einval, "the port requires a global route (GRH) on every path: give the GIDs of both ends (`AddressVector::grh`)";
+        /// The path of a connection names an empty entry of an Ethernet port's GID table.
+        NoGid {
+            /// The entry ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
+            index: u8
+        } => Errno::Einval, "entry {index} of the port's GID table is empty: set it (`set_gid`), or name another (`GlobalRoute::sgid_index`)";
+        /// The path of a connection begins at an IPv4 address and leads to one of IPv6, or the other way round.
+        GidFamily {
+            /// The entry of the own address ([`GlobalRoute::sgid_index`](bareverbs::GlobalRoute::sgid_index)).
+            index: u8
+        } => Errno::Einval, "of entry {index} of the port's GID table and the peer's GID one is an IPv4 address and the other is not: name another entry \
+            (`GlobalRoute::sgid_index`)";
+        /// The output of a command contains an impossible number.
+        BadAnswer {
+            /// Opcode.
+            opcode: u16,
+            /// The number.
+            value: u32
+        } => Errno::Ebadmsg, "{name:?} ({opcode:#x}) returned {value:#x}, which is impossible", name = CmdName(opcode);
+        /// The management agent of the port did not answer a question (MAD_IFC).
+        MadStatus {
+            /// Attribute ([`SubnetAttribute`]).
+            attribute: u16,
+            /// Status (IBTA volume 1, 13.4.7).
+            status: u16
+        } => if status & MAD_BUSY != 0 { Errno::Ebusy } else { Errno::Eio }, "the port's management agent did not answer {name}: {reason} \
+            (status {status:#06x})", name = SubnetAttribute::from_code(u32::from(attribute)).map_or("an attribute", SubnetAttribute::name),
+            reason = mad_reason(status);
+        /// The caller's map has no device address for a page of the region.
+        Unmapped {
+            /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
+            page: u32
+        } => Errno::Efault, "no device address for page {page} of the region";
+        /// Address and device address of a page differ in their low bits, or a contiguous extent ends within a page.
+        Misaligned => Errno::Einval, "addresses and device addresses of the region lie differently in their pages";
+        /// A request exceeds a limit of the device or of the driver.
+        LimitExceeded {
+            /// The maximum.
+            limit: u32
+        } => Errno::Einval, "more than the limit of {limit}; ask for less, or name a lower index";
+        /// The device does not offer the feature, or the driver does not support it.
+        Unsupported {
+            /// The feature.
+            feature: Feature
+        } => Errno::Eopnotsupp, "not supported: {feature:?}";
+        /// The function is that of the card's own processor (BlueField's Arm side).
+        EmbeddedCpu => Errno::Eopnotsupp, "not supported: the function of the card's own processor (BlueField); use the function that the host sees";
+        /// No command performs this transition of a queue pair.
+        Transition {
+            /// From.
+            from: QpState,
+            /// To.
+            to: QpState
+        } => Errno::Einval, "no command from {from:?} to {to:?}";
+        /// The caller's hook stopped the bring-up.
+        Stopped => Errno::Eintr, "stopped by the caller";
+        /// The firmware kept pages.
+        PagesKept {
+            /// How many.
+            pages: u32
+        } => Errno::Ebusy, "the firmware kept {pages} pages; reset the function before their memory is used again";
+    }
 }
-
-impl core::error::Error for Error {}
 
 // What functions return in two registers, also of 32 bits.
 const _: () = assert!(size_of::<Result<(), Error>>() == 8);
@@ -275,12 +278,6 @@ impl From<u32> for PageCount {
 
 format_as!([] PageCount, "{}", |this| this.get());
 
-impl fmt::Display for PageCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.get().fmt(f)
-    }
-}
-
 /// The opcode of a firmware command. Prints as its published name, or `unknown command`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CmdName(pub u16);
@@ -301,36 +298,41 @@ impl defmt::Format for CmdName {
     }
 }
 
-listed! {
-    /// A feature that is missing.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-    #[non_exhaustive]
-    pub enum Feature {
-        /// XRC: the device lacks it, or what it needs (ISSI 1, completions of version 1).
-        Xrc,
-        /// Memory windows.
-        MemoryWindows,
-        /// 8-byte atomics.
-        Atomics,
-        /// Automatic path migration: alternate paths, and arming them.
-        PathMigration,
-        /// The function of the card's own processor (BlueField's Arm side).
-        EmbeddedCpu,
-        /// A call that the driver does not have.
-        Call,
-    }
+/// A feature that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Feature {
+    /// XRC: the device lacks it, or what it needs (ISSI 1, completions of version 1).
+    Xrc,
+    /// Memory windows.
+    MemoryWindows,
+    /// 8-byte atomics.
+    Atomics,
+    /// Automatic path migration: alternate paths, and arming them.
+    PathMigration,
+    /// A call that the driver does not have.
+    Call,
 }
 
-impl fmt::Display for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EmbeddedCpu => {
-                f.write_str("the function of the card's own processor (BlueField); use the function that the host sees")
-            }
-            Self::Call => f.write_str("a call that the driver does not have"),
-            other => fmt::Debug::fmt(other, f),
-        }
+impl DeviceError for Error {
+    fn may_use_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::CommandTimeout { .. }
+                | Self::BadAnswer { .. }
+                | Self::DeviceGone
+                | Self::DeviceReset
+                | Self::DeviceFatal { .. }
+        )
+    }
+
+    fn unsupported() -> Self {
+        Self::Unsupported { feature: Feature::Call }
+    }
+
+    fn errno(&self) -> Errno {
+        Self::errno(self)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
-use crate::error::{CmdName, Error, Feature, capped};
+use crate::error::{CmdName, Error, capped};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
@@ -199,7 +199,7 @@ impl<P: Platform> Driver<P> {
                 self.commands.check_device()?;
                 // Its commands name the function otherwise (`embedded_cpu_function`), and it has pages to give for the host's too.
                 if self.commands.segment(InitialSeg::EMBEDDED_CPU) != 0 {
-                    return Err(Error::Unsupported { feature: Feature::EmbeddedCpu });
+                    return Err(Error::EmbeddedCpu);
                 }
                 let version = [InitialSeg::FW_REV_MAJOR, InitialSeg::FW_REV_MINOR, InitialSeg::FW_REV_SUBMINOR];
                 self.attr.fw_ver = version.map(|field| self.commands.segment(field) as u16);

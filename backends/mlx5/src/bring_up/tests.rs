@@ -237,7 +237,7 @@ fn the_function_of_a_cards_own_processor_is_refused_before_any_command() {
         state.device = Some(Box::new(|_, at, _| panic!("a register is written: {at:#x}")));
     }
     let Err((error, _machine)) = Driver::bring_up(machine, &SHORT) else { panic!("it was brought up") };
-    assert_eq!((error.step, error.cause), (Step::SetCommandQueue, Error::Unsupported { feature: crate::Feature::EmbeddedCpu }));
+    assert_eq!((error.step, error.cause), (Step::SetCommandQueue, Error::EmbeddedCpu));
     assert!(std::format!("{error}").contains("use the function that the host sees"), "{error}");
     shared.borrow_mut().device = None;
 }

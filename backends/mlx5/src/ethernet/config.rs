@@ -80,9 +80,3 @@ impl EthernetConfig {
     pub const DEFAULT: Self =
         Self { send_frames: 16, receive_frames: 32, filter: FrameFilter::Groups, inline_headers: InlineHeaders::None };
 }
-
-impl Default for EthernetConfig {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}

@@ -1,59 +1,26 @@
 //! Errors of the queues for frames.
 
-use core::fmt;
+use crate::error::{Error, errors};
 
-use crate::error::Error;
-
-/// Declares an error: each variant with its facts and its text, then those that carry another error, which says all.
-macro_rules! frame_error {
-    (
-        $(#[$meta:meta])*
-        pub enum $name:ident {
-            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $fact:ident: $ty:ty),+ })? => $text:literal;)+
-        }
-        $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-        #[non_exhaustive]
-        pub enum $name {
-            $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $fact: $ty),+ })?,)+
-            $($($(#[$imeta])* $inner($ity),)+)?
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self {
-                    $(Self::$variant $({ $($fact),+ })? => write!(f, $text),)+
-                    $($(Self::$inner(inner) => inner.fmt(f),)+)?
-                }
-            }
-        }
-
-        impl core::error::Error for $name {}
-    };
-}
-
-frame_error! {
+errors! {
     /// Why the queues for frames were not opened. What was made is gone again, as far as the device allowed.
     pub enum OpenEthernetError {
         /// The port is an InfiniBand port.
-        InfiniBand => "an InfiniBand port has no Ethernet frames";
+        InfiniBand => Errno::Eopnotsupp, "an InfiniBand port has no Ethernet frames";
         /// The card offers no queues for frames, or no flow tables that lead to them.
-        Unsupported => "the card offers no queues for Ethernet frames, or no flow tables";
+        Unsupported => Errno::Eopnotsupp, "the card offers no queues for Ethernet frames, or no flow tables";
         /// They are open.
-        AlreadyOpen => "the queues for frames are open: close them first";
+        AlreadyOpen => Errno::Ebusy, "the queues for frames are open: close them first";
         /// No such number of frames.
         Frames {
             /// Greatest number of a queue.
             limit: u16
-        } => "a queue has from 1 to {limit} frames";
+        } => Errno::Einval, "a queue has from 1 to {limit} frames";
         /// The MTU of the port is too short for IPv4 (RFC 791).
         Mtu {
             /// MTU of the port in bytes.
             mtu: u32
-        } => "an MTU of {mtu} bytes is too short for IPv4";
+        } => Errno::Einval, "an MTU of {mtu} bytes is too short for IPv4";
     }
     inner {
         /// The device, or the arena.
@@ -61,7 +28,7 @@ frame_error! {
     }
 }
 
-frame_error! {
+errors! {
     /// Why a queue for frames ended. [`Mlx5Direct::close_ethernet`](crate::Mlx5Direct::close_ethernet) and
     /// [`Mlx5Direct::open_ethernet`](crate::Mlx5Direct::open_ethernet) begin anew.
     pub enum FrameQueueFault {
@@ -71,43 +38,43 @@ frame_error! {
             syndrome: u8,
             /// The vendor's syndrome, beside that of the completion.
             vendor: u8
-        } => "a frame was not sent: syndrome {syndrome:#x}, vendor's {vendor:#x}";
+        } => Errno::Eio, "a frame was not sent: syndrome {syndrome:#x}, vendor's {vendor:#x}";
         /// The device failed to write a received frame.
         Receive {
             /// Syndrome of the completion (`mlx5_err_cqe`).
             syndrome: u8,
             /// The vendor's syndrome, beside that of the completion.
             vendor: u8
-        } => "a frame was not received: syndrome {syndrome:#x}, vendor's {vendor:#x}";
+        } => Errno::Eio, "a frame was not received: syndrome {syndrome:#x}, vendor's {vendor:#x}";
         /// A completion of a kind that no frame has.
         Completion {
             /// Opcode of the completion.
             opcode: u8
-        } => "a completion with opcode {opcode:#x}, which no frame has";
+        } => Errno::Ebadmsg, "a completion with opcode {opcode:#x}, which no frame has";
         /// A completion of a frame that is not under way.
         Order {
             /// Index of its WQE.
             index: u16
-        } => "a completion of WQE {index:#x}, which is not under way";
+        } => Errno::Ebadmsg, "a completion of WQE {index:#x}, which is not under way";
     }
 }
 
-frame_error! {
+errors! {
     /// Why a frame was not sent, or none was taken.
     pub enum FrameError {
         /// As many frames wait as the queue has room for. The device sends them by itself.
-        Full => "as many frames wait as the queue has room for";
+        Full => Errno::Enomem, "as many frames wait as the queue has room for";
         /// The frame to send has fewer bytes than an Ethernet header, or more than
         /// [`Ethernet::max_frame`](crate::Ethernet::max_frame).
         Length {
             /// The most.
             limit: usize
-        } => "a frame has from 14 to {limit} bytes";
+        } => Errno::Einval, "a frame has from 14 to {limit} bytes";
         /// The buffer for a frame is shorter than [`Ethernet::max_frame`](crate::Ethernet::max_frame).
         Buffer {
             /// Bytes that it needs.
             need: usize
-        } => "a frame may have {need} bytes, more than the buffer";
+        } => Errno::Einval, "a frame may have {need} bytes, more than the buffer";
     }
     inner {
         /// A queue has ended.
