@@ -10,7 +10,7 @@ use bareverbs::{
     QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendOp, SendWr, WcStatus,
 };
 use bareverbs_mlx5::{
-    Checksums, Config, Error, Ethernet, EthernetConfig, FrameError, FrameFilter, FrameQueueFault, InlineHeaders,
+    Checksums, Config, Error, Ethernet, EthernetConfig, FrameError, FrameFilter, FrameQueueFault, InlineMode,
     OpenEthernetError, Received, Step, Verified,
 };
 use bareverbs_sim::fabric::{Direction, Tap, Uplink};
@@ -85,7 +85,7 @@ fn pass(world: &World) {
 
 #[test]
 fn frames_of_every_length_arrive_whole_both_ways_with_headers_in_their_wqes_or_without() {
-    for inline_headers in [InlineHeaders::None, InlineHeaders::L2, InlineHeaders::Ip, InlineHeaders::Transport] {
+    for inline_headers in [InlineMode::None, InlineMode::L2, InlineMode::Ip, InlineMode::TcpUdp] {
         // Rings that wrap around hundreds of times.
         let config = EthernetConfig { send_frames: 3, receive_frames: 5, inline_headers, ..EthernetConfig::DEFAULT };
         let (world, [mut a, mut b]) = lan(&config);
@@ -93,7 +93,7 @@ fn frames_of_every_length_arrive_whole_both_ways_with_headers_in_their_wqes_or_w
         let macs = [mac(&mut a), mac(&mut b)];
         // A long one before each short one, whose bytes are then in the same buffer.
         for len in
-            (14..300).chain(300..LONGEST).step_by(if inline_headers == InlineHeaders::None { 1 } else { 7 }).chain([LONGEST])
+            (14..300).chain(300..LONGEST).step_by(if inline_headers == InlineMode::None { 1 } else { 7 }).chain([LONGEST])
         {
             for (from, to) in [(0, 1), (1, 0)] {
                 let nodes = [&mut a, &mut b];

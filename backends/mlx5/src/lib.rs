@@ -74,7 +74,7 @@ pub use direct::Mlx5Direct;
 pub use error::{CmdName, Error, Feature, PageCount};
 #[cfg(feature = "ethernet")]
 pub use ethernet::{
-    Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameError, FrameFilter, FrameQueueFault, InlineHeaders,
+    Checksums, Ethernet, EthernetConfig, EthernetStatistics, FrameError, FrameFilter, FrameQueueFault, InlineMode,
     OpenEthernetError, Received, Verified,
 };
 pub use events::health::Health;

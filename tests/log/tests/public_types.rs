@@ -304,7 +304,7 @@ fn of_the_driver() {
         bareverbs_mlx5::EthernetStatistics,
         bareverbs_mlx5::FrameFilter,
         bareverbs_mlx5::FrameQueueFault,
-        bareverbs_mlx5::InlineHeaders,
+        bareverbs_mlx5::InlineMode,
         bareverbs_mlx5::OpenEthernetError,
         bareverbs_mlx5::Received,
         bareverbs_mlx5::FrameError,

@@ -1,5 +1,7 @@
 //! Options of the queues for frames.
 
+use bareverbs_mlx5_spec::InlineMode;
+
 /// Which frames come in. The port takes those of RDMA out before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -14,31 +16,14 @@ pub enum FrameFilter {
     Everything,
 }
 
-/// How much of a frame's headers its WQE contains. Some cards and virtual functions demand it, to switch frames before they read them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum InlineHeaders {
-    /// No header.
-    #[default]
-    None,
-    /// The Ethernet header, with a VLAN tag.
-    L2,
-    /// Ethernet and IP header.
-    Ip,
-    /// Ethernet and IP header, and that of TCP or UDP.
-    Transport,
-}
-
-impl InlineHeaders {
-    /// Returns the bytes of a frame that lie in its WQE at most: what fills the blocks of a WQE that must have the headers. An Ethernet
-    /// header with a tag has 18 bytes, an IPv4 header with options 60, as has one of TCP.
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::L2 => 18,
-            Self::Ip => 18 + 60 + 4,
-            Self::Transport => 18 + 60 + 60 + 8,
-        }
+/// Returns the bytes of a frame that lie in its WQE at most: what fills the blocks of a WQE that must have the headers. An Ethernet
+/// header with a tag has 18 bytes, an IPv4 header with options 60, as has one of TCP.
+pub(crate) const fn inline_bytes(headers: InlineMode) -> usize {
+    match headers {
+        InlineMode::None => 0,
+        InlineMode::L2 => 18,
+        InlineMode::Ip => 18 + 60 + 4,
+        InlineMode::TcpUdp => 18 + 60 + 60 + 8,
     }
 }
 
@@ -71,12 +56,13 @@ pub struct EthernetConfig {
     pub receive_frames: u16,
     /// Which frames come in.
     pub filter: FrameFilter,
-    /// Headers in WQEs even if the card does not ask for them; it may ask for more.
-    pub inline_headers: InlineHeaders,
+    /// Headers in WQEs even if the card does not ask for them. Some cards and virtual functions ask for more, to switch frames before they
+    /// read them.
+    pub inline_headers: InlineMode,
 }
 
 impl EthernetConfig {
     /// 16 frames to send and 32 received, 18 and 8 pages of 4096 bytes with the usual MTU of 1500.
     pub const DEFAULT: Self =
-        Self { send_frames: 16, receive_frames: 32, filter: FrameFilter::Groups, inline_headers: InlineHeaders::None };
+        Self { send_frames: 16, receive_frames: 32, filter: FrameFilter::Groups, inline_headers: InlineMode::None };
 }

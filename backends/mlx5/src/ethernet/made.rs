@@ -1,5 +1,6 @@
 //! The objects of the queues for frames that exist.
 
+use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
 use crate::command::object::Object;
@@ -8,10 +9,8 @@ use crate::command::object::Object;
 pub(crate) enum Made {
     /// An object.
     Object(Object),
-    /// The flow table by its number; a group of its rules by that and its own; a rule by that and its index.
-    Table(u32),
-    Group(u32, u32),
-    Rule(u32, u32),
+    /// The flow table, a group of its rules, or a rule: the command that ends it, the table, the number of the group, the index of the rule.
+    Flow(CmdOpcode, [u32; 3]),
     /// Broadcasts are in the port's multicast list on behalf of the queues.
     Listing,
     /// The port's filter is open for groups on behalf of the queues.

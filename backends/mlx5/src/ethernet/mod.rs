@@ -11,7 +11,8 @@ mod made;
 mod objects;
 pub(crate) mod queues;
 
-pub use config::{Checksums, EthernetConfig, FrameFilter, InlineHeaders};
+pub use bareverbs_mlx5_spec::InlineMode;
+pub use config::{Checksums, EthernetConfig, FrameFilter};
 pub use error::{FrameError, FrameQueueFault, OpenEthernetError};
 pub use interface::Ethernet;
 pub use queues::{EthernetStatistics, Received, Verified};

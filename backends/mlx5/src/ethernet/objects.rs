@@ -3,13 +3,13 @@
 use bareverbs::{Access, AddressMap, Extent, Mac, MrRequest, Platform, RecvRing as _, Sge};
 use bareverbs_mlx5_spec::{
     Buffer, CmdHcaCap, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn,
-    CreateTirIn, CreateTisIn, DS_UNIT, DeleteFteIn, DestFormatStruct, DestroyFlowGroupIn, DestroyFlowTableIn,
-    FLOW_TABLE_NIC_RECEIVE, FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, MATCH_OUTER_HEADERS,
-    ModifyRqIn, ModifySqIn, QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut,
-    WQ_CYCLIC, WQEBB, Wq, WqeInlineCap, cmd, flow_action,
+    CreateTirIn, CreateTisIn, DS_UNIT, DeleteFteIn, DeleteFteOut, DestFormatStruct, DestroyFlowGroupIn, FLOW_TABLE_NIC_RECEIVE,
+    FlowContext, FlowDestination, FlowTableContext, FteMatchSetLyr24, InlineMode, Layout, MATCH_OUTER_HEADERS, ModifyRqIn,
+    ModifySqIn, QueueState, Rqc, SetFlowTableRootIn, SetFteIn, Sqc, TIR_DIRECT, Tirc, Tisc, View, ViewMut, WQ_CYCLIC, WQEBB,
+    Wq, WqeInlineCap, cmd, flow_action,
 };
 
-use super::config::{EthernetConfig, FrameFilter, InlineHeaders};
+use super::config::{EthernetConfig, FrameFilter, inline_bytes};
 use super::error::OpenEthernetError;
 use super::made::{FrameObjects, Made};
 use super::queues::{EthernetStatistics, FrameInterface, HEADER, ReceiveQueue, SendQueue, TAGGED_HEADER};
@@ -101,7 +101,7 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         config: &EthernetConfig,
         mtu: usize,
-        inline: InlineHeaders,
+        inline: InlineMode,
     ) -> Result<FrameInterface<P>, Error> {
         let [send_frames, receive_frames] =
             [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
@@ -130,7 +130,7 @@ impl<P: Platform> Driver<P> {
         let tis =
             self.make_frame_object::<cmd::CreateTis, cmd::DestroyTis>(objects, input.view(), ObjectMemory::default())?.number;
         // As many blocks as the longest WQE of each frame takes.
-        let blocks_per_frame = (3 * 16 + inline.bytes().saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
+        let blocks_per_frame = (3 * 16 + inline_bytes(inline).saturating_sub(2).next_multiple_of(16)).div_ceil(WQEBB) as u32;
         let blocks = (send_frames * blocks_per_frame).next_power_of_two();
         let (sqn, send_ring) = self.make_sq(objects, blocks, [pd, send_cqn, tis], inline)?;
         let (rqn, mut receive_ring) = self.make_rq(objects, receive_frames, [pd, receive_cqn])?;
@@ -146,7 +146,7 @@ impl<P: Platform> Driver<P> {
             cq: send_cq,
             buffers: memory.ring.at(),
             frames: send_frames,
-            inline: inline.bytes(),
+            inline: inline_bytes(inline),
             written: 0,
             done_block: 0,
             posted: 0,
@@ -193,14 +193,8 @@ impl<P: Platform> Driver<P> {
         objects: &mut FrameObjects,
         blocks: u32,
         [pd, cqn, tis]: [u32; 3],
-        inline: InlineHeaders,
+        inline: InlineMode,
     ) -> Result<(u32, Mlx5SendRing<P>), Error> {
-        const {
-            assert!(
-                InlineHeaders::Transport as u32 == InlineMode::TcpUdp as u32
-                    && InlineHeaders::L2 as u32 == InlineMode::L2 as u32
-            )
-        };
         let bytes = blocks as usize * WQEBB;
         self.in_memory(bytes, true, |this, memory| {
             let ring = open_ring(&this.commands.machine.memory, memory.ring.at(), bytes, memory.record)?;
@@ -210,7 +204,7 @@ impl<P: Platform> Driver<P> {
             let mut context = view.sub(CreateSqIn::CTX);
             context
                 .set(Sqc::FLUSH_IN_ERROR_EN, 1)
-                .set(Sqc::MIN_WQE_INLINE_MODE, inline as u32)
+                .set(Sqc::MIN_WQE_INLINE_MODE, inline.code())
                 .set(Sqc::USER_INDEX, NO_USER_INDEX)
                 .set(Sqc::CQN, cqn)
                 .set(Sqc::TS_FORMAT, time_stamps(this.capability(CmdHcaCap::SQ_TS_FORMAT)))
@@ -282,7 +276,7 @@ impl<P: Platform> Driver<P> {
         view.set(CreateFlowTableIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE);
         view.sub(CreateFlowTableIn::FLOW_TABLE_CONTEXT).set(FlowTableContext::LOG_SIZE, LOG_RULES);
         let table = self.commands.create::<cmd::CreateFlowTable>(input.view(), ObjectMemory::default())?;
-        list(objects, Made::Table(table));
+        list(objects, Made::Flow(CmdOpcode::DestroyFlowTable, [table, 0, 0]));
         let to = [table, tir];
         if filter == FrameFilter::Everything {
             self.add_rules(objects, to, 0, None, &[[0; 6]])?;
@@ -318,10 +312,10 @@ impl<P: Platform> Driver<P> {
         addresses: &[[u8; 6]],
     ) -> Result<(), Error> {
         let group = self.make_group(table, first, addresses.len() as u32, mask)?;
-        list(objects, Made::Group(table, group));
+        list(objects, Made::Flow(CmdOpcode::DestroyFlowGroup, [table, group, 0]));
         for (address, index) in addresses.iter().zip(first..) {
             self.set_rule(table, group, index, address, tir)?;
-            list(objects, Made::Rule(table, index));
+            list(objects, Made::Flow(CmdOpcode::DeleteFlowTableEntry, [table, 0, index]));
         }
         Ok(())
     }
@@ -359,26 +353,22 @@ impl<P: Platform> Driver<P> {
         self.commands.execute_with(CmdOpcode::SetFlowTableEntry, input.as_bytes(), list).map(|_| ())
     }
 
-    /// Ends what there is, the last first. What the device does not confirm stays, with its memory and what it is made of. A root of the
+    /// Ends what there is, the last first. Commands for a table, a group and a rule have a number each, where the others have zeros. What the device does not confirm stays, with its memory and what it is made of. A root of the
     /// flow tables that is gone has no successor (Linux `update_root_ft_destroy`).
     #[inline(never)]
     fn end_frames(&mut self, objects: &mut FrameObjects) -> Result<(), Error> {
-        const TYPE: u32 = FLOW_TABLE_NIC_RECEIVE;
         while let Some(made) = objects.pop() {
-            let commands = &mut self.commands;
             match made {
                 Made::Object(object) => self.end(&object)?,
-                Made::Table(table) => commands.perform::<cmd::DestroyFlowTable>(|input| {
-                    input.set(DestroyFlowTableIn::TABLE_TYPE, TYPE).set(DestroyFlowTableIn::TABLE_ID, table)
-                })?,
-                Made::Group(table, group) => commands.perform::<cmd::DestroyFlowGroup>(|input| {
-                    input.set(DestroyFlowGroupIn::TABLE_TYPE, TYPE).set(DestroyFlowGroupIn::TABLE_ID, table);
-                    input.set(DestroyFlowGroupIn::GROUP_ID, group)
-                })?,
-                Made::Rule(table, index) => commands.perform::<cmd::DeleteFlowTableEntry>(|input| {
-                    input.set(DeleteFteIn::TABLE_TYPE, TYPE).set(DeleteFteIn::TABLE_ID, table);
-                    input.set(DeleteFteIn::FLOW_INDEX, index)
-                })?,
+                Made::Flow(opcode, [table, group, index]) => {
+                    let mut input = [0; DeleteFteIn::SIZE];
+                    ViewMut::<DeleteFteIn>::of(&mut input)
+                        .set(DeleteFteIn::TABLE_TYPE, FLOW_TABLE_NIC_RECEIVE)
+                        .set(DeleteFteIn::TABLE_ID, table)
+                        .set(DeleteFteIn::FLOW_INDEX, index);
+                    ViewMut::<DestroyFlowGroupIn>::of(&mut input).set(DestroyFlowGroupIn::GROUP_ID, group);
+                    self.commands.execute(opcode, &input, &mut [], DeleteFteOut::SIZE)?;
+                }
                 Made::Listing => self.list_station(BROADCAST, false)?,
                 Made::Admission => {
                     self.promiscuous = false;
@@ -409,13 +399,11 @@ fn set_destination(fields: &mut ViewMut<'_, FteMatchSetLyr24>, [a, b, c, d, e, f
 
 /// Returns what the card demands: by its capability, or, where that says so, by the context of the vport. What is unknown is taken for
 /// all.
-fn inline_of(capability: u32, vport: u32) -> InlineHeaders {
-    match (WqeInlineCap::from_code(capability), InlineMode::from_code(vport)) {
-        (Some(WqeInlineCap::NotRequired), _) | (Some(WqeInlineCap::VportContext), Some(InlineMode::None)) => {
-            InlineHeaders::None
-        }
-        (Some(WqeInlineCap::L2), _) | (Some(WqeInlineCap::VportContext), Some(InlineMode::L2)) => InlineHeaders::L2,
-        (Some(WqeInlineCap::VportContext), Some(InlineMode::Ip)) => InlineHeaders::Ip,
-        _ => InlineHeaders::Transport,
+fn inline_of(capability: u32, vport: u32) -> InlineMode {
+    match WqeInlineCap::from_code(capability) {
+        Some(WqeInlineCap::NotRequired) => InlineMode::None,
+        Some(WqeInlineCap::L2) => InlineMode::L2,
+        Some(WqeInlineCap::VportContext) => InlineMode::from_code(vport).unwrap_or(InlineMode::TcpUdp),
+        None => InlineMode::TcpUdp,
     }
 }

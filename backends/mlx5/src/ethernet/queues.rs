@@ -267,9 +267,9 @@ mod tests {
     use std::vec::Vec;
 
     use bareverbs::{Machine, Registers};
-    use bareverbs_mlx5_spec::CQE;
+    use bareverbs_mlx5_spec::{CQE, InlineMode};
 
-    use super::super::config::InlineHeaders;
+    use super::super::config::inline_bytes;
     use super::*;
     use crate::config::CqeSize;
     use crate::dma::uar::Uar;
@@ -282,10 +282,10 @@ mod tests {
     #[test]
     fn a_wqe_is_the_bytes_of_its_structures() {
         let frame: Vec<u8> = (1..=200).collect();
-        let made = |len: usize, inline: InlineHeaders, checksums| {
+        let made = |len: usize, inline: InlineMode, checksums| {
             let (machine, shared) = machine();
             let mut send = interface(&machine).send;
-            (send.inline, send.written) = (inline.bytes(), 0x1234);
+            (send.inline, send.written) = (inline_bytes(inline), 0x1234);
             send.put(&frame[..len], Lkey::new(0x0a0b_0c0d), 0x1122_3344_5566_7780, checksums);
             let bytes = shared.borrow().memory[..192].to_vec();
             bytes[..usize::from(bytes[7]) * 16].to_vec()
@@ -295,20 +295,20 @@ mod tests {
         let mut expected = control(3);
         expected.extend([0; 16]);
         expected.extend(data(100, 0));
-        assert_eq!(made(100, InlineHeaders::None, Checksums::NONE), expected);
+        assert_eq!(made(100, InlineMode::None, Checksums::NONE), expected);
         expected[16 + 4] = 0xc0;
-        assert_eq!(made(100, InlineHeaders::None, Checksums::ALL), expected);
+        assert_eq!(made(100, InlineMode::None, Checksums::ALL), expected);
         // 18 bytes: two behind the size, 16 in the next unit.
         let mut expected = control(4);
         expected.extend([0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 18, 1, 2]);
         expected.extend(3..=18);
         expected.extend(data(82, 18));
-        assert_eq!(made(100, InlineHeaders::L2, Checksums { header: true, transport: false }), expected);
+        assert_eq!(made(100, InlineMode::L2, Checksums { header: true, transport: false }), expected);
         // A frame that lies in its WQE, filled up to a unit.
         let mut expected = control(2 + 4);
         expected.extend([0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 60, 1, 2]);
         expected.extend((3..=60).chain([0; 6]));
-        assert_eq!(made(60, InlineHeaders::Ip, Checksums { header: false, transport: true }), expected);
+        assert_eq!(made(60, InlineMode::Ip, Checksums { header: false, transport: true }), expected);
         // Three blocks, full.
         let mut expected = control(12);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 146, 1, 2]);
@@ -316,7 +316,7 @@ mod tests {
         expected.extend(data(54, 146 - 128));
         expected[12 * 16 - 1] = 0x12;
         expected[12 * 16 - 2] = 0x78;
-        assert_eq!(made(200, InlineHeaders::Transport, Checksums::NONE), expected);
+        assert_eq!(made(200, InlineMode::TcpUdp, Checksums::NONE), expected);
     }
 
     const FRAMES: u32 = 4;
@@ -385,13 +385,13 @@ mod tests {
     /// buffers are taken, each is where its counter says, and completions are believed in their order alone.
     #[test]
     fn sent_frames_take_their_places_in_turn() {
-        for (inline, blocks) in [(InlineHeaders::None, 1_u64), (InlineHeaders::Transport, 3)] {
+        for (inline, blocks) in [(InlineMode::None, 1_u64), (InlineMode::TcpUdp, 3)] {
             for before in (0..=40).step_by(if cfg!(miri) { 19 } else { 1 }) {
                 let (mut machine, shared) = machine();
                 let mut queues = interface(&machine);
                 let (first_block, first_frame, first_entry) =
                     ((1_u64 << 32) - before, (1_u64 << 32) - before, (1_u64 << 32) - before / 2);
-                (queues.send.ring, queues.send.inline) = (send_ring(&machine, 16), inline.bytes());
+                (queues.send.ring, queues.send.inline) = (send_ring(&machine, 16), inline_bytes(inline));
                 (queues.send.written, queues.send.done_block) = (first_block as u32, first_block as u16);
                 (queues.send.posted, queues.send.done) = (first_frame as u32, first_frame as u32);
                 queues.send.cq.start_at(first_entry as u32);

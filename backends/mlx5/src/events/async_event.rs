@@ -10,22 +10,34 @@ use crate::error::Error;
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
 
-/// Event types of the queue for asynchronous events.
-pub(crate) const ASYNC_EVENTS: &[EventType] = &[
-    EventType::PathMigrated,
-    EventType::CommEstablished,
-    EventType::SqDrained,
-    EventType::CqError,
-    EventType::WqCatasError,
-    EventType::PathMigrationFailed,
-    EventType::InternalError,
-    EventType::PortChange,
-    EventType::WqInvalReqError,
-    EventType::WqAccessError,
-    EventType::SrqCatasError,
-    EventType::SrqLastWqe,
-    EventType::SrqRqLimit,
-];
+/// Lists the events that name a queue pair or a shared receive queue, and nothing else.
+macro_rules! events_of_queues {
+    ($($event:ident => $what:ident($number:ident);)+) => {
+        /// Event types of the queue for asynchronous events.
+        pub(crate) const ASYNC_EVENTS: &[EventType] =
+            &[EventType::CqError, EventType::InternalError, EventType::PortChange, $(EventType::$event),+];
+
+        fn event_of_queue(event: EventType, number: u32) -> Option<AsyncEvent> {
+            match event {
+                $(EventType::$event => Some(AsyncEvent::$what($number::new(number))),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+events_of_queues! {
+    PathMigrated => PathMigrated(Qpn);
+    CommEstablished => CommEstablished(Qpn);
+    SqDrained => SqDrained(Qpn);
+    WqCatasError => QpFatal(Qpn);
+    PathMigrationFailed => PathMigrationFailed(Qpn);
+    WqInvalReqError => QpRequestError(Qpn);
+    WqAccessError => QpAccessError(Qpn);
+    SrqCatasError => SrqError(Srqn);
+    SrqLastWqe => LastWqeReached(Qpn);
+    SrqRqLimit => SrqLimitReached(Srqn);
+}
 
 impl<P: Platform> Driver<P> {
     /// Serves page requests, then returns the next asynchronous event for the caller. After as many events as the queue has
@@ -68,31 +80,8 @@ impl<P: Platform> Driver<P> {
 fn parse(entry: &Entry) -> AsyncEvent {
     let view = View::<Eqe>::of(entry);
     let sub_type = view.get(Eqe::EVENT_SUB_TYPE);
-    let number = event_data(entry).get(QpEvents::QPN_RQN_SQN);
-    let (qpn, srqn) = (Qpn::new(number), Srqn::new(number));
+    let unknown = |detail: u32| AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, detail as u8);
     match event_type(entry) {
-        // Queues for frames have numbers of their own, and the core knows none of them.
-        #[cfg(feature = "ethernet")]
-        Some(
-            EventType::CommEstablished
-            | EventType::SqDrained
-            | EventType::SrqLastWqe
-            | EventType::WqCatasError
-            | EventType::WqInvalReqError
-            | EventType::WqAccessError,
-        ) if event_data(entry).get(QpEvents::TYPE) != 0 => {
-            AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, event_data(entry).get(QpEvents::TYPE) as u8)
-        }
-        Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn),
-        Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn),
-        Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn),
-        Some(EventType::PathMigrated) => AsyncEvent::PathMigrated(qpn),
-        Some(EventType::PathMigrationFailed) => AsyncEvent::PathMigrationFailed(qpn),
-        Some(EventType::SrqRqLimit) => AsyncEvent::SrqLimitReached(srqn),
-        Some(EventType::SrqCatasError) => AsyncEvent::SrqError(srqn),
-        Some(EventType::WqCatasError) => AsyncEvent::QpFatal(qpn),
-        Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn),
-        Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn),
         Some(EventType::CqError) => {
             let view = event_data(entry);
             AsyncEvent::CqError(Cqn::new(view.get(CqError::CQN)), view.get(CqError::SYNDROME) as u8)
@@ -103,10 +92,19 @@ fn parse(entry: &Entry) -> AsyncEvent {
                 Some(PortChange::Active) => AsyncEvent::PortActive(port),
                 Some(PortChange::Down) => AsyncEvent::PortDown(port),
                 Some(_) => AsyncEvent::PortChanged(port),
-                None => AsyncEvent::Unknown(EventType::PortChange.code() as u8, sub_type as u8),
+                None => unknown(sub_type),
             }
         }
-        _ => AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, sub_type as u8),
+        event => {
+            let queue = event_data(entry);
+            match event.and_then(|event| event_of_queue(event, queue.get(QpEvents::QPN_RQN_SQN))) {
+                None => unknown(sub_type),
+                Some(event @ (AsyncEvent::SrqError(_) | AsyncEvent::SrqLimitReached(_))) => event,
+                // Queues for frames have numbers of their own, and the core knows none of them.
+                Some(_) if queue.get(QpEvents::TYPE) != 0 => unknown(queue.get(QpEvents::TYPE)),
+                Some(event) => event,
+            }
+        }
     }
 }
 
