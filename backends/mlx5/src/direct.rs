@@ -15,11 +15,7 @@ pub struct Mlx5Direct<'a, P: Platform> {
 
 format_as!([P: Platform] Mlx5Direct<'_, P>, "Mlx5Direct(node {:x})", |this| this.driver.attr.node_guid.0);
 
-impl<'a, P: Platform> Mlx5Direct<'a, P> {
-    pub(crate) const fn new(driver: &'a mut Driver<P>) -> Self {
-        Self { driver }
-    }
-
+impl<P: Platform> Mlx5Direct<'_, P> {
     /// Reads the health of the device now. This replaces no call of [`bareverbs::Verbs::maintain`], which also gives the firmware the pages
     /// that it requests, and tries a command when the counter stands still.
     ///

@@ -8,7 +8,6 @@ use crate::command::CommandInterface;
 use crate::command::object::Object;
 use crate::config::{Config, ROCE};
 use crate::dma::arena::PageUse;
-use crate::dma::uar::Uar;
 #[cfg(feature = "ethernet")]
 use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
@@ -26,20 +25,6 @@ pub(crate) struct BringUpState {
     pub(crate) roce: bool,
 }
 
-/// Event queues by purpose, except those that the command interface serves.
-pub(crate) struct EventQueues<P: Platform> {
-    /// That for asynchronous events.
-    pub(crate) events: Option<Eq<P>>,
-    /// Those for completions, with their vectors. The interrupt handler owns their rings.
-    pub(crate) completion: Vec<(Object, u16), COMPLETION_EQS>,
-    /// The rings for completions, until they are taken.
-    pub(crate) completion_events: Option<Mlx5CompletionEvents<P>>,
-    /// What is reported after an overflow: the event that was not lost, then that there is none.
-    pub(crate) after_overflow: Option<Option<AsyncEvent>>,
-    /// Completion queues created, to spread them over `completion`.
-    pub(crate) assigned: usize,
-}
-
 /// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
 pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) config: Config,
@@ -48,8 +33,18 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     /// The general capabilities, as the bring-up found them ([`Driver::capability`]).
     pub(crate) general: Page,
     pub(crate) attr: DeviceAttr,
-    pub(crate) uar: Uar,
-    pub(crate) eqs: EventQueues<P>,
+    /// The UAR page, 0 before there is one: page 0 begins with the initialization segment.
+    pub(crate) uar: u32,
+    /// The queue of asynchronous events.
+    pub(crate) events: Option<Eq<P>>,
+    /// Those for completions, with their vectors. The interrupt handler owns their rings.
+    pub(crate) completion_eqs: Vec<(Object, u16), COMPLETION_EQS>,
+    /// The rings for completions, until they are taken.
+    pub(crate) completion_events: Option<Mlx5CompletionEvents<P>>,
+    /// What is reported after an overflow: the event that was not lost, then that there is none.
+    pub(crate) after_overflow: Option<Option<AsyncEvent>>,
+    /// Completion queues created, to spread them over `completion_eqs`.
+    pub(crate) assigned: usize,
     /// MAC address of an Ethernet port, as the bring-up found it.
     pub(crate) mac: Mac,
     /// The multicast list of an Ethernet port: addresses of groups and of broadcasts, and how many users each has.
@@ -65,7 +60,7 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     /// The queues for frames, while they are open.
     #[cfg(feature = "ethernet")]
     pub(crate) ethernet: Option<FrameInterface<P>>,
-    #[cfg(feature = "ethernet")]
+    /// Whether the queues for frames take every frame of the port.
     pub(crate) promiscuous: bool,
     pub(crate) health: HealthWatch,
     /// Tag of the last key that was created.
@@ -81,14 +76,12 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             caps: Capabilities::default(),
             general: [0; size_of::<Page>()],
             attr: DeviceAttr::default(),
-            uar: Uar::default(),
-            eqs: EventQueues {
-                events: None,
-                completion: Vec::new(),
-                completion_events: None,
-                after_overflow: None,
-                assigned: 0,
-            },
+            uar: 0,
+            events: None,
+            completion_eqs: Vec::new(),
+            completion_events: None,
+            after_overflow: None,
+            assigned: 0,
             mac: Mac::default(),
             stations: Vec::new(),
             groups: 0,
@@ -97,7 +90,6 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             cqs: 0,
             #[cfg(feature = "ethernet")]
             ethernet: None,
-            #[cfg(feature = "ethernet")]
             promiscuous: false,
             health: HealthWatch::default(),
             key_tag: KeyTag::default(),

@@ -63,7 +63,7 @@ where
     type Direct<'a> = Mlx5Direct<'a, P>;
 
     fn direct(&mut self) -> Mlx5Direct<'_, P> {
-        Mlx5Direct::new(self.view())
+        Mlx5Direct { driver: self.view() }
     }
 
     fn device_attr(&self) -> &DeviceAttr {
@@ -167,10 +167,10 @@ where
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Mlx5CompletionEvents<P>> {
-        self.driver.eqs.completion_events.take()
+        self.driver.completion_events.take()
     }
 
     fn return_completion_events(&mut self, _: CoreToken, events: Mlx5CompletionEvents<P>) {
-        self.driver.eqs.completion_events = Some(events);
+        self.driver.completion_events = Some(events);
     }
 }

@@ -164,7 +164,6 @@ impl<P: Platform> Driver<P> {
             input.sub(ModifyNicVportContextIn::FIELD_SELECT).set(ModifyNicVportFieldSelect::PROMISC, 1);
             let mut context = input.sub(ModifyNicVportContextIn::NIC_VPORT_CONTEXT);
             context.set(NicVportContext::PROMISC_MC, all.into());
-            #[cfg(feature = "ethernet")]
             context.set(NicVportContext::PROMISC_ALL, self.promiscuous.into());
             input
         })

@@ -13,12 +13,10 @@ use crate::command::CommandInterface;
 use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
-use crate::dma::uar::Uar;
 use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, capped};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
-use crate::events::eq::Eq;
 use crate::listed::listed;
 use crate::log::log_event;
 
@@ -229,11 +227,11 @@ impl<P: Platform> Driver<P> {
             Step::QueryPort => [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?,
             Step::AllocUar => self.alloc_uar()?,
             Step::AsyncEq => {
-                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?;
+                self.events = Some(self.create_eq(self.config.async_events, ASYNC_EVENTS, self.config.first_vector)?)
             }
             Step::PagesEq if self.capability(CmdHcaCap::PAGE_REQUEST_DISABLE) == 0 => {
-                let types = &[EventType::PageRequest];
-                self.create_control_eq(self.config.page_events, types, |driver| &mut driver.commands.page_requests)?;
+                let eq = self.create_eq(self.config.page_events, &[EventType::PageRequest], self.config.first_vector)?;
+                self.commands.page_requests = Some(eq);
             }
             Step::CompletionEqs => self.create_completion_eqs()?,
             Step::EnablePort if self.caps.is_ethernet() => self.enable_ethernet_port()?,
@@ -247,29 +245,15 @@ impl<P: Platform> Driver<P> {
         self.commands.give_startup_pages(when, &mut |given, wanted| hook(Progress::Pages { given, wanted }))
     }
 
-    /// Creates an event queue for types other than completions.
-    // Not inlined, and into its place: an event queue that is returned is copied twice.
-    #[inline(never)]
-    fn create_control_eq(
-        &mut self,
-        entries: u32,
-        types: &[EventType],
-        place: fn(&mut Self) -> &mut Option<Eq<P>>,
-    ) -> Result<(), Error> {
-        let eq = self.create_eq(entries, types, self.config.first_vector)?;
-        *place(self) = Some(eq);
-        Ok(())
-    }
-
     #[inline(never)]
     fn create_completion_eqs(&mut self) -> Result<(), Error> {
-        self.eqs.completion_events = Some(Mlx5CompletionEvents::new(self.config.first_vector));
+        self.completion_events = Some(Mlx5CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
             let eq = self.create_eq(self.config.completion_events, &[], vector)?;
             // The bound of the loop is the table's capacity.
-            let _ = self.eqs.completion.push((eq.object, vector));
-            if let Some(events) = &mut self.eqs.completion_events {
+            let _ = self.completion_eqs.push((eq.object, vector));
+            if let Some(events) = &mut self.completion_events {
                 events.add(eq);
             }
         }
@@ -288,19 +272,17 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
         let mut failed = None;
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
+        // TEARDOWN_HCA ends the queues for frames. Nobody writes into them any more.
+        self.promiscuous = false;
         #[cfg(feature = "ethernet")]
-        {
-            // TEARDOWN_HCA ends its queues. Nobody writes into them any more.
-            self.ethernet = None;
-            self.promiscuous = false;
-        }
+        drop(self.ethernet.take());
         if self.caps.is_ethernet() && self.state.roce {
             record_result(&mut failed, CmdOpcode::ModifyNicVportContext, self.set_roce(false));
             // TEARDOWN_HCA ends it too.
             self.state.roce = false;
         }
-        let eqs = core::mem::take(&mut self.eqs.completion);
-        let control = [&mut self.commands.page_requests, &mut self.eqs.events].map(|place| place.take().map(|eq| eq.object));
+        let eqs = core::mem::take(&mut self.completion_eqs);
+        let control = [&mut self.commands.page_requests, &mut self.events].map(|place| place.take().map(|eq| eq.object));
         // If completion queues are left, they report to these, and are armed in the UAR page. Cards refuse to destroy what has users;
         // TEARDOWN_HCA takes all of it.
         for eq in eqs.iter().rev().map(|(eq, _)| eq).chain(control.iter().flatten()) {
@@ -308,14 +290,14 @@ impl<P: Platform> Driver<P> {
                 record_result(&mut failed, CmdOpcode::DestroyEq, self.end(eq));
             }
         }
-        if self.uar.page != 0 && self.cqs == 0 {
+        if self.uar != 0 && self.cqs == 0 {
             record_result(
                 &mut failed,
                 CmdOpcode::DeallocUar,
-                self.end(&Object::of::<cmd::DeallocUar>(self.uar.page, ObjectMemory::default())),
+                self.end(&Object::of::<cmd::DeallocUar>(self.uar, ObjectMemory::default())),
             );
         }
-        self.uar = Uar::default();
+        self.uar = 0;
         if self.state.initialized {
             let result = self.commands.perform::<cmd::TeardownHca>(|input| input);
             self.state.initialized = result.is_err();

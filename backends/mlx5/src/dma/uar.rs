@@ -10,34 +10,6 @@ use crate::error::Error;
 /// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
 pub(crate) const FIRST_UAR_PAGE: usize = 4;
 
-/// The UAR page in use.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Uar {
-    /// Its number, 0 before there is one: page 0 begins with the initialization segment.
-    pub(crate) page: u32,
-    /// Bytes of half a BlueFlame register, 0 without BlueFlame.
-    half: usize,
-    /// Whether the page is mapped write-combining, so that writes to it must be flushed.
-    pub(crate) combining: bool,
-}
-
-impl Uar {
-    /// Returns UAR page `page`. `half` is the size of half a BlueFlame register, 0 without BlueFlame.
-    pub(crate) const fn at(page: u32, half: usize, combining: bool) -> Self {
-        Self { page, half, combining }
-    }
-
-    pub(crate) const fn base(&self) -> usize {
-        self.page as usize * UAR_PAGE
-    }
-
-    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, Error> {
-        let words = self.half / 8;
-        let register = registers.doorbell(self.base() + UAR_BLUEFLAME, (2 * words).max(1))?;
-        Ok(SendDoorbell { register, words, at: Cell::new(0), combining: self.combining })
-    }
-}
-
 /// The doorbell register of one send queue.
 ///
 /// Send queues of several cores may share a page only if the CPU writes eight bytes in one access. BlueFlame must be off: two
@@ -53,6 +25,19 @@ pub(crate) struct SendDoorbell<D> {
 }
 
 impl<D: Doorbell> SendDoorbell<D> {
+    /// Opens that of UAR page `uar`. `half` is the bytes of half a BlueFlame register, 0 without BlueFlame; `combining` says whether the
+    /// page is mapped write-combining.
+    pub(crate) fn open<R: Registers<Doorbell = D>>(
+        registers: &R,
+        uar: u32,
+        half: usize,
+        combining: bool,
+    ) -> Result<Self, Error> {
+        let words = half / 8;
+        let register = registers.doorbell(uar as usize * UAR_PAGE + UAR_BLUEFLAME, (2 * words).max(1))?;
+        Ok(Self { register, words, at: Cell::new(0), combining })
+    }
+
     /// Rings the doorbell without BlueFlame. `control` is the first word of the last request, as stored in memory.
     #[inline(always)]
     pub(crate) fn ring(&self, control: u64) {

@@ -1,6 +1,6 @@
 //! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
 
-use bareverbs::{Access, AddressMap, Extent, Mac, MrRequest, Platform, RecvRing as _, Sge};
+use bareverbs::{Access, Mac, MrRequest, OffsetMap, Platform, RecvRing as _, Sge};
 use bareverbs_mlx5_spec::{
     Buffer, CmdHcaCap, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn,
     CreateTirIn, CreateTisIn, DS_UNIT, DeleteFteIn, DeleteFteOut, DestFormatStruct, DestroyFlowGroupIn, FLOW_TABLE_NIC_RECEIVE,
@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
 use crate::objects::cq::ring::Mlx5CqRing;
+use crate::objects::qp::NO_USER_INDEX;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::ring::open_ring;
@@ -30,29 +31,12 @@ use crate::ring::open_ring;
 const MAX_FRAMES: u16 = 4096;
 /// Least MTU of IPv4 (RFC 791).
 const MIN_MTU: u32 = 68;
-/// User index of a queue whose completions need none.
-const NO_USER_INDEX: u32 = 0xff_ffff;
 /// log2 of the rules of the flow table.
 const LOG_RULES: u32 = 2;
 /// Address of broadcasts.
 const BROADCAST: Mac = Mac([0xff; 6]);
 /// The bit that the addresses of groups have, as mask and as value.
 const GROUP_BIT: [u8; 6] = [1, 0, 0, 0, 0, 0];
-
-/// Device addresses as they are.
-struct DeviceAddresses;
-
-impl AddressMap for DeviceAddresses {
-    fn extent(&self, addr: u64) -> Option<Extent> {
-        Some(Extent { device_addr: addr, len: u64::MAX - addr })
-    }
-}
-
-impl From<Error> for OpenEthernetError {
-    fn from(error: Error) -> Self {
-        Self::Device(error)
-    }
-}
 
 impl<P: Platform> Driver<P> {
     #[inline(never)]
@@ -66,8 +50,12 @@ impl<P: Platform> Driver<P> {
         if [config.send_frames, config.receive_frames].iter().any(|frames| !(1..=MAX_FRAMES).contains(frames)) {
             return Err(OpenEthernetError::Frames { limit: MAX_FRAMES });
         }
-        let inline = self.commands.query_frame_capabilities()?.ok_or(OpenEthernetError::Unsupported)?;
-        let (mtu, vport_inline) = self.query_frame_port()?;
+        let inline = self
+            .commands
+            .query_frame_capabilities()
+            .map_err(OpenEthernetError::Device)?
+            .ok_or(OpenEthernetError::Unsupported)?;
+        let (mtu, vport_inline) = self.query_frame_port().map_err(OpenEthernetError::Device)?;
         let mtu = mtu.min(self.config.ethernet_mtu.into());
         if mtu < MIN_MTU {
             return Err(OpenEthernetError::Mtu { mtu });
@@ -84,7 +72,7 @@ impl<P: Platform> Driver<P> {
             Err(error) => {
                 // The caller needs the first cause. What is left, and its memory, stays until the teardown.
                 let _ = self.end_frames(&mut objects);
-                Err(error.into())
+                Err(OpenEthernetError::Device(error))
             }
         }
     }
@@ -110,7 +98,7 @@ impl<P: Platform> Driver<P> {
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
         let (memory, lkey) = self.in_memory(bytes, false, |this, memory| {
             let addr = this.commands.arena.addr(memory.ring.at());
-            let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &DeviceAddresses };
+            let request = MrRequest { addr, length: bytes as u64, access: Access::LOCAL_WRITE, map: &OffsetMap::default() };
             // Not from zero: one key.
             let (_, lkey, _) = this.create_mr(&pd, &request)?;
             Ok((memory, lkey))
@@ -198,7 +186,7 @@ impl<P: Platform> Driver<P> {
         let bytes = blocks as usize * WQEBB;
         self.in_memory(bytes, true, |this, memory| {
             let ring = open_ring(&this.commands.machine.memory, memory.ring.at(), bytes, memory.record)?;
-            let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
+            let doorbell = this.send_doorbell()?;
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateSqIn::CTX);
@@ -241,7 +229,7 @@ impl<P: Platform> Driver<P> {
     fn fill_ring(&self, wq: &mut ViewMut<'_, Wq>, memory: ObjectMemory, pd: u32, stride: usize, entries: u32) {
         wq.set(Wq::WQ_TYPE, WQ_CYCLIC)
             .set(Wq::PD, pd)
-            .set(Wq::UAR_PAGE, self.uar.page)
+            .set(Wq::UAR_PAGE, self.uar)
             .set64(Wq::DBR_ADDR, self.commands.arena.addr(memory.record))
             .set(Wq::LOG_WQ_STRIDE, stride.trailing_zeros())
             .set(Wq::LOG_WQ_SZ, entries.trailing_zeros());

@@ -272,7 +272,7 @@ mod tests {
     use super::super::config::inline_bytes;
     use super::*;
     use crate::config::CqeSize;
-    use crate::dma::uar::Uar;
+    use crate::dma::uar::SendDoorbell;
     use crate::objects::cq::ring::Shape;
     use crate::ring::open_ring;
     use crate::tests::mock::{MockPlatform, Part, machine};
@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn send_ring(machine: &Machine<MockPlatform>, blocks: usize) -> Mlx5SendRing<MockPlatform> {
-        let doorbell = Uar::at(4, 0, false).send_doorbell(&machine.registers).unwrap();
+        let doorbell = SendDoorbell::open(&machine.registers, 4, 0, false).unwrap();
         let ring = open_ring(&machine.memory, 0, blocks * WQEBB, 0x1040).unwrap();
         Mlx5SendRing::new(ring, doorbell, Part::clone(&machine.fence), 0x45_6789)
     }

@@ -44,12 +44,12 @@ impl<P: Platform> Driver<P> {
     /// entries it returns none once, so that a loop over the events ends, and arms the queue for those that came meanwhile.
     pub(crate) fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
         // Before a lost device is refused: this event may be the one that says so.
-        if let Some(event) = self.eqs.after_overflow.as_mut().and_then(Option::take) {
+        if let Some(event) = self.after_overflow.as_mut().and_then(Option::take) {
             return Ok(Some(event));
         }
         self.commands.serve_page_requests()?;
-        let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
-        let after_overflow = self.eqs.after_overflow.take();
+        let Some(eq) = self.events.as_mut() else { return Ok(None) };
+        let after_overflow = self.after_overflow.take();
         let entry = if after_overflow.is_none() { eq.pop() } else { None };
         let Some(entry) = entry else {
             eq.arm();
@@ -69,7 +69,7 @@ impl<P: Platform> Driver<P> {
         if eq.overflowed() {
             log_event!(warn, "the queue of asynchronous events was full: some may be lost");
             // This entry was not lost.
-            self.eqs.after_overflow = Some(Some(event));
+            self.after_overflow = Some(Some(event));
             return Ok(Some(AsyncEvent::Overflow));
         }
         Ok(Some(event))
@@ -120,7 +120,7 @@ mod tests {
     /// Opens a queue of 64 entries in the first page of the memory.
     fn open_queue(driver: &mut Driver<MockPlatform>) {
         let memory = ObjectMemory { ring: driver.commands.arena.allocate(1).unwrap(), record: 0 };
-        driver.eqs.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, memory, 6, 0).unwrap());
+        driver.events = Some(Eq::open(&driver.commands.machine, 4 * UAR_PAGE, memory, 6, 0).unwrap());
     }
 
     /// An internal error (event type 8) loses the device, also as the last entry of a queue that was full.

@@ -1,7 +1,7 @@
 //! Creation of event queues.
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
+use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, UAR_PAGE, cmd};
 
 use crate::driver::Driver;
 use crate::error::Error;
@@ -21,7 +21,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::LimitExceeded { limit: 1 << MAX_LOG_SIZE });
         }
         self.in_memory(EQE << log_size, false, |this, memory| {
-            let mut eq = Eq::open(&this.commands.machine, this.uar.base(), memory, log_size, vector)?;
+            let mut eq = Eq::open(&this.commands.machine, this.uar as usize * UAR_PAGE, memory, log_size, vector)?;
             for index in 0..1usize << log_size {
                 this.commands.machine.memory.write(memory.ring.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
             }
@@ -32,7 +32,7 @@ impl<P: Platform> Driver<P> {
             view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask.to_be_bytes());
             view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
                 .set(Eqc::LOG_EQ_SIZE, log_size)
-                .set(Eqc::UAR_PAGE, this.uar.page)
+                .set(Eqc::UAR_PAGE, this.uar)
                 .set(Eqc::INTR, u32::from(vector));
             eq.object = this.commands.make::<cmd::CreateEq, cmd::DestroyEq>(input.view(), memory)?;
             log_event!(debug, "event queue {} of {} entries, vector {}", eq.object.number, 1u32 << log_size, vector);

@@ -4,7 +4,7 @@ use bareverbs::{Platform, Registers};
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdOpcode, UAR_PAGE, View, cmd};
 
 use crate::dma::arena::ObjectMemory;
-use crate::dma::uar::{FIRST_UAR_PAGE, Uar};
+use crate::dma::uar::{FIRST_UAR_PAGE, SendDoorbell};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -23,16 +23,20 @@ impl<P: Platform> Driver<P> {
             log_event!(error, "the device returned UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
-        let half = if self.config.blue_flame { self.blue_flame_half() } else { 0 };
-        self.uar = Uar::at(page, half, self.config.blue_flame);
-        log_event!(debug, "UAR page {}, BlueFlame halves of {} bytes", page, half);
+        self.uar = page;
+        log_event!(debug, "UAR page {}, BlueFlame halves of {} bytes", page, self.blue_flame_half());
         Ok(())
     }
 
-    /// Returns the bytes of half a BlueFlame register, 0 if the device has none of a possible size.
+    /// Opens the doorbell register of a send queue.
+    pub(crate) fn send_doorbell(&self) -> Result<SendDoorbell<<P::Registers as Registers>::Doorbell>, Error> {
+        SendDoorbell::open(&self.commands.machine.registers, self.uar, self.blue_flame_half(), self.config.blue_flame)
+    }
+
+    /// Returns the bytes of half a BlueFlame register, 0 if it is not asked for, or the device has none of a possible size.
     fn blue_flame_half(&self) -> usize {
         match self.capability(CmdHcaCap::LOG_BF_REG_SIZE) {
-            log @ 7..=9 if self.capability(CmdHcaCap::BF) != 0 => 1 << (log - 1),
+            log @ 7..=9 if self.config.blue_flame && self.capability(CmdHcaCap::BF) != 0 => 1 << (log - 1),
             _ => 0,
         }
     }
@@ -49,6 +53,9 @@ mod tests {
     fn half_a_blue_flame_register_is_what_a_request_is_copied_to() {
         let (mut driver, _shared) = started();
         let driver: &mut Driver<MockPlatform> = &mut driver;
+        offer(&mut driver.general, 76, 1 << 31 | 7 << 16);
+        assert_eq!(driver.blue_flame_half(), 0, "not asked for");
+        driver.config.blue_flame = true;
         for log in 0..32 {
             offer(&mut driver.general, 76, log << 16);
             assert_eq!(driver.blue_flame_half(), 0, "none");

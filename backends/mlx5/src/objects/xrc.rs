@@ -12,14 +12,12 @@ use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::log_event;
-use crate::objects::qp::Qp;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
+use crate::objects::qp::{NO_USER_INDEX, Qp};
 
 /// The shared receive queue to which nobody posts.
 const UNUSED: SrqSizes = SrqSizes { slots: 2, cap: SrqCap { max_wr: 1, max_sge: 1 } };
-/// User index of that queue: of no queue of the verbs.
-const NO_SRQ: u32 = 0xff_ffff;
 
 impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_xrcd(&mut self) -> Result<Object, Error> {
@@ -55,7 +53,7 @@ impl<P: Platform> Driver<P> {
                 0 => self.commands.make::<cmd::AllocXrcd, cmd::DeallocXrcd>(View::zeros(), ObjectMemory::default())?,
                 1 => self.alloc_pd()?,
                 2 => self.create_cq(1, self.config.cqe_size)?.0,
-                _ => self.create_xrc_srq([pd, domain, cq, NO_SRQ], &UNUSED)?.0,
+                _ => self.create_xrc_srq([pd, domain, cq, NO_USER_INDEX], &UNUSED)?.0,
             };
             // The bound of the loop is the list's capacity.
             let _ = self.unused.push(object);

@@ -4,7 +4,7 @@ mod resize;
 pub(crate) mod ring;
 
 use bareverbs::{DmaMemory, Platform, Registers};
-use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, cmd};
+use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd};
 
 use crate::command::object::Object;
 use crate::config::CqeSize;
@@ -45,17 +45,16 @@ impl<P: Platform> Driver<P> {
         self.in_memory(size.bytes(), true, |this, memory| {
             let record = memory.record;
             let ring = this.empty_ring(memory.ring.at(), size, record)?;
-            let doorbell = this.commands.machine.registers.doorbell(this.uar.base() + UAR_CQ_ARM, 1)?;
-            let eqs = &mut this.eqs;
-            let turn = eqs.assigned.checked_rem(eqs.completion.len());
-            let (eq, vector) = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized)?;
-            eqs.assigned = eqs.assigned.wrapping_add(1);
+            let doorbell = this.commands.machine.registers.doorbell(this.uar as usize * UAR_PAGE + UAR_CQ_ARM, 1)?;
+            let turn = this.assigned.checked_rem(this.completion_eqs.len());
+            let (eq, vector) = *turn.and_then(|turn| this.completion_eqs.get(turn)).ok_or(Error::NotInitialized)?;
+            this.assigned = this.assigned.wrapping_add(1);
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
             let mut context = view.sub(CreateCqIn::CQ_CONTEXT);
             context
                 .set(Cqc::LOG_CQ_SIZE, size.log_size)
-                .set(Cqc::UAR_PAGE, this.uar.page)
+                .set(Cqc::UAR_PAGE, this.uar)
                 .set(Cqc::C_EQN_OR_APU_ELEMENT, eq.number)
                 .set64(Cqc::DBR_ADDR, this.commands.arena.addr(record));
             if cqe_size != CqeSize::Bytes64 {
@@ -66,7 +65,7 @@ impl<P: Platform> Driver<P> {
             log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << size.log_size, eq.number);
             let (user_index, ethernet) = (this.caps.user_index, this.caps.is_ethernet());
             let log_ring = size.log_blocks();
-            let combining = this.uar.combining;
+            let combining = this.config.blue_flame;
             let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
             let ring = Mlx5CqRing::new(ring, doorbell, this.commands.machine.fence.clone(), shape);
             this.cqs = this.cqs.wrapping_add(1);

@@ -27,8 +27,8 @@ const UD_HEADER_SIZE: u32 = 64;
 const BIND_WQE_SIZE: u32 = 192;
 /// Bytes of an atomic of an XRC initiator: control, shared receive queue, remote address, operands, data. Others fill a block.
 const XRC_ATOMIC_WQE_SIZE: u32 = 80;
-/// User index of a queue pair of a device whose completions carry none.
-const NO_USER_INDEX: u32 = 0xff_ffff;
+/// User index of a queue whose completions carry none, or none of the verbs.
+pub(crate) const NO_USER_INDEX: u32 = 0xff_ffff;
 
 type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
@@ -116,7 +116,7 @@ impl<P: Platform> Driver<P> {
             let (recv_at, record) = (memory.ring.at(), memory.record);
             let send = this.open_ring(recv_at + recv_bytes, send_bytes, record)?;
             let recv = this.open_ring(recv_at, recv_bytes, record)?;
-            let doorbell = this.uar.send_doorbell(&this.commands.machine.registers)?;
+            let doorbell = this.send_doorbell()?;
             qp.number = this.create_qp_command(&qp, sizes, receives, cookie)?;
             log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qp.number, sizes.send_blocks, sizes.recv_entries);
             let fence = &this.commands.machine.fence;
@@ -143,7 +143,7 @@ impl<P: Platform> Driver<P> {
         let mut context = view.sub(CreateQpIn::QPC);
         context
             .set(Qpc::PM_STATE, pm_state::MIGRATED)
-            .set(Qpc::UAR_PAGE, self.uar.page)
+            .set(Qpc::UAR_PAGE, self.uar)
             .set(Qpc::USER_INDEX, if self.caps.user_index { cookie } else { NO_USER_INDEX })
             .set(Qpc::TS_FORMAT, self.caps.qp_time_stamps)
             .set(Qpc::RQ_TYPE, rq_type)

@@ -268,7 +268,7 @@ mod tests {
 
     /// Creates a queue pair, on a device that executes all commands.
     fn reset_qp(view: &mut Driver<MockPlatform>) -> Qp {
-        view.uar = crate::dma::uar::Uar::at(4, 0, false);
+        view.uar = 4;
         view.commands.arena.allocate(1).unwrap();
         view.create_qp(QpType::Rc, [1, 7, 7], [0; 3], &RingSizes::default(), 0).unwrap().0
     }

@@ -8,7 +8,6 @@ use bareverbs::{
 };
 
 use super::*;
-use crate::dma::uar::Uar;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::ring::open_ring;
 use crate::tests::mock::{Done, MockPlatform, Part, Shared, machine};
@@ -25,15 +24,15 @@ const RECEIVES: usize = 0x1800;
 
 /// Returns the send ring of queue pair 0x123456 with `blocks` blocks.
 fn made(blocks: usize) -> (Mock, Shared) {
-    made_with(blocks, &Uar::at(4, 0, false))
+    made_with(blocks, 0, false)
 }
 
-fn made_with(blocks: usize, uar: &Uar) -> (Mock, Shared) {
+fn made_with(blocks: usize, half: usize, combining: bool) -> (Mock, Shared) {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
     let part = Part(shared.clone());
     let ring = open_ring(&part, RING, blocks * 64, RECORD).unwrap();
-    let doorbell = uar.send_doorbell(&part).unwrap();
+    let doorbell = SendDoorbell::open(&part, 4, half, combining).unwrap();
     (Mlx5SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
 }
 
@@ -345,7 +344,7 @@ fn what_was_closed_is_announced_by_the_next_writer() {
 
 #[test]
 fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
-    let (mut sq, shared) = made_with(4, &Uar::at(4, 256, true));
+    let (mut sq, shared) = made_with(4, 256, true);
     let write =
         |at: u32| move |writer: &mut Mlx5SendWriter<'_, MockPlatform>| writer.put_inline(at, &WRITE, &[7; 40], SIGNALED);
     ring_to(&mut sq, 2, write(0));
@@ -601,7 +600,7 @@ fn what_is_alone_and_fits_goes_through_blue_flame() {
             }
             for from in [0, 3, 0xffff, 0x1_0000, u64::from(u32::MAX) - 1, u64::from(u32::MAX), 1 << 32] {
                 for others in 0..=2 {
-                    let (sq, shared) = made_with(16, &Uar::at(4, half, true));
+                    let (sq, shared) = made_with(16, half, true);
                     sq.notified.set(from as u32);
                     let at = from + others;
                     let mut writer = sq.writer();
