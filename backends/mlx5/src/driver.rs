@@ -1,11 +1,11 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
 use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
+use bareverbs_mlx5_spec::{CmdHcaCap, Field};
 use heapless::Vec;
 
-use crate::bring_up::caps::{Capabilities, Page};
+use crate::bring_up::caps::{Capabilities, Page, view};
 use crate::command::CommandInterface;
-use crate::command::object::Object;
 use crate::config::{Config, ROCE};
 use crate::dma::arena::PageUse;
 #[cfg(feature = "ethernet")]
@@ -13,6 +13,7 @@ use crate::ethernet::queues::FrameInterface;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
 use crate::events::health::HealthWatch;
+use crate::object::Object;
 
 /// Most addresses in the multicast list of an Ethernet port.
 const MAX_STATIONS: usize = if ROCE { 16 } else { 0 };
@@ -95,5 +96,12 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             key_tag: KeyTag::default(),
             commands: CommandInterface::new(machine, &config),
         }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Returns a general capability of the device.
+    pub(crate) fn capability(&self, field: Field<CmdHcaCap>) -> u32 {
+        view::<CmdHcaCap>(&self.general).get(field)
     }
 }

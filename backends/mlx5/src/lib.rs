@@ -55,6 +55,7 @@ mod ethernet;
 mod events;
 mod listed;
 mod log;
+mod object;
 mod objects;
 mod provider;
 mod ring;
@@ -68,7 +69,6 @@ use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};
-pub use command::object::Object;
 pub use config::{Config, CqeSize};
 pub use direct::Mlx5Direct;
 pub use error::{CmdName, Error, Feature, PageCount};
@@ -78,6 +78,7 @@ pub use ethernet::{
     OpenEthernetError, Received, Verified,
 };
 pub use events::health::Health;
+pub use object::Object;
 pub use objects::mkey::{MkeyState, Mr};
 pub use objects::qp::Qp;
 pub use statistics::Statistics;

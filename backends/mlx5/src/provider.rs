@@ -9,11 +9,11 @@ use bareverbs::{
 use bareverbs_mlx5_spec::rq_type;
 
 use crate::Mlx5;
-use crate::command::object::Object;
 use crate::direct::Mlx5Direct;
 use crate::error::Error;
 use crate::events::completion::Mlx5CompletionEvents;
 use crate::log::logged;
+use crate::object::Object;
 use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::mkey::Mr;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;

@@ -12,7 +12,6 @@ use bareverbs_mlx5_spec::{FlowTableNicCap, FlowTablePropLayout, PerProtocolNetwo
 use crate::command::CommandInterface;
 use crate::config::ROCE;
 use crate::dma::arena::MAX_RECORDS;
-use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
 
@@ -97,7 +96,7 @@ const fn capabilities<M, L: Layout>() -> Sub<M, L> {
     QueryHcaCapOut::CAPABILITY.as_sub().within()
 }
 
-fn view<L: Layout>(page: &Page) -> View<'_, L> {
+pub(crate) fn view<L: Layout>(page: &Page) -> View<'_, L> {
     View::<CmdOut>::of(page).sub(capabilities())
 }
 
@@ -199,17 +198,16 @@ impl<P: Platform> CommandInterface<P> {
     }
 }
 
-impl<P: Platform> Driver<P> {
-    /// Returns a general capability of the device.
-    pub(crate) fn capability(&self, field: Field<CmdHcaCap>) -> u32 {
-        view::<CmdHcaCap>(&self.general).get(field)
-    }
-
+impl Capabilities {
     /// Queries the current capabilities, and sets the attributes that follow from them.
-    // Not inlined: the pages are on the stack only here.
+    // Not inlined: the page is on the stack only here.
     #[inline(never)]
-    pub(crate) fn query_capabilities(&mut self) -> Result<(), Error> {
-        let Self { commands, attr, caps, general, .. } = self;
+    pub(crate) fn query<P: Platform>(
+        &mut self,
+        commands: &mut CommandInterface<P>,
+        general: &mut Page,
+        attr: &mut DeviceAttr,
+    ) -> Result<(), Error> {
         let mut page = [0; size_of::<Page>()];
         commands.query_page(CapabilityType::General, CURRENT, general)?;
         let general = view::<CmdHcaCap>(general);
@@ -230,7 +228,7 @@ impl<P: Platform> Driver<P> {
         let [write, read, old_read] =
             [CmdHcaCap::RELAXED_ORDERING_WRITE, CmdHcaCap::RELAXED_ORDERING_READ, CmdHcaCap::RELAXED_ORDERING_READ_PCI_ENABLED]
                 .map(|field| general.get(field));
-        *caps = Capabilities {
+        *self = Self {
             max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
             ethernet: false,
             gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
@@ -238,7 +236,7 @@ impl<P: Platform> Driver<P> {
             user_index: general.get(CmdHcaCap::CQE_VERSION) == 1,
             qp_time_stamps: time_stamps(general.get(CmdHcaCap::SQ_TS_FORMAT)),
             relaxed: [write, read | old_read],
-            ..*caps
+            ..*self
         };
         match general.get(CmdHcaCap::PORT_TYPE) {
             INFINIBAND => {}
@@ -252,18 +250,18 @@ impl<P: Platform> Driver<P> {
                     return Err(Error::NoRoce);
                 }
                 // Paths name an entry by eight bits.
-                caps.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
-                (caps.ethernet, caps.pkeys) = (true, 1);
+                self.gids = roce.get(RoceCap::ROCE_ADDRESS_TABLE_SIZE).min(1 << 8) as u16;
+                (self.ethernet, self.pkeys) = (true, 1);
                 // Linux's `mlx5_get_qp_default_ts` asks the same two.
-                caps.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
+                self.qp_time_stamps = time_stamps(roce.get(RoceCap::QP_TS_FORMAT));
             }
             port_type => return Err(Error::PortType { port_type: port_type as u8 }),
         }
         let [max_send_units, max_recv_units] =
-            [caps.max_send_wqe.saturating_sub(CONNECTED_HEAD), log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048)]
+            [self.max_send_wqe.saturating_sub(CONNECTED_HEAD), log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048)]
                 .map(|bytes| bytes / DS_UNIT as u32);
         // Of a device with interface step 1 alone. A WQE has a link before its data segments, and is a power of two of bytes.
-        let log_srq = if caps.pools { log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15) } else { 0 };
+        let log_srq = if self.pools { log(CmdHcaCap::LOG_MAX_SRQ_SZ, 15) } else { 0 };
         let srq = match max_recv_units.checked_ilog2() {
             Some(log @ 1..) if log_srq != 0 => SrqCap { max_wr: (1 << log_srq) - 1, max_sge: (1 << log) - 1 },
             _ => SrqCap::default(),
@@ -274,7 +272,7 @@ impl<P: Platform> Driver<P> {
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
         access.set(Access::REMOTE_ATOMIC, atomics);
         access.set(Access::MW_BIND, windows);
-        access.set(Access::RELAXED_ORDERING, caps.relaxed != [0; 2]);
+        access.set(Access::RELAXED_ORDERING, self.relaxed != [0; 2]);
         let log_region = general.get(CmdHcaCap::LOG_MAX_MRW_SZ);
         *attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
@@ -296,7 +294,7 @@ impl<P: Platform> Driver<P> {
             atomics,
             masked_atomics,
             access,
-            max_inline_data: caps.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD),
+            max_inline_data: self.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD),
             max_msg_size: 1 << log(CmdHcaCap::LOG_MAX_MSG, 31),
             phys_port_cnt: PORT,
             ..*attr
@@ -309,6 +307,7 @@ impl<P: Platform> Driver<P> {
 mod tests {
     use super::*;
     use crate::dma::arena::PageUse;
+    use crate::driver::Driver;
     use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, started};
 
     /// Queries the capabilities of a device of whose general page these bits are set: the dword that begins at a byte, and a bit of it.
@@ -325,9 +324,12 @@ mod tests {
             }
         }));
         driver.caps.pools = true;
-        let view: &mut Driver<MockPlatform> = &mut driver;
-        view.query_capabilities().unwrap();
+        query(&mut driver);
         driver
+    }
+
+    fn query(driver: &mut Driver<MockPlatform>) {
+        driver.caps.query(&mut driver.commands, &mut driver.general, &mut driver.attr).unwrap();
     }
 
     /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
@@ -347,8 +349,7 @@ mod tests {
         let mut driver = with(OFFERED);
         assert_eq!(limits(&driver.attr), (1, 32_767, 31));
         driver.caps.pools = false;
-        let view: &mut Driver<MockPlatform> = &mut driver;
-        view.query_capabilities().unwrap();
+        query(&mut driver);
         assert_eq!(limits(&driver.attr), (0, 0, 0));
         for lacking in [&OFFERED[..1], &OFFERED[1..]] {
             assert_eq!(limits(&with(lacking).attr), (0, 0, 0), "{lacking:?}");

@@ -10,7 +10,6 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::CommandInterface;
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::driver::{BringUpState, Driver};
@@ -19,6 +18,7 @@ use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::listed::listed;
 use crate::log::log_event;
+use crate::object::Object;
 
 const COMMAND_INTERFACE: u32 = 5;
 
@@ -222,7 +222,7 @@ impl<P: Platform> Driver<P> {
                 self.commands.perform::<cmd::InitHca>(|input| input)?;
                 self.state.initialized = true;
             }
-            Step::ReadCapabilities => self.query_capabilities()?,
+            Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.general, &mut self.attr)?,
             Step::QueryAdapter => self.query_adapter()?,
             Step::QueryPort => [self.attr.node_guid, self.attr.sys_image_guid] = self.query_node()?,
             Step::AllocUar => self.alloc_uar()?,

@@ -6,7 +6,7 @@
 
 mod init_segment;
 mod mailbox;
-pub(crate) mod object;
+mod object;
 pub(crate) mod pages;
 mod probe;
 mod queue;

@@ -1,57 +1,13 @@
 //! Creation and destruction of objects of the device, with the memory that they lie in.
 
 use bareverbs::{DmaMemory, Platform};
-use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, ObjectAccess, ObjectKind, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, View, ViewMut};
 
 use super::{Call, CommandClass, CommandInterface, List};
 use crate::dma::arena::{ObjectMemory, PAGE, PageRange};
 use crate::error::Error;
-use crate::log::{format_as, log_event};
-
-/// Bytes of the output of every command that creates an object, and of input and output of every command that destroys one.
-const SHORT: usize = 16;
-
-/// Returns the kind of the object that a command creates, or destroys, if its number is where [`CommandInterface::create`] and
-/// [`CommandInterface::destroy`] expect it.
-const fn object_of<C: Command>(creates: bool) -> Option<ObjectKind> {
-    let mut objects = C::OBJECTS;
-    while let [object, rest @ ..] = objects {
-        if matches!((object.access, creates), (ObjectAccess::Creates, true) | (ObjectAccess::Destroys, false)) {
-            let (place, expected) = (object.place(), DestroyQpIn::QPN.bits());
-            let expected = place.dword == expected.dword && place.lo == 0 && place.hi <= expected.hi;
-            return if expected { Some(object.kind) } else { None };
-        }
-        objects = rest;
-    }
-    None
-}
-
-/// Returns the kind of the object that a command destroys, if [`CommandInterface::destroy`] can execute it.
-const fn destroyed<D: Command>() -> Option<ObjectKind> {
-    if D::In::SIZE == SHORT && D::Out::SIZE == SHORT { object_of::<D>(false) } else { None }
-}
-
-/// An object of the device, of any kind: the command that destroys it, its number, and the memory that it lies in.
-#[derive(Clone, Copy)]
-pub struct Object {
-    destroy: CmdOpcode,
-    pub(crate) number: u32,
-    pub(crate) memory: ObjectMemory,
-}
-
-format_as!([] Object, "Object({:x})", |this| this.number);
-
-impl Object {
-    /// Returns the object with this number, which command `D` destroys.
-    pub(crate) const fn of<D: Command>(number: u32, memory: ObjectMemory) -> Self {
-        const { assert!(destroyed::<D>().is_some()) };
-        Self { destroy: D::OPCODE, number, memory }
-    }
-
-    pub(crate) fn is_destroyed_by(&self, opcode: CmdOpcode) -> bool {
-        self.destroy == opcode
-    }
-}
+use crate::log::log_event;
+use crate::object::{Object, SHORT, destroyed, object_of};
 
 impl<P: Platform> CommandInterface<P> {
     /// Allocates contiguous pages and fills them with zeros.

@@ -7,9 +7,9 @@ use std::vec::Vec;
 
 use bareverbs_mlx5_spec::{CmdOpcode, EQE, UAR_PAGE, cmd};
 
-use super::object::Object;
 use super::*;
 use crate::driver::{BringUpState, Driver};
+use crate::object::Object;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {

@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::CmdOpcode;
 use heapless::Vec;
 
-use crate::command::object::Object;
+use crate::object::Object;
 
 /// What was made, and what ends it.
 pub(crate) enum Made {

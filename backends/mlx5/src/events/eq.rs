@@ -3,9 +3,9 @@
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingView, WordRegister};
 use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd};
 
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::error::Error;
+use crate::object::Object;
 use crate::ring::{open_ring, owner_matches};
 
 pub(crate) struct Eq<P: Platform> {

@@ -6,11 +6,11 @@ use bareverbs_mlx5_spec::{
     WqeKlm, cmd,
 };
 
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
+use crate::object::Object;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
 const WINDOW_OCTOWORDS: u32 = 4;

@@ -12,12 +12,12 @@ pub(crate) mod xrc;
 use bareverbs::Platform;
 use bareverbs_mlx5_spec::{CmdOpcode, View, cmd};
 
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
+use crate::object::Object;
 
 impl<P: Platform> Driver<P> {
     /// Destroys an object, and frees its memory.

@@ -8,11 +8,11 @@ use bareverbs_mlx5_spec::{
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,
 };
 
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
+use crate::object::Object;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::ring::open_ring;
 

@@ -7,11 +7,11 @@
 use bareverbs::{Platform, QpType, RingSizes, SrqCap, SrqSizes};
 use bareverbs_mlx5_spec::{CmdHcaCap, View, cmd, rq_type};
 
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::log_event;
+use crate::object::Object;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;
 use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{NO_USER_INDEX, Qp};

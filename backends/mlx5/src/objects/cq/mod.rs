@@ -6,11 +6,11 @@ pub(crate) mod ring;
 use bareverbs::{DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd};
 
-use crate::command::object::Object;
 use crate::config::CqeSize;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
+use crate::object::Object;
 use crate::ring::open_ring;
 use ring::{Mlx5CqRing, Shape};
 

@@ -8,12 +8,12 @@ use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqI
 
 use super::RingSize;
 use super::ring::Mlx5CqRing;
-use crate::command::object::Object;
 use crate::config::CqeSize;
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
+use crate::object::Object;
 
 /// Modifier of MODIFY_CQ that asks for another ring (Linux `MLX5_CQ_OPMOD_RESIZE`).
 const RESIZE: u32 = 1;

@@ -11,11 +11,11 @@ use bareverbs::{DeviceAttr, DmaMemory, Platform, QpCap, QpState, QpType, RingSiz
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, INLINE_HEAD};
-use crate::command::object::Object;
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::{format_as, log_event};
+use crate::object::Object;
 use crate::ring::open_ring;
 
 use recv_ring::Mlx5RecvRing;
