@@ -134,10 +134,8 @@ where
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, srq, ref sizes, cookie } = *params;
         let receives = srq.map_or([rq_type::NONE, 0, 0], |srq| [rq_type::SRQ, srq.number, 0]);
         let numbers = [pd.number, send_cq.number, recv_cq.number];
-        match self.view().create_qp(qp_type, numbers, receives, sizes, cookie) {
-            Ok((qp, send, recv)) => Ok(CreatedQp { qpn: Qpn::new(qp.number), qp, send, recv }),
-            Err(error) => logged("create_qp", Err(error)),
-        }
+        let (qp, send, recv) = logged("create_qp", self.view().create_qp(qp_type, numbers, receives, sizes, cookie))?;
+        Ok(CreatedQp { qpn: Qpn::new(qp.number), qp, send, recv })
     }
 
     fn srq_sizes(&self, cap: &SrqCap) -> Result<SrqSizes, Error> {

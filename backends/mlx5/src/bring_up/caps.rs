@@ -52,7 +52,7 @@ const ETHERNET: u32 = PortType::Ethernet.code();
 const MAXIMUM: u32 = 0;
 const CURRENT: u32 = 1;
 
-/// What the driver makes of the capabilities. What it takes as it is, it reads where it matters ([`Driver::capability`]), and the limits of
+/// What the driver makes of the capabilities. What it takes as it is, it reads where it matters ([`Driver::capability`](crate::driver::Driver::capability)), and the limits of
 /// the verbs are in the attributes of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capabilities {
@@ -175,18 +175,13 @@ impl<P: Platform> CommandInterface<P> {
 
 #[cfg(feature = "ethernet")]
 impl<P: Platform> CommandInterface<P> {
-    /// Queries whether the port has queues for frames with flow tables that lead to them, and how much of a frame's headers a WQE
+    /// Queries whether flow tables lead to queues for frames, and how much of a frame's headers a WQE
     /// must contain ([`WqeInlineCap`](bareverbs_mlx5_spec::WqeInlineCap)).
-    // Not inlined: the pages are on the stack only here.
+    // Not inlined: the page is on the stack only here.
     #[inline(never)]
     pub(crate) fn query_frame_capabilities(&mut self) -> Result<Option<u32>, Error> {
         const TABLES: usize = QueryHcaCapOut::CAPABILITY.offset() + FlowTableNicCap::FLOW_TABLE_PROPERTIES_NIC_RECEIVE.offset();
         let mut page = [0; size_of::<Page>()];
-        self.query_page(CapabilityType::General, CURRENT, &mut page)?;
-        let general = view::<CmdHcaCap>(&page);
-        if !general.is_set(CmdHcaCap::ETH_NET_OFFLOADS) || !general.is_set(CmdHcaCap::NIC_FLOW_TABLE) {
-            return Ok(None);
-        }
         self.query_page(CapabilityType::FlowTable, CURRENT, &mut page)?;
         let tables = page.get(TABLES..).and_then(View::<FlowTablePropLayout>::new);
         if !tables.is_some_and(|tables| tables.is_set(FlowTablePropLayout::FT_SUPPORT)) {

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
     query_pages,
 };
 
-use crate::command::CommandInterface;
+use crate::command::{CommandInterface, CommandQueue};
 use crate::dma::arena::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::driver::{BringUpState, Driver};
@@ -251,10 +251,10 @@ impl<P: Platform> Driver<P> {
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
             let eq = self.create_eq(self.config.completion_events, &[], vector)?;
-            // The bound of the loop is the table's capacity.
+            // The bound of the loop is the capacity of both.
             let _ = self.completion_eqs.push((eq.object, vector));
             if let Some(events) = &mut self.completion_events {
-                events.add(eq);
+                let _ = events.queues.push(eq);
             }
         }
         Ok(())
@@ -283,19 +283,13 @@ impl<P: Platform> Driver<P> {
         }
         let eqs = core::mem::take(&mut self.completion_eqs);
         let control = [&mut self.commands.page_requests, &mut self.events].map(|place| place.take().map(|eq| eq.object));
+        let uar = (self.uar != 0).then(|| Object::of::<cmd::DeallocUar>(self.uar, ObjectMemory::default()));
         // If completion queues are left, they report to these, and are armed in the UAR page. Cards refuse to destroy what has users;
         // TEARDOWN_HCA takes all of it.
-        for eq in eqs.iter().rev().map(|(eq, _)| eq).chain(control.iter().flatten()) {
+        for object in eqs.iter().rev().map(|(eq, _)| eq).chain(control.iter().flatten()).chain(&uar) {
             if self.cqs == 0 {
-                record_result(&mut failed, CmdOpcode::DestroyEq, self.end(eq));
+                record_result(&mut failed, object.destroy, self.end(object));
             }
-        }
-        if self.uar != 0 && self.cqs == 0 {
-            record_result(
-                &mut failed,
-                CmdOpcode::DeallocUar,
-                self.end(&Object::of::<cmd::DeallocUar>(self.uar, ObjectMemory::default())),
-            );
         }
         self.uar = 0;
         if self.state.initialized {
@@ -368,7 +362,7 @@ impl<P: Platform> CommandInterface<P> {
         if self.arena.addr(range.at()) as u32 == 0 {
             range = self.allocate_cleared(1)?;
         }
-        self.start(range, log_size, log_stride);
+        self.queue = CommandQueue::new(range.at(), log_size, log_stride);
         let addr = self.arena.addr(range.at());
         self.set_queue_address(addr)
     }

@@ -12,18 +12,13 @@ const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
 /// A chain of mailbox blocks, in the pages with one use from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MailboxChain {
-    pages: PageUse,
+    pub(super) pages: PageUse,
     /// Blocks of these pages before the chain.
-    first: usize,
-    blocks: usize,
+    pub(super) first: usize,
+    pub(super) blocks: usize,
 }
 
 impl MailboxChain {
-    /// Returns the `blocks` blocks after the first `first` of the pages with this use.
-    pub(crate) const fn new(pages: PageUse, first: usize, blocks: usize) -> Self {
-        Self { pages, first, blocks }
-    }
-
     pub(crate) const fn pages(blocks: usize) -> u32 {
         blocks.div_ceil(BLOCKS_PER_PAGE) as u32
     }

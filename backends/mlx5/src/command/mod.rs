@@ -19,15 +19,14 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::config::Config;
-use crate::dma::arena::{Arena, PageRange, PageUse};
+use crate::dma::arena::{Arena, PageUse};
 use crate::error::{CmdName, Error};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 use crate::statistics::Statistics;
 use mailbox::MailboxChain;
-use queue::CommandQueue;
 
-pub(crate) use queue::CommandClass;
+pub(crate) use queue::{CommandClass, CommandQueue};
 
 /// Interval at which a wait checks whether the device is still present.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,7 +74,7 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) stats: Statistics,
     /// The event queue for page requests, which a command in progress serves.
     pub(crate) page_requests: Option<Eq<P>>,
-    queue: CommandQueue,
+    pub(crate) queue: CommandQueue,
     /// Bits 31 to 12 of the queue's address, as the driver wrote them into their register. A reset clears it, while the health counter
     /// goes on and the health buffer says nothing. Linux relies on its value too (`mlx5_set_nic_state` of `health.c`).
     queue_page: u32,
@@ -119,10 +118,6 @@ impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
 }
 
 impl<P: Platform> CommandInterface<P> {
-    pub(crate) const fn start(&mut self, range: PageRange, log_size: u32, log_stride: u32) {
-        self.queue = CommandQueue::new(range.at(), log_size, log_stride);
-    }
-
     /// Fails if no command may be sent any more.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         self.dead.map_or(Ok(()), Err)
@@ -175,7 +170,8 @@ impl<P: Platform> CommandInterface<P> {
         if input != 0 || output != 0 {
             self.arena.extend(with, MailboxChain::pages(before + input.max(reserved)))?;
         }
-        let (input, output) = (MailboxChain::new(with, before, input), MailboxChain::new(with, 0, output));
+        let chain = |first, blocks| MailboxChain { pages: with, first, blocks };
+        let (input, output) = (chain(before, input), chain(0, output));
         let Self { machine, arena, queue, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = queue.next_token();

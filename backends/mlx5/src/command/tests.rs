@@ -235,7 +235,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     answer_all(&shared, 0);
     commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
     assert_eq!(commands.arena.pages(PageUse::Mailboxes).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    let ranges: Vec<PageRange> = core::iter::from_fn(|| commands.arena.allocate(1).ok()).collect();
+    let ranges: Vec<_> = core::iter::from_fn(|| commands.arena.allocate(1).ok()).collect();
     for range in ranges.iter().step_by(2) {
         commands.arena.free(*range);
     }

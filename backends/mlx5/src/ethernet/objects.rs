@@ -50,11 +50,10 @@ impl<P: Platform> Driver<P> {
         if [config.send_frames, config.receive_frames].iter().any(|frames| !(1..=MAX_FRAMES).contains(frames)) {
             return Err(OpenEthernetError::Frames { limit: MAX_FRAMES });
         }
-        let inline = self
-            .commands
-            .query_frame_capabilities()
-            .map_err(OpenEthernetError::Device)?
-            .ok_or(OpenEthernetError::Unsupported)?;
+        let has_queues = [CmdHcaCap::ETH_NET_OFFLOADS, CmdHcaCap::NIC_FLOW_TABLE].map(|field| self.capability(field)) == [1; 2];
+        let inline =
+            if has_queues { self.commands.query_frame_capabilities().map_err(OpenEthernetError::Device)? } else { None };
+        let inline = inline.ok_or(OpenEthernetError::Unsupported)?;
         let (mtu, vport_inline) = self.query_frame_port().map_err(OpenEthernetError::Device)?;
         let mtu = mtu.min(self.config.ethernet_mtu.into());
         if mtu < MIN_MTU {

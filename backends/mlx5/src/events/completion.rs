@@ -11,7 +11,7 @@ pub(crate) const COMPLETION_EQS: usize = 8;
 
 /// The queues of completion events, owned by the interrupt handler.
 pub struct Mlx5CompletionEvents<P: Platform> {
-    queues: Vec<Eq<P>, COMPLETION_EQS>,
+    pub(crate) queues: Vec<Eq<P>, COMPLETION_EQS>,
     /// The queue to poll first: the one after the source of the last event, so that a busy queue does not starve the others.
     next: usize,
     /// Vector of all other events.
@@ -23,11 +23,6 @@ format_as!([P: Platform] Mlx5CompletionEvents<P>, "Mlx5CompletionEvents({} queue
 impl<P: Platform> Mlx5CompletionEvents<P> {
     pub(crate) const fn new(control_vector: u16) -> Self {
         Self { queues: Vec::new(), next: 0, control_vector }
-    }
-
-    /// Adds a queue, which is dropped if there is no room.
-    pub(crate) fn add(&mut self, eq: Eq<P>) {
-        let _ = self.queues.push(eq);
     }
 }
 
@@ -81,7 +76,7 @@ mod tests {
             let range = arena.allocate(1).unwrap();
             assert_eq!(arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
             let memory = ObjectMemory { ring: range, record: 0 };
-            events.add(Eq::open(&machine, 4 * UAR_PAGE, memory, 6, number as u16).unwrap());
+            let _ = events.queues.push(Eq::open(&machine, 4 * UAR_PAGE, memory, 6, number as u16).unwrap());
             // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
             for index in 0..64 {
                 let at = range.at() + index * EQE;

@@ -89,30 +89,25 @@ impl<P: Platform> Eq<P> {
     /// Reports the consumer index to the device, if the device might range out of entries otherwise.
     pub(crate) fn update_consumer_index(&mut self) {
         if self.consumer.wrapping_sub(self.reported) >= 1 << (self.log_size - 2) {
-            let value = self.report();
-            self.update.write(value);
-            self.fence.flush();
-            self.armed = false;
+            self.report(false);
         }
     }
 
     /// Reports the consumer index to the device and requests an interrupt for the next entry.
     pub(crate) fn arm(&mut self) {
-        if self.armed && self.reported == self.consumer {
-            return;
+        if !self.armed || self.reported != self.consumer {
+            self.report(true);
         }
-        let value = self.report();
-        self.arm.write(value);
-        self.fence.flush();
-        self.armed = true;
     }
 
-    fn report(&mut self) -> u32 {
+    fn report(&mut self, arms: bool) {
         // The entries are read before the device may overwrite them.
         self.fence.read_before_write();
-        self.reported = self.consumer;
         let number = EqDoorbell::EQN.place(self.object.number);
-        (number | EqDoorbell::CONSUMER_INDEX.place(self.consumer)).to_be()
+        let register = if arms { &self.arm } else { &self.update };
+        register.write((number | EqDoorbell::CONSUMER_INDEX.place(self.consumer)).to_be());
+        self.fence.flush();
+        (self.reported, self.armed) = (self.consumer, arms);
     }
 }
 

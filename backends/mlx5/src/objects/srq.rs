@@ -20,9 +20,8 @@ use crate::ring::open_ring;
 const MIN_UNITS: u32 = 2;
 
 /// Returns the 16-byte units of a WQE with so many SGEs.
-const fn units(max_sge: u32) -> u32 {
-    let units = max_sge.saturating_add(1).next_power_of_two();
-    if units < MIN_UNITS { MIN_UNITS } else { units }
+fn units(max_sge: u32) -> u32 {
+    max_sge.saturating_add(1).next_power_of_two().max(MIN_UNITS)
 }
 
 /// Returns the sizes of a shared receive queue. One place is kept back, as in every driver of such a list.

@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::Config;
 use crate::bring_up::caps::Page;
-use crate::command::CommandInterface;
+use crate::command::{CommandInterface, CommandQueue};
 use crate::dma::arena::PageUse;
 use crate::dma::uar::FIRST_UAR_PAGE;
 use crate::driver::Driver;
@@ -326,7 +326,7 @@ pub(crate) fn started() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let (mut driver, shared) = driver();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let range = commands.arena.allocate(1).unwrap();
-    commands.start(range, 2, 6);
+    commands.queue = CommandQueue::new(range.at(), 2, 6);
     (driver, shared)
 }
 

@@ -100,15 +100,14 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::RAE, u32::from(atomic))
                 .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
         }
-        if mask.contains(QpAttrMask::PATH_MTU) {
-            context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.attr.max_msg_size.trailing_zeros());
-        }
-        if qp.service == QpcSt::Ud && to == QpState::Rtr {
-            // The verbs give a datagram no path MTU: one packet of the port's greatest.
-            context.set(Qpc::MTU, Mtu::Mtu4096 as u32).set(Qpc::LOG_MSG_MAX, UD_LOG_MSG_MAX);
-        }
-        if qp.service == QpcSt::Qp1 && to == QpState::Rtr {
-            context.set(Qpc::MTU, Mtu::Mtu256 as u32).set(Qpc::LOG_MSG_MAX, MANAGEMENT_LOG_MSG_MAX);
+        // The verbs give a datagram no path MTU: one packet of the port's greatest.
+        let longest = match (qp.service, to) {
+            (QpcSt::Ud, QpState::Rtr) => Some((Mtu::Mtu4096, UD_LOG_MSG_MAX)),
+            (QpcSt::Qp1, QpState::Rtr) => Some((Mtu::Mtu256, MANAGEMENT_LOG_MSG_MAX)),
+            _ => mask.contains(QpAttrMask::PATH_MTU).then(|| (attr.path_mtu, self.attr.max_msg_size.trailing_zeros())),
+        };
+        if let Some((mtu, log_msg_max)) = longest {
+            context.set(Qpc::MTU, mtu as u32).set(Qpc::LOG_MSG_MAX, log_msg_max);
         }
         let fields = [
             (QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get()),
