@@ -104,7 +104,7 @@ where
     fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
         let driver = self.view();
         let (cq, vector, ring) = logged("create_cq", driver.create_cq(entries, driver.config.cqe_size))?;
-        Ok(CreatedCq { cqn: Cqn::new(cq.number), entries: 1 << ring.position().0, cq, ring, vector })
+        Ok(CreatedCq { cqn: Cqn::new(cq.number), entries: 1 << ring.position().0.log_size(), cq, ring, vector })
     }
 
     fn create_srq(&mut self, _: CoreToken, pd: &Object, sizes: &SrqSizes) -> Result<CreatedSrq<Self>, Error> {

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::config::CqeSize;
     use crate::dma::uar::SendDoorbell;
-    use crate::objects::cq::ring::Shape;
+    use crate::objects::cq::ring::{RingSize, Shape};
     use crate::ring::open_ring;
     use crate::tests::mock::{MockPlatform, Part, machine};
 
@@ -328,8 +328,8 @@ mod tests {
     fn queue(machine: &Machine<MockPlatform>, at: usize, record: usize) -> Mlx5CqRing<MockPlatform> {
         let ring = open_ring(&machine.memory, at, 8 * CQE, record).unwrap();
         let doorbell = machine.registers.doorbell(4 * 4096 + 0x20, 1).unwrap();
-        let cqe_size = CqeSize::Bytes64;
-        let shape = Shape { cqn: 7, log_ring: 3, cqe_size, user_index: false, combining: false, ethernet: true };
+        let size = RingSize::new(3, CqeSize::Bytes64);
+        let shape = Shape { cqn: 7, size, user_index: false, combining: false, ethernet: true };
         Mlx5CqRing::new(ring, doorbell, machine.fence.clone(), shape)
     }
 

@@ -4,7 +4,7 @@ mod resize;
 pub(crate) mod ring;
 
 use bareverbs::{DmaMemory, Platform, Registers};
-use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd};
+use bareverbs_mlx5_spec::{Buffer, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd};
 
 use crate::config::CqeSize;
 use crate::driver::Driver;
@@ -12,36 +12,13 @@ use crate::error::Error;
 use crate::log::log_event;
 use crate::object::Object;
 use crate::ring::open_ring;
-use ring::{Mlx5CqRing, Shape};
-
-#[derive(Clone, Copy)]
-struct RingSize {
-    /// log2 of the entries.
-    log_size: u32,
-    cqe_size: CqeSize,
-}
-
-impl RingSize {
-    const fn log_blocks(self) -> u32 {
-        self.log_size + self.cqe_size.log_blocks()
-    }
-
-    const fn bytes(self) -> usize {
-        CQE << self.log_blocks()
-    }
-
-    /// Returns the byte of the ring where the entry with this counter has its completion.
-    const fn place(self, counter: u32) -> usize {
-        let blocks = self.cqe_size.log_blocks();
-        ((counter & ((1 << self.log_size) - 1)) << blocks | blocks) as usize * CQE
-    }
-}
+use ring::{Mlx5CqRing, RingSize, Shape};
 
 impl<P: Platform> Driver<P> {
     /// Creates a completion queue of at least `entries` entries: the queue, its vector, and its ring.
     #[inline]
     pub(crate) fn create_cq(&mut self, entries: u32, cqe_size: CqeSize) -> Result<(Object, u16, Mlx5CqRing<P>), Error> {
-        let size = RingSize { log_size: self.log_cq_size(entries)?, cqe_size };
+        let size = RingSize::new(self.log_cq_size(entries)?, cqe_size);
         self.in_memory(size.bytes(), true, |this, memory| {
             let record = memory.record;
             let ring = this.empty_ring(memory.ring.at(), size, record)?;
@@ -51,22 +28,17 @@ impl<P: Platform> Driver<P> {
             this.assigned = this.assigned.wrapping_add(1);
             let mut input = Buffer::zeroed();
             let mut view = input.view_mut();
-            let mut context = view.sub(CreateCqIn::CQ_CONTEXT);
-            context
-                .set(Cqc::LOG_CQ_SIZE, size.log_size)
+            view.sub(CreateCqIn::CQ_CONTEXT)
+                .set(Cqc::LOG_CQ_SIZE, size.log_size())
+                .set(Cqc::CQE_SZ, cqe_size.log_blocks())
                 .set(Cqc::UAR_PAGE, this.uar)
                 .set(Cqc::C_EQN_OR_APU_ELEMENT, eq.number)
                 .set64(Cqc::DBR_ADDR, this.commands.arena.addr(record));
-            if cqe_size != CqeSize::Bytes64 {
-                context.set(Cqc::CQE_SZ, cqe_size.log_blocks());
-            }
             let cq = this.commands.make::<cmd::CreateCq, cmd::DestroyCq>(input.view(), memory)?;
             let cqn = cq.number;
-            log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << size.log_size, eq.number);
+            log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << size.log_size(), eq.number);
             let (user_index, ethernet) = (this.caps.user_index, this.caps.is_ethernet());
-            let log_ring = size.log_blocks();
-            let combining = this.config.blue_flame;
-            let shape = Shape { cqn, log_ring, cqe_size, user_index, combining, ethernet };
+            let shape = Shape { cqn, size, user_index, combining: this.config.blue_flame, ethernet };
             let ring = Mlx5CqRing::new(ring, doorbell, this.commands.machine.fence.clone(), shape);
             this.cqs = this.cqs.wrapping_add(1);
             Ok((cq, vector, ring))
@@ -85,7 +57,7 @@ impl<P: Platform> Driver<P> {
     /// Marks each entry of a ring at byte `at` as not written yet, and opens it.
     fn empty_ring(&mut self, at: usize, size: RingSize, record: usize) -> Result<<P::Memory as DmaMemory>::Ring, Error> {
         let memory = &mut self.commands.machine.memory;
-        for index in 0..1 << size.log_size {
+        for index in 0..1 << size.log_size() {
             memory.write(at + size.place(index) + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
         open_ring(memory, at, size.bytes(), record)
@@ -114,7 +86,7 @@ mod tests {
     fn completions_lie_one_behind_the_other() {
         for (log_entry, &cqe_size) in (6..).zip(SIZES) {
             for log_size in 0..=12 {
-                let size = RingSize { log_size, cqe_size };
+                let size = RingSize::new(log_size, cqe_size);
                 let entry = 1_usize << log_entry;
                 assert_eq!(size.bytes(), entry << log_size);
                 let mut at = 0;

@@ -6,9 +6,7 @@
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn};
 
-use super::RingSize;
-use super::ring::Mlx5CqRing;
-use crate::config::CqeSize;
+use super::ring::{Mlx5CqRing, RingSize};
 use crate::dma::arena::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -27,8 +25,7 @@ const _: () = assert!(Cqe::OP_OWN == CQE - 1);
 impl<P: Platform> Driver<P> {
     /// Moves a completion queue to a ring of at least `entries` entries, and returns how many it has.
     pub(crate) fn resize_cq(&mut self, cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> Result<u32, Error> {
-        let log_size = self.log_cq_size(entries)?;
-        let size = RingSize { log_size, cqe_size: self.config.cqe_size };
+        let size = RingSize::new(self.log_cq_size(entries)?, self.config.cqe_size);
         let (record, number) = (cq.memory.record, cq.number);
         let (space, new) = self.in_memory(size.bytes(), false, |this, space| {
             let new = this.empty_ring(space.ring.at(), size, record)?;
@@ -38,17 +35,16 @@ impl<P: Platform> Driver<P> {
         // From here on the device writes into the new ring alone.
         let old = ObjectMemory { record: 0, ..cq.memory };
         cq.memory = ObjectMemory { record, ..space };
-        let (old_log_size, consumer) = ring.position();
-        let old_size = RingSize { log_size: old_log_size, ..size };
+        let (old_size, consumer) = ring.position();
         let next = match self.copy_entries((old.ring.at(), old_size), (space.ring.at(), size), consumer) {
             Ok(next) => next,
             // Where it goes on is not known. Nothing that it says of this queue can be believed.
             Err(error) => return Err(*self.commands.dead.get_or_insert(error)),
         };
-        ring.move_to(new, log_size, next);
+        ring.move_to(new, size, next);
         self.commands.free_memory(old);
-        log_event!(debug, "completion queue {:x} has {} entries", cq.number, 1u32 << log_size);
-        Ok(1 << log_size)
+        log_event!(debug, "completion queue {:x} has {} entries", cq.number, 1u32 << size.log_size());
+        Ok(1 << size.log_size())
     }
 
     fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), Error> {
@@ -57,11 +53,9 @@ impl<P: Platform> Driver<P> {
         view.set(ModifyCqIn::OP_MOD, RESIZE)
             .set(ModifyCqIn::CQN, cqn)
             .set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, SELECT);
-        let mut context = view.sub(ModifyCqIn::CQ_CONTEXT);
-        context.set(Cqc::LOG_CQ_SIZE, size.log_size);
-        if size.cqe_size != CqeSize::Bytes64 {
-            context.set(Cqc::CQE_SZ, size.cqe_size.log_blocks());
-        }
+        view.sub(ModifyCqIn::CQ_CONTEXT)
+            .set(Cqc::LOG_CQ_SIZE, size.log_size())
+            .set(Cqc::CQE_SZ, self.config.cqe_size.log_blocks());
         self.commands.execute_in(CmdOpcode::ModifyCq, input.as_bytes(), space).map(|_| ())
     }
 
@@ -73,13 +67,13 @@ impl<P: Platform> Driver<P> {
         (new, size): (usize, RingSize),
         consumer: u32,
     ) -> Result<u32, Error> {
-        for step in 0..1u32 << old_size.log_size {
+        for step in 0..1u32 << old_size.log_size() {
             let counter = consumer.wrapping_add(step);
             let mut words: [u64; WORDS] = self.commands.machine.memory.load(old + old_size.place(counter))?;
             let Some(last) = words.last_mut() else { break };
             let word = u64::from_be(*last);
             let owner = Cqe::OWNER.take(word as u32);
-            if owner != counter >> old_size.log_size & 1 {
+            if owner != counter >> old_size.log_size() & 1 {
                 break;
             }
             let opcode = Cqe::OPCODE.take(word as u32);
@@ -91,7 +85,7 @@ impl<P: Platform> Driver<P> {
             }
             let to = counter.wrapping_add(1);
             let owner = u64::from(Cqe::OWNER.mask());
-            *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> size.log_size & 1)) & owner).to_be();
+            *last = (word & !owner | u64::from(Cqe::OWNER.place(to >> size.log_size() & 1)) & owner).to_be();
             self.commands.machine.memory.store(new + size.place(to), &words)?;
         }
         Err(Error::BadAnswer { opcode: CmdOpcode::ModifyCq.code() as u16, value: consumer })
@@ -103,6 +97,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::config::CqeSize;
     use crate::tests::mock::{MockPlatform, started};
 
     const OLD: usize = 0x4000;
@@ -133,7 +128,7 @@ mod tests {
             let at = |base: usize, counter: u64, entries: u64| base + (((counter % entries) as usize + 1) << log_entry) - CQE;
             for (old_log, new_log) in (0..=4).flat_map(|old| (0..=5).map(move |new| (old, new))) {
                 let (old, new) = (1_u64 << old_log, 1_u64 << new_log);
-                let sizes = [old_log, new_log].map(|log_size| RingSize { log_size, cqe_size });
+                let sizes = [old_log, new_log].map(|log_size| RingSize::new(log_size, cqe_size));
                 for wrap in [1_u64 << 24, 1 << 32] {
                     for first in (wrap - 2 * old - 1..=wrap + 1).step_by(if cfg!(miri) { 13 } else { 1 }) {
                         // One place is the entry that ends the ring.

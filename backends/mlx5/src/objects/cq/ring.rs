@@ -8,7 +8,7 @@ use bareverbs::{
     CqReader as _, CqRing as _, DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind,
     Registers, RingView, Rkey, Source, WcData, WcStatus,
 };
-use bareverbs_mlx5_spec::{CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
+use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
 
 /// The word that the device writes last. Owner, opcode, QP number and counter lie in it, so one load reads them all.
 const LAST: usize = Cqe::OWNER.word();
@@ -45,9 +45,7 @@ format_as!(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) cqn: u32,
-    /// log2 of the blocks of the ring.
-    pub(crate) log_ring: u32,
-    pub(crate) cqe_size: CqeSize,
+    pub(crate) size: RingSize,
     /// Whether completions carry the user index of their queue pair.
     pub(crate) user_index: bool,
     /// Whether writes to the doorbell must be flushed.
@@ -56,10 +54,35 @@ pub(crate) struct Shape {
     pub(crate) ethernet: bool,
 }
 
-impl Shape {
-    /// Returns the block of the completion with this counter.
-    const fn block(&self, counter: u32) -> u32 {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingSize {
+    /// log2 of the blocks.
+    log_ring: u32,
+    cqe_size: CqeSize,
+}
+
+impl RingSize {
+    /// Returns the size of a ring of `1 << log_size` entries.
+    pub(crate) const fn new(log_size: u32, cqe_size: CqeSize) -> Self {
+        Self { log_ring: log_size.wrapping_add(cqe_size.log_blocks()), cqe_size }
+    }
+
+    pub(crate) const fn log_size(self) -> u32 {
+        self.log_ring.wrapping_sub(self.cqe_size.log_blocks())
+    }
+
+    pub(super) const fn bytes(self) -> usize {
+        CQE << self.log_ring
+    }
+
+    /// Returns the block of the completion with this counter, of blocks that are counted without end.
+    const fn block(self, counter: u32) -> u32 {
         counter << self.cqe_size.log_blocks() | self.cqe_size.log_blocks()
+    }
+
+    /// Returns the byte of the ring where the entry with this counter has its completion.
+    pub(super) const fn place(self, counter: u32) -> usize {
+        (self.block(counter) & ((1 << self.log_ring) - 1)) as usize * CQE
     }
 }
 
@@ -70,28 +93,25 @@ impl<P: Platform> Mlx5CqRing<P> {
         fence: P::Fence,
         shape: Shape,
     ) -> Self {
-        Self { ring, doorbell, fence, shape, consumer: Cell::new(shape.block(0)) }
+        Self { ring, doorbell, fence, shape, consumer: Cell::new(shape.size.block(0)) }
     }
 
-    /// Returns log2 of the entries, and the counter of the next one.
-    pub(crate) fn position(&self) -> (u32, u32) {
-        (
-            self.shape.log_ring.wrapping_sub(self.shape.cqe_size.log_blocks()),
-            self.consumer.get() >> self.shape.cqe_size.log_blocks(),
-        )
+    /// Returns the size of the ring, and the counter of the next entry.
+    pub(crate) fn position(&self) -> (RingSize, u32) {
+        (self.shape.size, self.consumer.get() >> self.shape.size.cqe_size.log_blocks())
     }
 
     /// Goes on in another ring, from the entry with this counter.
-    pub(crate) fn move_to(&mut self, ring: <P::Memory as DmaMemory>::Ring, log_size: u32, consumer: u32) {
+    pub(crate) fn move_to(&mut self, ring: <P::Memory as DmaMemory>::Ring, size: RingSize, consumer: u32) {
         self.ring = ring;
-        self.shape.log_ring = log_size.wrapping_add(self.shape.cqe_size.log_blocks());
-        self.consumer.set(self.shape.block(consumer));
+        self.shape.size = size;
+        self.consumer.set(size.block(consumer));
         self.reader().publish_consumer_index();
     }
 
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, consumer: u32) {
-        self.consumer.set(self.shape.block(consumer));
+        self.consumer.set(self.shape.size.block(consumer));
     }
 }
 
@@ -173,7 +193,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);
-        let (index, log_ring) = (self.consumer, self.source.shape.log_ring);
+        let (index, log_ring) = (self.consumer, self.source.shape.size.log_ring);
         // One test finds a usual completion: an opcode that is 0 but for the bit of the receive, and the owner of this round.
         let usual = last as u32 ^ Cqe::OWNER.place(index >> log_ring);
         if usual & (Cqe::OPCODE.place(!RECV) | Cqe::OWNER.mask()) == 0 {
@@ -236,7 +256,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     }
 
     fn source(&self) -> Source {
-        let taken = Self { consumer: self.consumer.wrapping_sub(self.source.shape.cqe_size.blocks()), ..*self };
+        let taken = Self { consumer: self.consumer.wrapping_sub(self.source.shape.size.cqe_size.blocks()), ..*self };
         let mut source = Source::default();
         source.src_qp = Qpn::new(taken.get(Cqe::RQPN));
         if self.source.shape.ethernet {
@@ -260,7 +280,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
 
     #[inline(always)]
     fn advance(&mut self) {
-        self.consumer = self.consumer.wrapping_add(self.source.shape.cqe_size.blocks());
+        self.consumer = self.consumer.wrapping_add(self.source.shape.size.cqe_size.blocks());
         self.source.consumer.set(self.consumer);
     }
 
@@ -269,7 +289,7 @@ impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
         self.source.fence.read_before_write();
         self.view.record(
             false,
-            CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer >> self.source.shape.cqe_size.log_blocks()).to_be(),
+            CqDoorbellRecord::CONSUMER_INDEX.place(self.consumer >> self.source.shape.size.cqe_size.log_blocks()).to_be(),
         );
     }
 }

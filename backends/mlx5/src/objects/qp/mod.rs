@@ -85,8 +85,10 @@ pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, max_wqe: u32, attr: &Devi
     }
     if cap.max_recv_wr != 0 {
         let units = within(cap.max_recv_sge, attr.max_sge)?.max(1).next_power_of_two();
-        // The send ring behind it starts with a block.
-        let entries = within(cap.max_recv_wr, attr.max_qp_wr)?.next_power_of_two().max((block / unit).div_ceil(units));
+        // The send ring behind it starts with a block. As a shift: a division would have a panic.
+        let entries = within(cap.max_recv_wr, attr.max_qp_wr)?
+            .next_power_of_two()
+            .max((block / unit).wrapping_shr(units.trailing_zeros()));
         sizes.recv_entries = within(entries, attr.max_qp_wr)?;
         (sizes.cap.max_recv_wr, sizes.cap.max_recv_sge) = (entries, units);
     }

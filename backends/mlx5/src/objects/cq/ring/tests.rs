@@ -32,8 +32,7 @@ fn made_of(consumer: u32, user_index: bool, cqe_size: CqeSize) -> (Mock, Shared)
     let part = Part(shared.clone());
     let ring = open_ring(&part, RING, 1024 << cqe_size.log_blocks(), RECORD).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
-    let log_ring = 4 + cqe_size.log_blocks();
-    let shape = Shape { cqn: 0x77, log_ring, cqe_size, user_index, combining: false, ethernet: false };
+    let shape = Shape { cqn: 0x77, size: RingSize::new(4, cqe_size), user_index, combining: false, ethernet: false };
     let mut cq = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);
     cq.start_at(consumer);
     (cq, shared)
@@ -138,8 +137,8 @@ fn a_ring_of_every_size_is_taken_in_the_order_of_its_counters() {
                 let part = Part(shared.clone());
                 let ring = open_ring(&part, RING, 64 << log, RECORD).unwrap();
                 let doorbell = part.doorbell(ARM, 1).unwrap();
-                let cqe_size = CqeSize::Bytes64;
-                let shape = Shape { cqn: 0x77, log_ring: log, cqe_size, user_index: true, combining: false, ethernet: false };
+                let entries = RingSize::new(log, CqeSize::Bytes64);
+                let shape = Shape { cqn: 0x77, size: entries, user_index: true, combining: false, ethernet: false };
                 let mut cq: Mock = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);
                 cq.start_at(start as u32);
                 let write = |counter: u64, number: u16| {
@@ -174,7 +173,8 @@ fn a_ring_of_every_size_is_taken_in_the_order_of_its_counters() {
                     if taken == written {
                         assert_eq!(cq.reader().peek(), Peek::Empty, "{taken:#x} of {size} from {start:#x}");
                     }
-                    assert_eq!(cq.position(), (log, (taken % (1 << 32)) as u32));
+                    let (size, next) = cq.position();
+                    assert_eq!((size.log_size(), next), (log, (taken % (1 << 32)) as u32));
                     cq.reader().publish_consumer_index();
                     let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
                     assert_eq!(record, ((taken % (1 << 24)) as u32).to_be_bytes());
@@ -221,7 +221,7 @@ fn the_completion_of_a_large_entry_is_in_its_second_half() {
             let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
             assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
             assert_eq!(take(&mut cq), None);
-            assert_eq!(cq.position().0, 4);
+            assert_eq!(cq.position().0.log_size(), 4);
         }
         shared.borrow_mut().log.clear();
         cq.arm(1, false);
