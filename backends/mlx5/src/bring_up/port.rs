@@ -7,7 +7,7 @@ use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, Platform, PortAtt
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdHcaCap, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness,
-    RegisterId, ViewMut,
+    RegisterId, ViewMut, cmd,
 };
 
 use super::caps::PORT;
@@ -37,21 +37,20 @@ impl<P: Platform> Driver<P> {
         if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_node_by_smp();
         }
-        let mut context = Buffer::zeroed();
-        self.port_context(&mut context)?;
+        let context = self.port_context()?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         Ok([HcaVportContext::NODE_GUID, HcaVportContext::SYSTEM_IMAGE_GUID].map(|field| Guid(context.get64(field))))
     }
 
     /// Queries the context of the port, and remembers whether its paths need a global route.
-    fn port_context(&mut self, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Error> {
-        let mut input = Buffer::zeroed();
-        input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(PORT));
-        let len = QueryHcaVportContextOut::SIZE;
-        self.commands.execute(CmdOpcode::QueryHcaVportContext, input.as_bytes(), output.as_bytes_mut(), len)?;
+    #[inline(never)]
+    fn port_context(&mut self) -> Result<Buffer<QueryHcaVportContextOut>, Error> {
+        let port = u32::from(PORT);
+        let output =
+            self.commands.query::<cmd::QueryHcaVportContext>(|input| input.set(QueryHcaVportContextIn::PORT_NUM, port))?;
         let context = output.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         self.caps.grh_required = context.is_set(HcaVportContext::GRH_REQUIRED);
-        Ok(())
+        Ok(output)
     }
 
     /// Checks that a path has a global route if the port needs one. Linux (`rdma_check_ah_attr`) and libmlx5 (`mlx5_create_ah`)
@@ -106,8 +105,7 @@ impl<P: Platform> Driver<P> {
         if self.capability(CmdHcaCap::IB_VIRT) == 0 {
             return self.query_port_by_smp();
         }
-        let mut context = Buffer::zeroed();
-        self.port_context(&mut context)?;
+        let context = self.port_context()?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
         let port = u32::from(port);
         let mtu = self.access_register(REGISTER_READ, RegisterId::Pmtu, |register| register.set(PmtuReg::LOCAL_PORT, port))?;

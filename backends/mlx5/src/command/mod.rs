@@ -260,10 +260,8 @@ impl<P: Platform> CommandInterface<P> {
             return Err(Error::CommandStatus { opcode, status, syndrome: out.get(CmdOut::SYNDROME) });
         }
         copy(call.output, &first);
-        match call.output.get_mut(CMD_INLINE..) {
-            Some(rest) => Ok(chain.read(memory, &self.arena, rest)?),
-            None => Ok(()),
-        }
+        let rest = call.output.get_mut(CMD_INLINE..).unwrap_or_default();
+        Ok(chain.read(memory, &self.arena, rest)?)
     }
 }
 

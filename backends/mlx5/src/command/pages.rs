@@ -143,13 +143,9 @@ impl<P: Platform> CommandInterface<P> {
                 foreign = Some(addr);
             }
         }
-        match foreign {
-            Some(addr) => {
-                log_event!(error, "the firmware returned page {:x}, which it was not given", addr);
-                Err(bad_answer((addr >> 12) as u32))
-            }
-            None => Ok(()),
-        }
+        let Some(addr) = foreign else { return Ok(()) };
+        log_event!(error, "the firmware returned page {:x}, which it was not given", addr);
+        Err(bad_answer((addr >> 12) as u32))
     }
 
     fn manage(&mut self, function: u16, mode: u32, entries: u32, pages: &[u64], output: &mut [u8]) -> Result<(), Error> {

@@ -16,34 +16,26 @@ const PROBE: CmdOpcode = CmdOpcode::QueryIssi;
 const CLASS: CommandClass = CommandClass::Regular;
 
 impl<P: Platform> CommandInterface<P> {
-    /// Sends a command that asks for nothing but a sign of life, unless one is under way.
-    pub(crate) fn start_probe(&mut self) {
-        if self.probe.is_some() || self.unanswered(CLASS).is_some() {
-            return;
-        }
-        let call = &mut Call {
-            opcode: PROBE,
-            head: &[0; QueryIssiIn::SIZE],
-            list: (0, &mut |_| 0),
-            output: &mut [],
-            output_len: QueryIssiOut::SIZE,
-        };
-        let sent = self.send(CLASS, self.queue.slot(CLASS), call);
-        // It is `probe` that waits.
-        *self.unanswered(CLASS) = None;
-        if sent.is_ok() {
-            self.probe = Some(self.machine.clock.now().after(PROBE_TIMEOUT.min(self.timeout)));
-        }
-    }
-
-    /// Looks whether a probe was answered, without waiting.
+    /// Looks whether a probe was answered, and sends one if the health counter is `stuck` and none is under way. Waits for nothing.
     ///
     /// # Errors
     /// The time for the answer is over: the device is lost.
-    pub(crate) fn look_at_probe(&mut self) -> Result<(), Error> {
-        let Some(deadline) = self.probe else { return Ok(()) };
-        let is_answered = self.queue.status_own(&self.machine.memory, self.queue.slot(CLASS))? & 1 == 0;
-        if is_answered || self.machine.clock.now() >= deadline { self.finish_probe() } else { Ok(()) }
+    pub(crate) fn probe(&mut self, stuck: bool) -> Result<(), Error> {
+        let (slot, now) = (self.queue.slot(CLASS), self.machine.clock.now());
+        if let Some(deadline) = self.probe
+            && (now >= deadline || self.queue.status_own(&self.machine.memory, slot)? & 1 == 0)
+        {
+            self.finish_probe()?;
+        }
+        if stuck && self.probe.is_none() && self.unanswered(CLASS).is_none() {
+            let (head, output_len) = (&[0; QueryIssiIn::SIZE], QueryIssiOut::SIZE);
+            let call = &mut Call { opcode: PROBE, head, list: (0, &mut |_| 0), output: &mut [], output_len };
+            let sent = self.send(CLASS, slot, call);
+            // It is `probe` that waits.
+            *self.unanswered(CLASS) = None;
+            self.probe = sent.ok().map(|_| now.after(PROBE_TIMEOUT.min(self.timeout)));
+        }
+        Ok(())
     }
 
     /// Waits for the answer to a probe, if one is under way. Any status is a sign of life, also that of a device without the command.

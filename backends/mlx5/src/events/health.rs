@@ -84,12 +84,9 @@ impl HealthWatch {
         if now >= self.next {
             self.next = now.after(HEALTH_INTERVAL);
             let health = self.check(commands)?;
-            commands.look_at_probe()?;
             // The counter of firmware that works may pause: Linux only reports it (`poll_health`). Firmware that has stopped answers no
             // command.
-            if health.stuck {
-                commands.start_probe();
-            }
+            commands.probe(health.stuck)?;
         }
         commands.check_alive()?;
         Ok(self.next)

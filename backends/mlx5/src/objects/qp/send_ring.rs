@@ -124,6 +124,12 @@ const fn is_remote(opcode: DataOpcode) -> bool {
     matches!(opcode, DataOpcode::Write | DataOpcode::WriteWithImm | DataOpcode::Read)
 }
 
+/// Returns where a request reads or writes, if it does.
+#[inline(always)]
+fn remote_of(op: &DataOp) -> Option<&Remote> {
+    is_remote(op.opcode).then_some(&op.remote)
+}
+
 /// Returns the units before the payload: control segment and remote address segment.
 #[inline(always)]
 const fn head_units(opcode: DataOpcode) -> u32 {
@@ -148,18 +154,16 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
         words
     }
 
-    /// Writes the segments before a payload of `units`, word by word, and returns the index of the next word.
+    /// Writes the segments before a payload, word by word, and returns the index of the next word.
     #[cfg_attr(feature = "small", inline(never))]
-    fn put_head(&mut self, at: u32, srqn: Option<Srqn>, op: &DataOp, units: u32, flags: SendFlags) -> u32 {
-        let units = head_units(op.opcode).wrapping_add(srqn.is_some().into()).wrapping_add(units);
-        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
+    fn put_head(&mut self, at: u32, control: [u64; 2], srqn: Option<Srqn>, remote: Option<&Remote>) -> u32 {
         let mut word = at.wrapping_mul(WORDS);
         self.put_words(&mut word, &control);
         if let Some(srqn) = srqn {
             self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
         }
-        if is_remote(op.opcode) {
-            self.put_words(&mut word, &remote_address(&op.remote));
+        if let Some(remote) = remote {
+            self.put_words(&mut word, &remote_address(remote));
         }
         word
     }
@@ -244,13 +248,13 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
 
     #[inline(always)]
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
+        let units = head_units(op.opcode) + sges.len() as u32;
+        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
         if !WHOLE_BLOCKS {
-            let word = self.put_head(at, None, op, sges.len() as u32, flags);
+            let word = self.put_head(at, control, None, remote_of(op));
             return self.put_data(word / 2, sges);
         }
-        let units = head_units(op.opcode) + sges.len() as u32;
-        let [first, second] = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
-        let [addr, key] = remote_address(&op.remote);
+        let ([first, second], [addr, key]) = (control, remote_address(&op.remote));
         let view = self.source.ring.view();
         match (sges, is_remote(op.opcode)) {
             ([one], false) => {
@@ -284,11 +288,12 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     #[inline(always)]
     fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags) {
         let units = inline_units(bytes.len());
+        let control = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
         if !WHOLE_BLOCKS {
-            let word = self.put_head(at, None, op, units, flags);
+            let word = self.put_head(at, control, None, remote_of(op));
             return self.put_payload(word, Payload::Inline(bytes));
         }
-        let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
+        let [first, second] = control;
         let head = if units == 0 { 0 } else { inline_head(bytes) };
         // The whole first block, however much of it the payload fills: the device ignores what follows its end.
         let done = if is_remote(op.opcode) {
@@ -350,17 +355,17 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     }
 
     fn put_xrc(&mut self, at: u32, srqn: Srqn, op: &DataOp, payload: Payload<'_>, flags: SendFlags) {
-        let word = self.put_head(at, Some(srqn), op, payload_units(payload), flags);
+        let units = head_units(op.opcode).wrapping_add(1).wrapping_add(payload_units(payload));
+        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
+        let word = self.put_head(at, control, Some(srqn), remote_of(op));
         self.put_payload(word, payload);
     }
 
     fn put_xrc_atomic(&mut self, at: u32, srqn: Srqn, op: &AtomicOp, sge: &Sge, flags: SendFlags) {
         let control = self.control(atomic_opcode_of(op.opcode), at, 5, flags, 0);
-        let mut word = at.wrapping_mul(WORDS);
-        let operands = WqeAtomicSeg::be_words(op.swap_add, op.compare);
-        for segment in [control, WqeXrcSeg::be_words(srqn.get()), remote_address(&op.remote), operands, data(sge)] {
-            self.put_words(&mut word, &segment);
-        }
+        let mut word = self.put_head(at, control, Some(srqn), Some(&op.remote));
+        self.put_words(&mut word, &WqeAtomicSeg::be_words(op.swap_add, op.compare));
+        self.put_words(&mut word, &data(sge));
     }
 
     #[inline(always)]
@@ -413,12 +418,7 @@ impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
         let [first, second] = self.control(opcode, at, units, flags, 0);
         let modifier = WqeCtrlSeg::OPMOD.place(extended_atomic::opmod(op.size().trailing_zeros()));
         self.last = first | be_word(modifier, 0);
-        let mut word = at.wrapping_mul(WORDS);
-        self.put_words(&mut word, &[self.last, second]);
-        if let Some(srqn) = srqn {
-            self.put_words(&mut word, &WqeXrcSeg::be_words(srqn.get()));
-        }
-        self.put_words(&mut word, &remote_address(remote));
+        let mut word = self.put_head(at, [self.last, second], srqn, Some(remote));
         self.put_words(&mut word, operands.get(..words).unwrap_or_default());
         self.put_words(&mut word, &data(sge));
     }
