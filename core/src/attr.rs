@@ -230,6 +230,17 @@ pub struct MaskedAtomics {
     pub eight: bool,
 }
 
+/// Moderation of a completion queue's events (`ibv_moderate_cq`): an armed queue raises its event for one of the next completions and
+/// not for the first. With 0 in either field it raises it for the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CqModeration {
+    /// Completions since the queue was armed for which the event comes.
+    pub count: u16,
+    /// Microseconds after the queue's event before, or for its first event after the completion, at which it comes with fewer.
+    pub period: u16,
+}
+
 /// What the device has (`ibv_device_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -262,6 +273,8 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     /// Completions of one queue.
     pub max_cqe: u32,
+    /// Greatest moderation of completion events; zeros if the device does not moderate them.
+    pub max_cq_moderation: CqModeration,
     /// Memory regions.
     pub max_mr: u32,
     /// Memory windows.

@@ -51,6 +51,7 @@ mod link;
 mod log;
 mod loss;
 mod masked_atomic;
+mod modify_cq;
 mod platform;
 mod port;
 mod provider;
@@ -81,8 +82,8 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
-    AddressVector, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, PathMigState, PhysState, PortAttr,
-    PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
+    AddressVector, CqModeration, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, PathMigState, PhysState,
+    PortAttr, PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
 };
 #[cfg(feature = "alloc")]
 pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
@@ -94,9 +95,9 @@ pub use error::{
     AllocFastMrError, AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr,
     BindRefused, BindType1Error, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError,
     DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DeviceError, DrainError,
-    FastRegError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError, QueryError,
-    QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle, TakeError,
-    WaitActiveError,
+    FastRegError, ModifyCqError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
+    QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle,
+    TakeError, WaitActiveError,
 };
 pub use event::Event;
 pub use fast_mr::{FastMr, FastMrInfo, FastReg, FastRegion};

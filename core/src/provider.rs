@@ -5,9 +5,9 @@
 
 use crate::log::format_as;
 use crate::{
-    Access, AddressMap, AddressVector, Cqn, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant,
-    LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawKind,
-    Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
+    Access, AddressMap, AddressVector, CqModeration, Cqn, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Gid, GidEntry,
+    Instant, LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
+    RawKind, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code
@@ -166,8 +166,8 @@ format_as!(
 
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 ///
-/// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, multicast and
-/// completion queues of another size. They refuse ([`DeviceError::unsupported`]).
+/// Methods with a body are of features that a device may lack: shared receive queues, XRC, fast registration, multicast,
+/// completion queues of another size and moderation. They refuse ([`DeviceError::unsupported`]).
 ///
 /// # Safety
 /// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It uses
@@ -322,6 +322,14 @@ pub unsafe trait Provider {
         entries: u32,
     ) -> Result<u32, Self::Error> {
         let _ = (cq, ring, entries);
+        Err(DeviceError::unsupported())
+    }
+    /// Changes the moderation of a completion queue's events, within [`DeviceAttr::max_cq_moderation`].
+    ///
+    /// # Errors
+    /// The device refuses or does not answer; the moderation is as before.
+    fn modify_cq(&mut self, _: CoreToken, cq: &Self::Cq, moderation: CqModeration) -> Result<(), Self::Error> {
+        let _ = (cq, moderation);
         Err(DeviceError::unsupported())
     }
     /// Destroys a completion queue.
@@ -530,6 +538,7 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         fn create_fast_mr[mut](call: CoreToken, pd: &Self::Pd, max_sges: u32) -> Result<(Self::Mw, Rkey), Self::Error>;
         fn query_cq[mut](cq: &Self::Cq) -> Result<bool, Self::Error>;
         fn resize_cq[mut](call: CoreToken, cq: &mut Self::Cq, ring: &mut Self::CqRing, entries: u32) -> Result<u32, Self::Error>;
+        fn modify_cq[mut](call: CoreToken, cq: &Self::Cq, moderation: CqModeration) -> Result<(), Self::Error>;
         fn destroy_cq[mut](call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;
         fn srq_sizes[](cap: &SrqCap) -> Result<SrqSizes, Self::Error>;
         fn arm_srq[mut](call: CoreToken, srq: &mut Self::Srq, limit: u32) -> Result<(), Self::Error>;

@@ -1,10 +1,10 @@
 //! The core's control path, implemented by the driver.
 
 use bareverbs::{
-    AddressVector, AsyncEvent, Clock, CoreToken, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq,
-    CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey, MrRequest, MwType,
-    Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey, SrqCap, SrqSizes,
-    Srqn, Xrcdn,
+    AddressVector, AsyncEvent, Clock, CoreToken, CqModeration, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams,
+    CreatedCq, CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
+    MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey,
+    SrqCap, SrqSizes, Srqn, Xrcdn,
 };
 use bareverbs_mlx5_spec::rq_type;
 
@@ -88,6 +88,7 @@ where
         fn create_fast_mr[CoreToken](pd: &Object, max_sges: u32) -> (Object, Rkey);
         fn query_cq(cq: &Object) -> bool;
         fn resize_cq[CoreToken](cq: &mut Object, ring: &mut Mlx5CqRing<P>, entries: u32) -> u32;
+        fn modify_cq[CoreToken](cq: &Object, moderation: CqModeration) -> ();
         fn arm_srq[CoreToken](srq: &mut Object, limit: u32) -> ();
         fn query_srq(srq: &Object) -> u32;
         fn dealloc_xrcd[CoreToken](domain: &mut Object) -> ();

@@ -12,9 +12,9 @@ pub use memory::{
 };
 pub use queue::{
     AllocXrcdError, ArmSrqError, AttachMcastError, CreateAhError, CreateCqError, CreateQpError, CreateSrqError,
-    DeallocXrcdError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError, ModifyQpError,
-    NotifyCqError, PollEventError, QueryError, QueryQpError, QuerySrqError, ResizeCqError, SetGidError, TakeError,
-    WaitActiveError,
+    DeallocXrcdError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DrainError, ModifyCqError,
+    ModifyQpError, NotifyCqError, PollEventError, QueryError, QueryQpError, QuerySrqError, ResizeCqError, SetGidError,
+    TakeError, WaitActiveError,
 };
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use super::{AnswerFault, operation_error};
 use crate::{
-    AddressPart, DeviceLoss, Errno, LinkFault, LinkLayer, Mac, PhysState, PollCqError, PortState, QpAttrMask, QpCap, QpState,
-    QpType, SrqCap,
+    AddressPart, CqModeration, DeviceLoss, Errno, LinkFault, LinkLayer, Mac, PhysState, PollCqError, PortState, QpAttrMask,
+    QpCap, QpState, QpType, SrqCap,
 };
 
 /// Returns how the physical function of a virtual one enables its port.
@@ -204,6 +204,28 @@ operation_error! {
     device {
         /// The device refuses: for instance, more completions wait than there would be room for.
         Device, "the device did not resize the completion queue (poll first)";
+    }
+}
+
+operation_error! {
+    /// Why the moderation of a completion queue's events was not changed; it is as before.
+    pub enum ModifyCqError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the completion queue's handle is stale: its object is destroyed, or another device's";
+        /// The device does not moderate completion events.
+        Unsupported => Eopnotsupp, "the device does not moderate completion events";
+        /// A count or a period that the device does not have.
+        Moderation {
+            /// Requested.
+            asked: CqModeration,
+            /// Maximum of the device.
+            max: CqModeration
+        } => Einval, "an event for {count} completions or after {period} µs: the device offers up to {max_count} and {max_period} µs",
+            count = asked.count, period = asked.period, max_count = max.count, max_period = max.period;
+    }
+    device {
+        /// The device refuses.
+        Device, "the device did not change the moderation";
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::{
-    Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp,
-    DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer, Lkey,
-    MaskedAtomics, MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState,
-    QpType, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge,
-    Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
+    Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqModeration, CqReader,
+    CqRing, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode,
+    DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer,
+    Lkey, MaskedAtomics, MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
+    QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter,
+    Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 /// How long a pause takes.
@@ -194,6 +194,7 @@ pub(super) struct Device {
     queues: BTreeMap<Cqn, VecDeque<Entry>>,
     /// Entries that a queue has; 0 once it has overrun.
     capacities: BTreeMap<Cqn, usize>,
+    pub(super) moderation: BTreeMap<Cqn, CqModeration>,
     /// Queues of which it says that they work: of all others, that they have overrun.
     pub(super) working: Vec<Cqn>,
     pub(super) qps: BTreeMap<Qpn, QueuePair>,
@@ -262,6 +263,7 @@ impl Device {
             windows: BTreeMap::new(),
             queues: BTreeMap::new(),
             capacities: BTreeMap::new(),
+            moderation: BTreeMap::new(),
             working: Vec::new(),
             qps: BTreeMap::new(),
             srqs: BTreeMap::new(),
@@ -533,6 +535,7 @@ impl Mock {
             max_srq_wr: 1 << 10,
             max_srq_sge: 3,
             max_cqe: 1 << 20,
+            max_cq_moderation: CqModeration { count: 100, period: 50 },
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             atomics: true,
@@ -729,6 +732,11 @@ unsafe impl Provider for Mock {
         }
         device.capacities.insert(*cq, entries as usize);
         Ok(entries)
+    }
+
+    fn modify_cq(&mut self, _: CoreToken, cq: &Cqn, moderation: CqModeration) -> Result<(), MockError> {
+        self.step()?.moderation.insert(*cq, moderation);
+        Ok(())
     }
 
     fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cqn) -> Result<(), MockError> {

@@ -5,10 +5,34 @@ use std::string::ToString as _;
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, post, register, verbs_on};
 use crate::{
-    Access, AllocMwError, AllocPdError, AnswerFault, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
-    DeregMrError, DestroyCqError, DestroyQpError, Errno, Guid, MwType, QpCap, QpInit, QpRings, QpType, QueryError, RegMrError,
-    StaleHandle, Verbs, WcStatus, storage,
+    Access, AllocMwError, AllocPdError, AnswerFault, CqModeration, CreateCqError, CreateQpError, DeallocMwError,
+    DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, Errno, Guid, ModifyCqError, MwType, QpCap, QpInit, QpRings,
+    QpType, QueryError, RegMrError, StaleHandle, Verbs, WcStatus, storage,
 };
+
+// contract: cq-moderation-refused
+#[test]
+fn moderation_is_checked_before_the_device_is_asked() {
+    let mut harness = Harness::new();
+    let most = CqModeration { count: 100, period: 50 };
+    let cqn = harness.verbs.cq_info(harness.cq).unwrap().cqn;
+    harness.verbs.modify_cq(harness.cq, most).unwrap();
+    for asked in [CqModeration { count: 101, ..most }, CqModeration { period: 51, ..most }] {
+        let error = harness.verbs.modify_cq(harness.cq, asked).unwrap_err();
+        assert_eq!((error, error.errno()), (ModifyCqError::Moderation { asked, max: most }, Errno::Einval));
+        assert_eq!(harness.device().moderation[&cqn], most);
+    }
+    let error = harness.verbs.modify_cq(harness.cq, CqModeration { count: 101, period: 7 }).unwrap_err();
+    let text = "an event for 101 completions or after 7 µs: the device offers up to 100 and 50 µs";
+    assert_eq!(error.to_string(), text);
+
+    let mut mock = Mock::new();
+    mock.device.max_cq_moderation = CqModeration::default();
+    let mut verbs = verbs_on(mock);
+    let cq = verbs.create_cq(4).unwrap();
+    let error = verbs.modify_cq(cq, CqModeration::default()).unwrap_err();
+    assert_eq!((error, error.errno()), (ModifyCqError::Unsupported, Errno::Eopnotsupp));
+}
 
 #[test]
 fn region_rights_are_checked() {

@@ -1,6 +1,6 @@
 //! Capabilities of the device: queried, set, and checked.
 
-use bareverbs::{Access, DeviceAttr, MaskedAtomics, Platform, SrqCap};
+use bareverbs::{Access, CqModeration, DeviceAttr, MaskedAtomics, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, Sub, View, ViewMut, ts_format,
@@ -37,6 +37,8 @@ const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
 const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS - MAX_SRQS;
 const MAX_CQS: u32 = 128;
 const MAX_SRQS: u32 = 64;
+/// What the fields of a completion queue's context take (Linux `MLX5_MAX_CQ_COUNT`, `MLX5_MAX_CQ_PERIOD`).
+const MAX_MODERATION: CqModeration = CqModeration { count: 0xffff, period: 0xfff };
 /// Bytes of the longest send WQE that the field `ds` can express.
 const MAX_SEND_WQE: u32 = 1008;
 
@@ -280,6 +282,7 @@ impl Capabilities {
             max_srq_sge: srq.max_sge,
             max_cq: count(CmdHcaCap::LOG_MAX_CQ).min(MAX_CQS),
             max_cqe: 1 << log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
+            max_cq_moderation: if general.is_set(CmdHcaCap::CQ_MODERATION) { MAX_MODERATION } else { CqModeration::default() },
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY),
             max_mw: if windows { count(CmdHcaCap::LOG_MAX_MKEY) } else { 0 },
             max_mw_size: if windows { 1 << 31 } else { 0 },
@@ -333,6 +336,13 @@ mod tests {
     fn reads_are_ordered_relaxed_by_old_and_new_firmware() {
         let relaxed = [&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).caps.relaxed);
         assert_eq!(relaxed, [[0, 0], [0, 1], [0, 1]]);
+    }
+
+    /// cq_moderation is bit 29 of the dword at 68.
+    #[test]
+    fn a_device_moderates_where_it_says_so() {
+        let max = |bits| with(bits).attr.max_cq_moderation;
+        assert_eq!((max(&[]), max(&[(68, 29)])), (CqModeration::default(), CqModeration { count: 65535, period: 4095 }));
     }
 
     /// max_wqe_sz_rq is the lower half of the dword at 84, log_max_srq_sz the upper byte of that at 16: receives of 512 bytes have room for

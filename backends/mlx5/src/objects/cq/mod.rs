@@ -3,8 +3,10 @@
 mod resize;
 pub(crate) mod ring;
 
-use bareverbs::{DmaMemory, Platform, Registers};
-use bareverbs_mlx5_spec::{Buffer, Cqc, Cqe, CqeOpcode, CreateCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd};
+use bareverbs::{CqModeration, DmaMemory, Platform, Registers};
+use bareverbs_mlx5_spec::{
+    Buffer, Cqc, Cqe, CqeOpcode, CreateCqIn, ModifyCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd,
+};
 
 use crate::config::CqeSize;
 use crate::driver::Driver;
@@ -61,6 +63,15 @@ impl<P: Platform> Driver<P> {
             memory.write(at + size.place(index) + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
         open_ring(memory, at, size.bytes(), record)
+    }
+
+    pub(crate) fn modify_cq(&mut self, cq: &Object, moderation: CqModeration) -> Result<(), Error> {
+        self.commands.perform::<cmd::ModifyCq>(|input| {
+            let mut context = input.sub(ModifyCqIn::CQ_CONTEXT);
+            context.set(Cqc::CQ_PERIOD, moderation.period.into()).set(Cqc::CQ_MAX_COUNT, moderation.count.into());
+            // The period and the count (Linux `MLX5_CQ_MODIFY_PERIOD`, `MLX5_CQ_MODIFY_COUNT`).
+            input.set(ModifyCqIn::CQN, cq.number).set(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT, 0b11)
+        })
     }
 
     pub(crate) fn query_cq(&mut self, cq: &Object) -> Result<bool, Error> {

@@ -29,7 +29,7 @@ impl<P: Platform> Driver<P> {
         let (record, number) = (cq.memory.record, cq.number);
         let (space, new) = self.in_memory(size.bytes(), false, |this, space| {
             let new = this.empty_ring(space.ring.at(), size, record)?;
-            this.modify_cq(number, space, size)?;
+            this.set_ring(number, space, size)?;
             Ok((space, new))
         })?;
         // From here on the device writes into the new ring alone.
@@ -47,7 +47,7 @@ impl<P: Platform> Driver<P> {
         Ok(1 << size.log_size())
     }
 
-    fn modify_cq(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), Error> {
+    fn set_ring(&mut self, cqn: u32, space: ObjectMemory, size: RingSize) -> Result<(), Error> {
         let mut input = Buffer::<ModifyCqIn>::zeroed();
         let mut view = input.view_mut();
         view.set(ModifyCqIn::OP_MOD, RESIZE)
