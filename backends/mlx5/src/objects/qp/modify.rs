@@ -11,8 +11,9 @@ use crate::bring_up::caps::PORT;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 
-/// [`Qpc::ATOMIC_MODE`]: IBTA.
+/// [`Qpc::ATOMIC_MODE`]: IBTA, and with masks on up to eight bytes (Linux `get_atomic_mode`).
 const ATOMIC_MODE_IB: u32 = 1;
+const ATOMIC_MODE_8B: u32 = 3;
 /// [`Qpc::LOG_ACK_REQ_FREQ`] that Linux sets.
 const LOG_ACK_REQ_FREQ: u32 = 8;
 /// [`Qpc::LOG_MSG_MAX`] of a datagram: 4096 bytes.
@@ -94,11 +95,12 @@ impl<P: Platform> Driver<P> {
             let admitted = if attr.max_dest_rd_atomic == 0 { Access::REMOTE_WRITE } else { Access::all() };
             let access = attr.access & admitted;
             let atomic = access.contains(Access::REMOTE_ATOMIC);
+            let mode = if self.attr.masked_atomics.eight { ATOMIC_MODE_8B } else { ATOMIC_MODE_IB };
             context
                 .set(Qpc::RRE, u32::from(access.contains(Access::REMOTE_READ)))
                 .set(Qpc::RWE, u32::from(access.contains(Access::REMOTE_WRITE)))
                 .set(Qpc::RAE, u32::from(atomic))
-                .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
+                .set(Qpc::ATOMIC_MODE, if atomic { mode } else { 0 });
         }
         // The verbs give a datagram no path MTU: one packet of the port's greatest.
         let longest = match (qp.service, to) {

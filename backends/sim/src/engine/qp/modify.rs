@@ -25,6 +25,8 @@ struct Transition {
 
 const RRE: (u32, Field<Qpc>) = (opt_param::RRE, Qpc::RRE);
 const RAE: (u32, Field<Qpc>) = (opt_param::RAE, Qpc::RAE);
+/// Named with the right: Linux sets both together (`set_qpc_atomic_flags`).
+const MODE: (u32, Field<Qpc>) = (opt_param::RAE, Qpc::ATOMIC_MODE);
 const RWE: (u32, Field<Qpc>) = (opt_param::RWE, Qpc::RWE);
 const RNR: (u32, Field<Qpc>) = (opt_param::RNR_TIMEOUT, Qpc::MIN_RNR_NAK);
 const PM: (u32, Field<Qpc>) = (opt_param::PM_STATE, Qpc::PM_STATE);
@@ -41,16 +43,16 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
     let connected = service.is_connected();
     Some(match opcode {
         CmdOpcode::Rst2InitQp => Transition {
-            always: &[Qpc::PM_STATE, Qpc::RRE, Qpc::RWE, Qpc::RAE, Qpc::Q_KEY, Qpc::COUNTER_SET_ID],
+            always: &[Qpc::PM_STATE, Qpc::RRE, Qpc::RWE, Qpc::RAE, Qpc::ATOMIC_MODE, Qpc::Q_KEY, Qpc::COUNTER_SET_ID],
             path_always: &[Ads::PKEY_INDEX, Ads::VHCA_PORT_NUM],
             ..plain(&[Rst], Init)
         },
         CmdOpcode::Init2InitQp => {
-            Transition { optional: &[RRE, RAE, RWE, QKEY], path_optional: &[PKEY], ..plain(&[Init], Init) }
+            Transition { optional: &[RRE, RAE, MODE, RWE, QKEY], path_optional: &[PKEY], ..plain(&[Init], Init) }
         }
         CmdOpcode::Init2RtrQp if connected => Transition {
             always: &[Qpc::MTU, Qpc::LOG_MSG_MAX, Qpc::REMOTE_QPN, Qpc::NEXT_RCV_PSN, Qpc::LOG_RRA_MAX, Qpc::MIN_RNR_NAK],
-            optional: &[RRE, RAE, RWE],
+            optional: &[RRE, RAE, MODE, RWE],
             path: true,
             path_optional: &[PKEY],
             ..plain(&[Init], Rtr)
@@ -63,19 +65,20 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
         },
         CmdOpcode::Rtr2RtsQp if connected => Transition {
             always: &[Qpc::NEXT_SEND_PSN, Qpc::RETRY_COUNT, Qpc::RNR_RETRY, Qpc::LOG_SRA_MAX, Qpc::LOG_ACK_REQ_FREQ],
-            optional: &[RRE, RAE, RWE, RNR, PM],
+            optional: &[RRE, RAE, MODE, RWE, RNR, PM],
             path_always: &[Ads::ACK_TIMEOUT],
             ..plain(&[Rtr], Rts)
         },
         CmdOpcode::Rtr2RtsQp => Transition { always: &[Qpc::NEXT_SEND_PSN], optional: &[QKEY], ..plain(&[Rtr], Rts) },
         CmdOpcode::Rts2RtsQp => {
-            Transition { optional: &[RRE, RAE, RWE, RNR, PM, QKEY], path_optional: &[PKEY], ..plain(&[Rts], Rts) }
+            Transition { optional: &[RRE, RAE, MODE, RWE, RNR, PM, QKEY], path_optional: &[PKEY], ..plain(&[Rts], Rts) }
         }
         CmdOpcode::Rts2SqdQp => plain(&[Rts], Sqd),
         CmdOpcode::Sqd2SqdQp => Transition {
             optional: &[
                 RRE,
                 RAE,
+                MODE,
                 RWE,
                 RNR,
                 PM,
@@ -88,10 +91,12 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
             path_optional: &[PKEY, (opt_param::ACK_TIMEOUT, Ads::ACK_TIMEOUT)],
             ..plain(&[Sqd, SqDraining], Sqd)
         },
-        CmdOpcode::SqdRtsQp => {
-            Transition { optional: &[RRE, RAE, RWE, RNR, PM, QKEY], path_optional: &[PKEY], ..plain(&[Sqd, SqDraining], Rts) }
-        }
-        CmdOpcode::SqErr2RtsQp => Transition { optional: &[RRE, RAE, RWE, RNR, QKEY], ..plain(&[SqEr], Rts) },
+        CmdOpcode::SqdRtsQp => Transition {
+            optional: &[RRE, RAE, MODE, RWE, RNR, PM, QKEY],
+            path_optional: &[PKEY],
+            ..plain(&[Sqd, SqDraining], Rts)
+        },
+        CmdOpcode::SqErr2RtsQp => Transition { optional: &[RRE, RAE, MODE, RWE, RNR, QKEY], ..plain(&[SqEr], Rts) },
         CmdOpcode::Qp2Err => plain(ANY, Err),
         CmdOpcode::Qp2Rst => plain(ANY, Rst),
         _ => return None,

@@ -15,6 +15,8 @@ use crate::wqe_decode::AtomicOperation;
 
 /// Maximum message length of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
+/// [`Qpc::ATOMIC_MODE`] of atomics without masks (Linux `MLX5_ATOMIC_MODE_IB_COMP`).
+const ATOMIC_MODE_IB: u32 = 1;
 
 /// Refuses an operation whose right the attributes of the queue pair lack.
 fn check_right(qp: &QpContext, step: &mut QpStep<'_, '_>, field: Field<Qpc>, right: Right) -> Result<(), Refusal> {
@@ -201,7 +203,8 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
         let operation = masked::operation(packet).ok_or(Refusal::INVALID)?;
-        if operation.is_masked() && !step.shared.config.extended_atomics {
+        let masked = step.shared.config.extended_atomics && qp.get(Qpc::ATOMIC_MODE) > ATOMIC_MODE_IB;
+        if operation.is_masked() && !masked {
             return Err(Refusal::INVALID);
         }
         check_right(qp, step, Qpc::RAE, Right::RemoteAtomic)?;

@@ -152,10 +152,10 @@ pub(super) struct TestQp {
     pub(super) send: TestCq,
     pub(super) receive: TestCq,
     rq: u64,
-    sq: u64,
+    pub(super) sq: u64,
     pub(super) dbr: u64,
     log_rq: u32,
-    log_sq: u32,
+    pub(super) log_sq: u32,
     pub(super) posted: u16,
     pub(super) received: u16,
 }

@@ -13,6 +13,7 @@ mod hostile;
 mod indirect_key;
 mod key;
 mod management_datagram;
+mod masked_atomic;
 mod memory_limit;
 mod moderation;
 mod partition;
