@@ -11,7 +11,7 @@ impl<P: Provider> SendQueue<'_, P> {
     /// ([`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics)).
     ///
     /// ```
-    /// # use bareverbs::{MaskedOp, MaskedWr, PostSendError, SendFlags};
+    /// # use bareverbs::{MaskedOp, MaskedWr, SendFlags};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
@@ -20,11 +20,12 @@ impl<P: Provider> SendQueue<'_, P> {
     /// // Four counters of eight bits in a word: the second gets 3 more.
     /// let op = MaskedOp::FetchAdd4 { add: 3 << 8, boundary: 0x8080_8080 };
     /// let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote: word.remote(0), sge: old.sge(0, 4) };
-    /// match qa.qp.send.post_masked(&wr) {
-    ///     Ok(()) => qa.wait()?.result()?,
-    ///     Err(PostSendError::NoAtomics) => assert!(!a.verbs.query_device().masked_atomics.four),
-    ///     Err(error) => return Err(error.into()),
-    /// }
+    /// assert!(a.verbs.query_device().masked_atomics.four);
+    /// qa.qp.send.post_masked(&wr)?;
+    /// qa.wait()?.result()?;
+    /// let mut word_now = [0; 4];
+    /// word.read(0, &mut word_now)?;
+    /// assert_eq!(u32::from_ne_bytes(word_now), 3 << 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -21,10 +21,7 @@ struct Fixture {
 
 fn fixture(faults: Faults) -> Fixture {
     let world = World::new(WorldConfig::from(faults));
-    let [a, b] = [1, 2].map(|lid| {
-        let config = DeviceConfig { extended_atomics: true, ..DeviceConfig::with_lid(lid) };
-        Node::new(world.add(config).unwrap())
-    });
+    let [a, b] = [1, 2].map(|lid| Node::new(world.add(DeviceConfig::with_lid(lid)).unwrap()));
     let mut pair = Pair { world, a, b };
     let (a, b) = pair.connected();
     let (here, there) = (pair.a.region(a.pd, 4096, ALL), pair.b.region(b.pd, 4096, ALL));
@@ -216,7 +213,8 @@ fn what_is_wrong_with_a_masked_atomic_is_named() {
 // contract: masked-refused
 #[test]
 fn a_device_without_them_says_so() {
-    let mut pair = Pair::new();
+    let without = |lid| DeviceConfig { extended_atomics: false, ..DeviceConfig::with_lid(lid) };
+    let mut pair = Pair::of_devices(without(1), without(2));
     let (a, b) = pair.connected();
     let (here, there) = (pair.a.region(a.pd, 64, ALL), pair.b.region(b.pd, 64, ALL));
     assert_eq!(pair.a.verbs.query_device().masked_atomics, MaskedAtomics::default());
@@ -226,8 +224,7 @@ fn a_device_without_them_says_so() {
     assert_eq!(there.buffer.read(0, 8), [0; 8]);
 
     // A peer without them calls the request invalid.
-    let extended = DeviceConfig { extended_atomics: true, ..DeviceConfig::with_lid(1) };
-    let mut pair = Pair::of_devices(extended, DeviceConfig::with_lid(2));
+    let mut pair = Pair::of_devices(DeviceConfig::with_lid(1), without(2));
     let (a, b) = pair.connected();
     let (here, there) = (pair.a.region(a.pd, 64, ALL), pair.b.region(b.pd, 64, ALL));
     let wr = MaskedWr { remote: there.remote(0), sge: here.sge(0, 8), ..wr };

@@ -197,7 +197,7 @@ pub struct DeviceConfig {
     pub blue_flame: bool,
     /// Whether atomics are offered.
     pub atomics: bool,
-    /// Whether masked atomics on four and eight bytes are offered beside them (extended atomics), as ConnectX-5 and later do.
+    /// Whether masked atomics on four and eight bytes are offered beside them (extended atomics), as ConnectX-4 and later do.
     pub extended_atomics: bool,
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.

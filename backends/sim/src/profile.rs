@@ -53,6 +53,8 @@ enum Value {
     },
     /// No pages: the driver of the physical function gives those of the virtual one.
     VirtualFunction,
+    /// Masked ones too.
+    ExtendedAtomics,
     Surplus,
     NoVirtualPorts,
     ResetTime(Duration),
@@ -74,6 +76,12 @@ const fn figure(value: Value, source: &'static str) -> Figure {
 const RECORDED: &str = "snabbco/snabb, src/apps/mellanox/trace-mlx5_core.txt.gz";
 /// No source tells the pages that this card asks for.
 const ANOTHER_CARD: &str = "no source of this card: as the recorded ConnectX-4 Lx";
+/// The operations and sizes of the atomic capabilities (QUERY_HCA_CAP 0x6): all four, on 4 to 32 bytes.
+const RECORDED_ATOMICS: &str = "snabbco/snabb, src/apps/mellanox/trace-mlx5_core.txt.gz: up to 32 bytes";
+/// `masked_log_atomic_arg_sizes` is 0x3c.
+const DEVINFO_CONNECTX_5_ATOMICS: &str = "ibv_devinfo -v of MLNX_OFED, open-mpi/ompi#6137: up to 32 bytes";
+/// What rdma-core's `ibv_devinfo` prints has nothing of masked atomics.
+const OLDER_CARD_ATOMICS: &str = "no source of this card: as the ConnectX-5";
 /// Kernel log of a ConnectX-4 Lx: the commands up to the capabilities, ENABLE_HCA among them, take 735 ms. INIT_HCA is
 /// taken to be as long.
 const LOG_CONNECTX_4_LX: &str = "kernel log, PeterSuh-Q3/tinycore-redpill#9: at most";
@@ -109,6 +117,7 @@ const SIMULATED: &[Figure] = &[
     figure(Value::BootPages(6), RECORDED),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
     figure(Value::Surplus, NEGATIVE_PAGES),
+    figure(Value::ExtendedAtomics, RECORDED_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(10)), SHORTENED),
     figure(Value::LinkTraining(Duration::from_millis(20)), SHORTENED),
     figure(Value::LidDelay(Duration::from_millis(30)), SHORTENED),
@@ -125,6 +134,7 @@ const CONNECTX_4_LX: &[Figure] = &[
     figure(Value::BootPages(6), RECORDED),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
     figure(Value::NoVirtualPorts, RECORDED),
+    figure(Value::ExtendedAtomics, RECORDED_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::StartTime(Duration::from_millis(735)), LOG_CONNECTX_4_LX),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
@@ -141,6 +151,7 @@ const CONNECTX_5: &[Figure] = &[
     figure(Value::Limit(Limit::CompletionQueueSize, 1 << 22), DEVINFO_CONNECTX_5),
     figure(Value::Limit(Limit::MemoryKeys, 1 << 24), DEVINFO_CONNECTX_5),
     figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_5),
+    figure(Value::ExtendedAtomics, DEVINFO_CONNECTX_5_ATOMICS),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::CommandTime(Duration::from_millis(7)), LOG_CONNECTX_5),
@@ -165,6 +176,7 @@ const CONNECTX_6: &[Figure] = &[
     figure(Value::Limit(Limit::Message, 1 << 30), DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(Value::ExtendedAtomics, OLDER_CARD_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
@@ -180,6 +192,7 @@ const CONNECTX_6_VF: &[Figure] = &[
     figure(Value::BoardId("MT_0000000223"), DEVINFO_CONNECTX_6),
     figure(Value::Limit(Limit::QueuePairs, 1 << 18), DEVINFO_CONNECTX_6),
     figure(Value::VirtualFunction, "Linux, mlx5/core/pagealloc.c: the physical function gives them (page_counters[MLX5_VF])"),
+    figure(Value::ExtendedAtomics, OLDER_CARD_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
@@ -193,6 +206,7 @@ const CONNECTX_7: &[Figure] = &[
     figure(Value::BoardId("MT_0000000838"), DEVINFO_CONNECTX_7),
     figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
     figure(Value::Surplus, NEGATIVE_PAGES),
+    figure(Value::ExtendedAtomics, OLDER_CARD_ATOMICS),
     figure(Value::ResetTime(Duration::from_secs(1)), "NVIDIA firmware release notes 28.44.1036, issue 3875417"),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
     figure(Value::LidDelay(Duration::from_secs(10)), OPENSM),
@@ -268,6 +282,7 @@ impl Figure {
             Value::BootPages(_) => "pages to boot",
             Value::InitPages { .. } => "pages to initialize",
             Value::VirtualFunction => "pages",
+            Value::ExtendedAtomics => "atomics with masks",
             Value::Surplus => "spare pages",
             Value::NoVirtualPorts => "virtual ports (ib_virt)",
             Value::ResetTime(_) => "function-level reset",
@@ -293,6 +308,7 @@ impl Figure {
             Value::BootPages(pages) => pages.to_string(),
             Value::InitPages { pages, log_max_qp } => format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp),
             Value::VirtualFunction => "none".into(),
+            Value::ExtendedAtomics => "4 and 8 bytes".into(),
             Value::Surplus => "asked for, then offered back by a negative QUERY_PAGES".into(),
             Value::NoVirtualPorts => "none, the port is queried by MAD_IFC".into(),
             Value::ResetTime(time)
@@ -325,6 +341,7 @@ impl Figure {
                 config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), ..config.pages };
             }
             Value::VirtualFunction => (config.virtual_function, config.pages) = (true, PageDemand::NONE),
+            Value::ExtendedAtomics => config.extended_atomics = true,
             Value::Surplus => config.pages.surplus = true,
             Value::NoVirtualPorts => config.ib_virt = false,
             Value::ResetTime(time) => config.reset_time = time,

@@ -197,7 +197,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 15] = [
+const SETTINGS: [Setting; 16] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -230,6 +230,11 @@ const SETTINGS: [Setting; 15] = [
         name: "disabled-without-cable",
         get: |config| config.disabled_without_cable.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.disabled_without_cable = value != 0),
+    },
+    Setting {
+        name: "extended-atomics",
+        get: |config| config.extended_atomics.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.extended_atomics = value != 0),
     },
     Setting {
         name: "grh-required",

@@ -235,7 +235,7 @@ impl<'s> Run<'s> {
         let mut lid = 0;
         let sides = tables.map(|tables| {
             lid += 1;
-            let config = DeviceConfig { extended_atomics: true, ..DeviceConfig::with_lid(lid) };
+            let config = DeviceConfig::with_lid(lid);
             let config = if program.ethernet { config.with_ethernet() } else { config };
             let cqe_size = if program.large[usize::from(lid) - 1] { LARGE } else { CqeSize::Bytes64 };
             Side::new(world.add(config).expect("a device"), cqe_size, tables)
