@@ -241,6 +241,20 @@ pub struct CqModeration {
     pub period: u16,
 }
 
+/// Which windows of type 2 a device offers: a key opens on the queue pair that bound it alone, and what else must fit (IBTA 10.6.7.2;
+/// `IBV_DEVICE_MEM_WINDOW_TYPE_2A`, `_2B`). A bind by the verbs needs queue pair and window of one domain with either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum MwType2 {
+    /// None.
+    #[default]
+    None,
+    /// Type 2A: the number of the queue pair.
+    A,
+    /// Type 2B: the number of the queue pair, and its protection domain.
+    B,
+}
+
 /// What the device has (`ibv_device_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -281,6 +295,8 @@ pub struct DeviceAttr {
     pub max_mw: u32,
     /// Maximum length of a window in bytes.
     pub max_mw_size: u64,
+    /// Which windows of type 2 there are.
+    pub mw_type_2: MwType2,
     /// Protection domains.
     pub max_pd: u32,
     /// Reads and atomics outstanding as target, one queue pair.

@@ -82,8 +82,8 @@ const FAST_PATH: bool = cfg!(not(feature = "small"));
 
 pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
 pub use attr::{
-    AddressVector, CqModeration, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, PathMigState, PhysState,
-    PortAttr, PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
+    AddressVector, CqModeration, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, MwType2, PathMigState,
+    PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
 };
 #[cfg(feature = "alloc")]
 pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bareverbs::{
-    Access, BindRefused, BindType1Error, DeallocMwError, DeregMrError, KeyTag, MwHandle, MwType, Payload, PostSendError,
-    QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Type1Bind, Verbs, WcData,
-    WcOpcode, WcStatus, storage,
+    Access, BindRefused, BindType1Error, DeallocMwError, DeregMrError, KeyTag, MwHandle, MwType, MwType2, Payload,
+    PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Type1Bind,
+    Verbs, WcData, WcOpcode, WcStatus, storage,
 };
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -437,6 +437,37 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     assert_eq!((completion.status, completion.data), (WcStatus::Success, bareverbs::WcData::Invalidated(rkey)));
     fixture.refused(addr, rkey, 1);
     fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+}
+
+// contract: bind-type-2b
+#[test]
+fn a_type_2_window_opens_on_the_queue_pair_that_bound_it_alone() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.pair.b.verbs.query_device().mw_type_2, MwType2::B);
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let addr = fixture.there.buffer.addr;
+    let binding = bareverbs::Binding { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+    let bind = signaled(9, SendOp::BindMw { mw, tag: KeyTag(0x42), binding });
+    // A queue pair of another domain binds it no more than it binds a type 1 window.
+    let [foreign_a, foreign_b] = [end(&mut fixture.pair.a, true), end(&mut fixture.pair.b, true)];
+    fixture.pair.connect(&foreign_a, &foreign_b, &Connection::default());
+    let error = fixture.pair.b.verbs.post_send(foreign_b.qp, &bind).unwrap_err();
+    assert_eq!(error.errno(), bareverbs::Errno::Eperm, "{error}");
+
+    fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
+    assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+    let rkey = fixture.pair.b.verbs.mw_info(mw).unwrap().rkey;
+    let (pd_a, pd_b) = (fixture.a.pd, fixture.b.pd);
+    let other_a = end_in(&mut fixture.pair.a, pd_a, QpType::Rc, CAP, true);
+    let other_b = end_in(&mut fixture.pair.b, pd_b, QpType::Rc, CAP, true);
+    fixture.pair.connect(&other_a, &other_b, &Connection::default());
+    let before = fixture.there.buffer.read(0, 256);
+    let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), remote: Remote { addr, rkey } };
+    fixture.pair.a.verbs.post_send(other_a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(other_a.cq, 1)[0].status, WcStatus::RemAccessErr, "a queue pair of the same domain");
+    assert_eq!(fixture.there.buffer.read(0, 256), before);
+    assert_eq!(write(&mut fixture, addr, rkey, 256), WcStatus::Success);
+    assert_eq!(fixture.there.buffer.read(0, 256), fixture.here.buffer.read(0, 256));
 }
 
 /// Regions come between the windows, so that neither the first nor the last key of a window begins the search at its cell.

@@ -191,6 +191,7 @@ fn of_the_core() {
         MwHandle,
         MwInfo,
         MwType,
+        MwType2,
         NotifyCqError,
         OffsetMap,
         OutOfRange,

@@ -1,6 +1,6 @@
 //! Capabilities of the device: queried, set, and checked.
 
-use bareverbs::{Access, CqModeration, DeviceAttr, MaskedAtomics, Platform, SrqCap};
+use bareverbs::{Access, CqModeration, DeviceAttr, MaskedAtomics, MwType2, Platform, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, Sub, View, ViewMut, ts_format,
@@ -286,6 +286,7 @@ impl Capabilities {
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY),
             max_mw: if windows { count(CmdHcaCap::LOG_MAX_MKEY) } else { 0 },
             max_mw_size: if windows { 1 << 31 } else { 0 },
+            mw_type_2: if windows { MwType2::B } else { MwType2::None },
             max_pd: count(CmdHcaCap::LOG_MAX_PD),
             max_qp_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_RES_QP).min(7),
             max_qp_init_rd_atom: 1 << general.get(CmdHcaCap::LOG_MAX_RA_REQ_QP).min(7),
