@@ -470,6 +470,57 @@ fn a_type_2_window_opens_on_the_queue_pair_that_bound_it_alone() {
     assert_eq!(fixture.there.buffer.read(0, 256), fixture.here.buffer.read(0, 256));
 }
 
+/// Nothing answers a write over UC: what a key opens is seen in the memory.
+// contract: bind-uc
+#[test]
+fn an_unreliable_connection_binds_and_invalidates() {
+    let mut fixture = Fixture::new();
+    let (pd_a, pd_b, mr) = (fixture.a.pd, fixture.b.pd, fixture.there.mr);
+    let a = end_in(&mut fixture.pair.a, pd_a, QpType::Uc, CAP, true);
+    let b = end_in(&mut fixture.pair.b, pd_b, QpType::Uc, CAP, true);
+    fixture.pair.connect(&a, &b, &Connection::default());
+    let mut round = 0;
+    let mut written = |fixture: &mut Fixture, at: usize, rkey| {
+        round += 1;
+        fixture.here.buffer.write(0, &[round; 64]);
+        let before = fixture.there.buffer.read(at, 64);
+        let remote = Remote { addr: fixture.there.buffer.addr + at as u64, rkey };
+        let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), remote };
+        fixture.pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+        assert_eq!(fixture.pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);
+        fixture.pair.world.advance(Duration::from_millis(1));
+        let after = fixture.there.buffer.read(at, 64);
+        assert!(after == before || after == [round; 64], "whole or not at all");
+        after == [round; 64]
+    };
+    let request = fixture.request(0, 64, Access::REMOTE_WRITE);
+    let one = fixture.pair.b.verbs.bind_type1(b.qp, fixture.mw, &request).unwrap();
+    let done = fixture.pair.b.completions(b.cq, 1)[0];
+    assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
+    assert!(written(&mut fixture, 0, one));
+    assert!(!written(&mut fixture, 64, one), "outside");
+
+    let mw = fixture.pair.b.verbs.alloc_mw(pd_b, MwType::Type2).unwrap();
+    let addr = fixture.there.buffer.addr + 4096;
+    let binding = bareverbs::Binding { mr, addr, length: 64, access: Access::REMOTE_WRITE };
+    let op = SendOp::BindMw { mw, tag: KeyTag(0x42), binding };
+    fixture.pair.b.verbs.post_send(b.qp, &signaled(2, op)).unwrap();
+    assert_eq!(fixture.pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+    let two = fixture.pair.b.verbs.mw_info(mw).unwrap().rkey;
+    assert!(written(&mut fixture, 4096, two));
+    fixture.pair.b.verbs.post_send(b.qp, &signaled(3, SendOp::LocalInv { rkey: two })).unwrap();
+    let done = fixture.pair.b.completions(b.cq, 1)[0];
+    assert_eq!((done.wr_id, done.opcode, done.status), (3, WcOpcode::LocalInv, WcStatus::Success));
+    assert!(!written(&mut fixture, 4096, two), "invalidated");
+    // The first window is bound still, and an unbind ends it.
+    assert!(written(&mut fixture, 0, one));
+    let unbind = Type1Bind { length: 0, ..request };
+    fixture.pair.b.verbs.bind_type1(b.qp, fixture.mw, &unbind).unwrap();
+    assert_eq!(fixture.pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+    assert!(!written(&mut fixture, 0, one), "unbound");
+    fixture.pair.b.verbs.dereg_mr_raw(mr).unwrap();
+}
+
 /// Regions come between the windows, so that neither the first nor the last key of a window begins the search at its cell.
 #[test]
 fn an_invalidation_costs_the_same_in_a_large_table() {
