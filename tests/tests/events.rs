@@ -3,12 +3,17 @@
 
 use core::time::Duration;
 
-use bareverbs::{AsyncEvent, CqHandle, DestroyCqError, Event, Payload, QpAttrMask, QpState, QpType, Remote, SendOp, WcStatus};
+use bareverbs::{
+    Access, AsyncEvent, Clock, CqHandle, DestroyCqError, DmaMemory, Event, MaskedOp, MaskedWr, Payload, QpAttr, QpAttrMask,
+    QpInit, QpRings, QpState, QpType, QueuePair, RecvWr, Remote, SendFlags, SendOp, SrqCap, SrqEntries, SrqInit, Verbs,
+    WcStatus, storage,
+};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, instant, rc_steps, refused, signaled, to_state,
+    ALL_ACCESS, CAP, Connection, Driver, End, KeptVerbs, Node, Pair, Region, driver_config, end, end_in, instant, machine,
+    rc_steps, refused, signaled, to_rts, to_state, verbs,
 };
 
 /// Entries of the queue of completion events, as configured by default.
@@ -52,6 +57,7 @@ fn flood(pair: &mut Pair, a: &End, remote: Remote, count: usize) {
     }
 }
 
+// contract: events-lost
 #[test]
 fn more_completion_events_than_their_queue_holds() {
     let mut pair = Pair::new();
@@ -142,6 +148,7 @@ fn an_interrupt_handler_is_told_of_the_overflow() {
     assert_eq!(waiting(&mut pair.a), [Event::Completion(a.cq)]);
 }
 
+// contract: events-lost
 #[test]
 fn more_asynchronous_events_than_their_queue_holds() {
     let config = Config { async_events: 64, ..Config::DEFAULT };
@@ -250,6 +257,114 @@ fn an_error_event_of_a_number_that_came_again() {
         assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
         pair.assert_no_findings();
     }
+}
+
+/// Two causes: a right that the queue pair does not have, and an operation that the device does not do.
+// contract: events-qp-request
+#[test]
+fn an_invalid_request_that_came_in() {
+    let without = DeviceConfig { extended_atomics: false, ..DeviceConfig::with_lid(2) };
+    for masked in [false, true] {
+        let mut pair = Pair::of_devices(DeviceConfig::with_lid(1), without.clone());
+        let (a, b) = pair.connected();
+        let (here, there) = (pair.a.region(a.pd, 64, ALL_ACCESS), pair.b.region(b.pd, 64, ALL_ACCESS));
+        if masked {
+            let op = MaskedOp::FetchAdd8 { add: 1, boundary: 0 };
+            let (remote, sge) = (there.remote(0), here.sge(0, 8));
+            let wr = MaskedWr { wr_id: 1, flags: SendFlags::SIGNALED, op, remote, sge };
+            pair.a.verbs.send(a.qp).post_masked(&wr).unwrap();
+        } else {
+            let rights = QpAttr { access: Access::REMOTE_WRITE, ..to_state(QpState::Rts) };
+            pair.b.verbs.modify_qp(b.qp, &rights, QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS).unwrap();
+            let op = SendOp::Read { sges: &[here.sge(0, 8)], remote: there.remote(0) };
+            pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+        }
+        assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemInvReqErr);
+        pair.world.advance(Duration::from_millis(1));
+        assert_eq!(waiting(&mut pair.b), [Event::QpRequestError(b.qp)]);
+        assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, QpState::Err);
+        assert_eq!(waiting(&mut pair.a), [], "a failed request is a completion there");
+    }
+}
+
+/// The list of receives leads nowhere behind the first: something else than the driver wrote into the memory of the queue.
+// contract: events-srq-broken
+#[test]
+fn a_shared_receive_queue_whose_list_is_broken() {
+    let world = World::new(WorldConfig::default());
+    let [host_a, host_b] = [1, 2].map(|lid| world.add(instant(lid)).unwrap());
+    let mut a = Node::new(host_a);
+    let machine = machine(&host_b);
+    let mut memory = machine.memory.clone();
+    let driver = Driver::bring_up(machine, &driver_config(&host_b)).map_err(|(error, _)| error).unwrap();
+    let rings: &'static [QpRings<1024, 1024>; 1] = Box::leak(Box::default());
+    let shared: &'static [SrqEntries<16>; 1] = Box::leak(Box::default());
+    let tables = <storage![Driver; pds: 1, mrs: 4, mws: 1, cqs: 1, qps: 1, srqs: 1]>::with_srqs(
+        QpRings::views(rings),
+        SrqEntries::views(shared),
+    );
+    let mut b = Node { host: host_b, verbs: KeptVerbs::new(Verbs::new(driver, Box::leak(Box::new(tables)))) };
+    let pd = b.verbs.alloc_pd().unwrap();
+    let mut srq = b.verbs.create_srq(&SrqInit { pd, cap: SrqCap { max_wr: 7, max_sge: 1 } }).unwrap();
+    let cq = b.verbs.create_cq(16).unwrap();
+    let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+    let QueuePair { send: to_peer, recv: _ } = b.verbs.create_qp_with_srq(&init, srq.handle()).unwrap();
+    let (from, qpn) = (end(&mut a, true), b.verbs.qp_info(to_peer.qp()).unwrap().qpn);
+    let lids = [&mut a, &mut b].map(|node| node.verbs.query_port(1).unwrap().lid);
+    to_rts(&mut a, from.qp, &rc_steps(&Connection::default(), lids[1], qpn, 0, 0));
+    to_rts(&mut b, to_peer.qp(), &rc_steps(&Connection::default(), lids[0], from.qpn, 0, 0));
+    assert_eq!(waiting(&mut b), []);
+
+    let inbox = b.region(pd, 4096, Access::LOCAL_WRITE);
+    for wr_id in 0..3 {
+        srq.post(&RecvWr { wr_id, sges: &[inbox.sge(1000 + wr_id as usize, 77)] }).unwrap();
+    }
+    // The entry of the first: a segment with the number of the next entry in its third and fourth byte, then the SGE.
+    let (first, lkey) = (inbox.sge(1000, 77), inbox.info.lkey);
+    let sge = [&77_u32.to_be_bytes()[..], &lkey.get().to_be_bytes(), &first.addr.to_be_bytes()].concat();
+    let mut all = vec![0; memory.len()];
+    memory.read(0, &mut all).unwrap();
+    let at = all.chunks(16).position(|segment| segment == sge).expect("the entry") * 16;
+    memory.write(at - 16 + 2, &[0xff; 2]).unwrap();
+
+    let send = |a: &mut Node, wr_id| {
+        a.verbs.post_send(from.qp, &signaled(wr_id, SendOp::Send { payload: Payload::Inline(b"x") })).unwrap();
+        a.completions(from.cq, 1)[0].status
+    };
+    assert_eq!(send(&mut a, 1), WcStatus::Success, "the first is found");
+    assert_eq!(waiting(&mut b), []);
+    assert_eq!(send(&mut a, 2), WcStatus::RemOpErr);
+    world.advance(Duration::from_millis(1));
+    assert_eq!(
+        waiting(&mut b),
+        [Event::SrqError(srq.handle()), Event::QpFatal(to_peer.qp()), Event::LastWqeReached(to_peer.qp())]
+    );
+    assert_eq!(b.verbs.qp_info(to_peer.qp()).unwrap().state, QpState::Err);
+    // The one that had found its receive is not lost.
+    let done = b.completions(cq, 1)[0];
+    assert_eq!((done.wr_id, done.status), (0, WcStatus::Success));
+}
+
+/// A port whose link just came up, without the wait for the subnet manager: the link, the LID, and then it is active.
+// contract: events-port-changed
+#[test]
+fn a_port_gets_its_lid_and_is_active_after_that() {
+    let config = DeviceConfig::with_lid(9);
+    let without = config.no_lid;
+    let host = World::new(WorldConfig::default()).add(config).unwrap();
+    let driver = Driver::bring_up(machine(&host), &driver_config(&host)).map_err(|(error, _)| error).unwrap();
+    let mut node = Node { host, verbs: verbs(driver) };
+    let lid = |node: &mut Node| node.verbs.query_port(1).unwrap().lid.get();
+    assert_eq!((waiting(&mut node), lid(&mut node)), (vec![], without));
+    let mut came = Vec::new();
+    let deadline = node.host.clock().now().after(Duration::from_secs(1));
+    while came.len() < 3 && node.host.clock().now() < deadline {
+        node.relax();
+        let events = waiting(&mut node);
+        let lid = lid(&mut node);
+        came.extend(events.into_iter().map(|event| (event, lid)));
+    }
+    assert_eq!(came, [(Event::PortChanged(1), without), (Event::PortChanged(1), 9), (Event::PortActive(1), 9)]);
 }
 
 // contract: events-qp

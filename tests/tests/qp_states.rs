@@ -358,6 +358,7 @@ fn query_tells_what_the_device_has() {
     assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, InError);
 }
 
+// contract: events-established
 #[test]
 fn a_first_message_in_rtr_is_told() {
     let mut pair = Pair::new();
@@ -380,7 +381,7 @@ fn a_first_message_in_rtr_is_told() {
     pair.assert_no_findings();
 }
 
-// contract: qp-sqd
+// contract: qp-sqd, events-drained
 #[test]
 fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     let mut pair = Pair::new();
