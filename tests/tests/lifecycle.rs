@@ -648,7 +648,7 @@ fn a_device_that_comes_up_without_a_link() {
     assert_eq!(a.verbs.query_port(1).unwrap().state, PortState::Active);
 }
 
-// contract: cq-busy
+// contract: cq-busy, cq-create-refused, cq-create-full, qp-create-refused, qp-create-full
 #[test]
 fn refusals_name_what_does_not_fit() {
     let host = host(DeviceConfig::with_lid(1));
@@ -689,6 +689,19 @@ fn refusals_name_what_does_not_fit() {
             "{error:?}"
         );
     }
+    let gone = node.verbs.alloc_pd().unwrap();
+    node.verbs.dealloc_pd(gone).unwrap();
+    refused!(node.verbs.create_qp(&QpInit { pd: gone, ..init }), Einval, CreateQpError::StalePd);
+    // CREATE_CQ and CREATE_QP: the device has no room for another (LIM_ERR).
+    let no_room = |node: &Node, opcode| {
+        node.host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status: 8, syndrome: 1 }));
+    };
+    no_room(&node, 0x500);
+    refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Device(Error::CommandStatus { .. }));
+    node.verbs.destroy_cq(cqs[7]).unwrap();
+    no_room(&node, 0x400);
+    refused!(node.verbs.create_cq(1), Enomem, CreateCqError::Device(Error::CommandStatus { .. }));
+    let cqs = [&cqs[..7], &[node.verbs.create_cq(1).unwrap()]].concat();
     assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();
     refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full { capacity: 16, fitting: 16 });

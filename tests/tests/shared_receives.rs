@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, CreateQpError, Destination, DestroySrqError, DmaBuffer, Errno, Event,
-    Payload, PollCqError, PostRecvError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, QueuePair, RawKind,
-    RecvWr, Region, SendWr, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData, WcOpcode, WcStatus,
+    Access, AddressVector, Completion, CompletionQueue, CreateQpError, CreateSrqError, Destination, DestroySrqError, DmaBuffer,
+    Errno, Event, Payload, PollCqError, PostRecvError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType,
+    QueuePair, RawKind, RecvWr, Region, SendWr, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData,
+    WcOpcode, WcStatus,
 };
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, End, Fault, Faults, Node, Probability, connect, connect_with_srq, pair};
@@ -284,6 +285,43 @@ fn receives_use_regions_of_the_shared_queues_domain() {
     // And the domain stays while its queue does.
     assert!(b.verbs.dealloc_pd(foreign).is_err());
     assert_eq!((a.findings(), b.findings()), (vec![], vec![]));
+}
+
+// contract: srq-create-refused, srq-create-full
+#[test]
+fn a_queue_that_cannot_be_is_not_created() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let device = b.verbs.query_device();
+    let max = SrqCap { max_wr: device.max_srq_wr, max_sge: device.max_srq_sge };
+    let good = SrqInit { pd: b.pd, cap: SrqCap { max_wr: 100, max_sge: max.max_sge } };
+    let mut refused = |init: &SrqInit, errno: Errno| {
+        let error = b.verbs.create_srq(init).map(drop).unwrap_err();
+        assert_eq!(error.errno(), errno, "{error}");
+        error
+    };
+    for wanted in [
+        SrqCap { max_wr: 0, ..good.cap },
+        SrqCap { max_wr: max.max_wr + 1, ..good.cap },
+        SrqCap { max_sge: max.max_sge + 1, ..good.cap },
+    ] {
+        let error = refused(&SrqInit { cap: wanted, ..good }, Errno::Einval);
+        assert_eq!(error, CreateSrqError::Capacity { wanted, max });
+    }
+    let foreign = a.verbs.alloc_pd().unwrap();
+    assert_eq!(refused(&SrqInit { pd: foreign, ..good }, Errno::Einval), CreateSrqError::StalePd);
+    // The device has it, and the storage has no places for so many.
+    let long = SrqInit { cap: SrqCap { max_wr: max.max_wr, ..good.cap }, ..good };
+    assert!(matches!(refused(&long, Errno::Enomem), CreateSrqError::Entries { most: 256, .. }));
+    // CREATE_RMP: the device has no room for another (LIM_ERR).
+    b.arm(Fault::CommandStatus { opcode: 0x90c, status: 8, syndrome: 1 });
+    let error = b.verbs.create_srq(&good).map(drop).unwrap_err();
+    assert!(matches!(error, CreateSrqError::Device(_)) && error.errno() == Errno::Enomem, "{error}");
+    let queues: Vec<Srq> = (0..4).map(|_| b.verbs.create_srq(&good).unwrap()).collect();
+    let error = b.verbs.create_srq(&good).map(drop).unwrap_err();
+    assert_eq!((error, error.errno()), (CreateSrqError::Full { capacity: 4, fitting: 4 }, Errno::Enomem));
+    queues.into_iter().for_each(|queue| b.verbs.destroy_srq(queue).map_err(|refused| refused.error).unwrap());
+    assert!(b.verbs.create_srq(&good).is_ok());
+    assert_eq!(b.findings(), vec![]);
 }
 
 // contract: srq-busy

@@ -530,6 +530,18 @@ fn an_initiator_binds_windows_and_names_queues_alone() {
     qb.qp.send.post(&SendWr::write(window, b"window")).unwrap();
     assert_eq!(qb.wait().unwrap().status, WcStatus::Success);
     assert_eq!(read(&region, 0, 6), b"window");
+    // Requests reach no initiator, so that nobody writes through a type 2 window of one; it is bound and ends there.
+    let two = a.verbs.alloc_mw(a.pd, MwType::Type2).unwrap();
+    let binding = bareverbs::Binding { mr, addr, length: 8, access: Access::REMOTE_WRITE };
+    from.send.post(&SendWr::bind_mw(two, bareverbs::KeyTag(7), binding).id(2)).unwrap();
+    let done = a.waiter().wait(&mut send_cq).unwrap();
+    assert_eq!((done.wr_id, done.opcode, done.status), (2, WcOpcode::BindMw, WcStatus::Success));
+    let rkey = a.verbs.mw_info(two).unwrap().rkey;
+    assert!(a.verbs.mw_info(two).unwrap().binding.is_some());
+    from.send.post(&SendWr::local_inv(rkey).id(3)).unwrap();
+    let done = a.waiter().wait(&mut send_cq).unwrap();
+    assert_eq!((done.wr_id, done.opcode, done.status), (3, WcOpcode::LocalInv, WcStatus::Success));
+    assert_eq!(a.verbs.mw_info(two).unwrap().binding, None);
     assert_eq!(from.send.post(&SendWr::send(b"x")), Err(PostSendError::NoSrqNumber));
     let mut target = target;
     assert!(target.send.post(&SendWr::send(b"x")).is_err());
