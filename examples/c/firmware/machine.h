@@ -1,29 +1,39 @@
-/* QEMU's `virt` for RISC-V: time, serial line, power-off, PCI functions, memory. Another board has another machine.c. */
+/* QEMU's `virt` for RISC-V: serial line, time, stack, power-off. Another board has another machine.c. */
 #ifndef MACHINE_H
 #define MACHINE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Pages of a card's firmware, at most: 64 MiB. A ConnectX-4 Lx wanted 12,874 from Linux. */
-#define FIRMWARE_PAGES 16384
+/* The registers at an address. */
+static inline volatile uint8_t *bytes_at(uint64_t address)
+{
+    return (volatile uint8_t *)(uintptr_t)address;
+}
 
-/* A card, and the pages that its firmware has. */
-struct card {
-    volatile uint8_t *bar;
-    size_t bar_size;
-    uint64_t first_page;
-    uint8_t given[FIRMWARE_PAGES];
-    /* Where the search for a free page begins. */
-    uint32_t next;
-    /* Pages given since the last bring-up, and those that came back. */
-    uint32_t pages_given, pages_back;
-};
+static inline volatile uint16_t *word_at(uint64_t address)
+{
+    return (volatile uint16_t *)(uintptr_t)address;
+}
+
+static inline volatile uint32_t *long_at(uint64_t address)
+{
+    return (volatile uint32_t *)(uintptr_t)address;
+}
+
+static inline volatile uint64_t *quad_at(uint64_t address)
+{
+    return (volatile uint64_t *)(uintptr_t)address;
+}
 
 /* Prints text. */
 void print(const char *text);
 /* Prints a number that is not negative. */
 void print_number(uint64_t number);
+/* Prints the low `digits` hexadecimal digits of a number. */
+void print_hex(uint64_t number, unsigned digits);
+/* Reads a line without its end into `size` bytes, with a 0 behind it. Returns 0 if none came in that time, or a longer one. */
+int read_line(char *text, size_t size, uint64_t nanoseconds);
 /* Ends the machine: 0 for success, 1 for a failure, 2 for an exception. */
 _Noreturn void end(int status);
 
@@ -34,9 +44,9 @@ uint64_t nanoseconds(void);
 size_t stack_used(void);
 size_t stack_size(void);
 
-/* Finds, resets and enables the ConnectX cards of the root bus, `count` at most, and returns how many there are. Each gets pages for its
- * firmware from the memory that the program does not use. */
-size_t find_cards(struct card *cards, size_t count);
+/* The memory that the program does not use: its first address, a multiple of 4096, and the one behind it. */
+uint64_t free_memory(void);
+uint64_t memory_end(void);
 
 /* What the machine calls when it starts. */
 void firmware(void);

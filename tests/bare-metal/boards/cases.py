@@ -29,14 +29,14 @@ class Case(case.Case):
     #: Does it; has a BoardRun as its argument.
     body: typing.Callable = dataclasses.field(kw_only=True)
     machines: tuple = dataclasses.field(kw_only=True)
-    #: What it boots on them; the program in C has a build of its own.
+    #: What it boots on them.
     programs: tuple = dataclasses.field(kw_only=True)
     #: Boots Linux beside the program.
     linux: bool = dataclasses.field(default=False, kw_only=True)
     #: That Linux has Python and rdma-core's bindings.
     python: bool = dataclasses.field(default=False, kw_only=True)
-    #: Has a program in C, which a cross compiler is needed for.
-    in_c: bool = dataclasses.field(default=False, kw_only=True)
+    #: Programs in C that it boots: they have a build of their own, which a cross compiler is needed for.
+    in_c: tuple = dataclasses.field(default=(), kw_only=True)
 
 
 def bring_up(machine):
@@ -130,7 +130,9 @@ def write_in_c():
             raise Failed(f"not both cards gave their pages back: {down}")
 
     summary = "two cards write to each other, by a program in C on riscv64"
-    return Case("write-in-c-riscv64", summary, body=body, machines=("riscv64",), programs=(), in_c=True, gives_back=ALL_CARDS)
+    return Case(
+        "write-in-c-riscv64", summary, body=body, machines=("riscv64",), programs=(), in_c=("write-in-c",), gives_back=ALL_CARDS
+    )
 
 
 def moved(machine, name, what, **options):
@@ -447,6 +449,31 @@ def linux(machine):
     )
 
 
+def linux_c():
+    """The same by the program in C. It sleeps until an interrupt comes while it is the server."""
+
+    def body(run):
+        # The pages of its card's firmware, and the program.
+        linux_peer.exchange_with_linux(run, "riscv64", "pingpong-in-c", on_root_bus=True, memory=256)
+        for board in run.boards:
+            board.wait_for(ALL_PAGES_BACK, run.stop)
+        if int(run.boards[1].wait_for(r"^(\d+) interrupts$", run.stop)[1]) == 0:
+            raise Failed("the program was not interrupted")
+
+    summary = "300 messages there and back between a program in C on riscv64 and ibv_rc_pingpong of a Linux guest, both ways"
+    return Case(
+        "linux-c-riscv64",
+        summary,
+        body=body,
+        machines=("riscv64",),
+        programs=(),
+        in_c=("pingpong-in-c",),
+        linux=True,
+        gives_back="lid1",
+        typical_seconds=25,
+    )
+
+
 def network_linux(machine, role):
     """The program `network` with a Linux guest as the other end."""
 
@@ -517,6 +544,7 @@ CASES = [
     linux("x86_64"),
     linux("aarch64"),
     linux("riscv64"),
+    linux_c(),
     failing("x86_64", "empty-slot", "no device in any slot", "bring-up", NO_CARD, device=False),
     failing("aarch64", "empty-slot", "no device in any slot", "bring-up", NO_CARD, device=False),
     failing("riscv64", "empty-slot", "no device in any slot", "bring-up", NO_CARD, device=False),

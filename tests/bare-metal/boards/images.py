@@ -19,7 +19,7 @@ TARGETS = {
 }
 
 #: What the table of sizes shows.
-PROGRAMS = ["bring-up", "pingpong", "write", "write-in-c"]
+PROGRAMS = ["bring-up", "pingpong", "pingpong-in-c", "write", "write-in-c"]
 
 #: Features that choose a machine among those of its processor. Cargo has one place for the programs of a target: these are copied to a
 #: folder of their own, before the programs without a feature are built.
@@ -64,9 +64,9 @@ class Images:
         return self.folder(machine) / program
 
     def build_c(self):
-        """Builds the program in C, for the one machine that it is for."""
+        """Builds the programs in C, for the one machine that they are for."""
         _add_targets([TARGETS["riscv64"]])
-        command = [str(build.PROJECT / "examples/c/firmware/build"), str(self.path("riscv64", "write-in-c"))]
+        command = [str(build.PROJECT / "examples/c/firmware/build"), str(self.folder("riscv64"))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
         if done.returncode != 0:
             raise SetUpError(done.stderr.strip()[-1000:])

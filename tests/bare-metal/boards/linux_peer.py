@@ -19,11 +19,13 @@ CARD_MAC = "00:02:c9:00:01:00"
 
 
 class Exchange:
-    """Executes the requests of the guest's script."""
+    """Executes the requests of the guest's script. `options` are those of the board."""
 
-    def __init__(self, run, name):
+    def __init__(self, run, name, program, options):
         self.run = run
         self.name = name
+        self.program = program
+        self.options = options
         self.board = None
         self.boots = 0
 
@@ -32,7 +34,7 @@ class Exchange:
         match command.split():
             case ["boot"]:
                 self.boots += 1
-                self.board = self.run.boot(self.name, "pingpong", 0, label=f"{self.name}-{self.boots}")
+                self.board = self.run.boot(self.name, self.program, 0, label=f"{self.name}-{self.boots}", **self.options)
                 return self.board.wait_for(r"^address ([0-9a-f:]+)$", self.run.stop).group(1)
             case ["connect", role, address]:
                 events = "events" if self.boots > 1 else ""
@@ -72,10 +74,10 @@ class Network:
                 raise Failed(f"the guest asks for '{command}'")
 
 
-def exchange_with_linux(run, architecture):
+def exchange_with_linux(run, architecture, program="pingpong", **options):
     """Both ends of a pingpong, each once the server. The firmware's card has LID 1, the guest's LID 2."""
     run.serve_devices(2)
-    exchange = Exchange(run, architecture)
+    exchange = Exchange(run, architecture, program, options)
     _with_linux(run, {"case": "firmware", "size": SIZE, "iters": ITERS}, exchange.obey)
     if exchange.boots != 2:
         raise Failed("the guest stopped early")
