@@ -972,7 +972,7 @@ int32_t bv_create_qp_with_srq(struct bv_device *device,
 // Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 //
 // Errors: BV_EINVAL, the number is stale, or an attribute is invalid: the queue pair is as before. Others: the device refuses a
-// transition, and the queue pair is in the state before that one; bv_reset_qp leads back to RESET.
+// transition, and the queue pair is in the state before that one; bv_modify_qp leads back to RESET.
 //
 // # Safety
 // `device` is of bv_init; `attr` is readable.
@@ -980,10 +980,11 @@ int32_t bv_modify_qp_to_rts(struct bv_device *device,
                             struct bv_qp qp,
                             const struct bv_qp_attr *attr);
 
-// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET it does what bv_reset_qp
-// does, with BV_QP_STATE alone.
+// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET, which BV_QP_STATE alone leads to,
+// what was posted is dropped; its completions are when their queues are polled.
 //
-// Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. The queue pair is as before.
+// Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. Others: the device did not do it. The queue pair
+// is as before.
 //
 // # Safety
 // `device` is of bv_init; `attr` is readable.
@@ -991,14 +992,6 @@ int32_t bv_modify_qp(struct bv_device *device,
                      struct bv_qp qp,
                      const struct bv_qp_attr *attr,
                      uint32_t mask);
-
-// Takes a queue pair to RESET. What was posted is dropped; its completions are when their queues are polled.
-//
-// Errors: BV_EINVAL, the number is stale. Others: the device did not do it, and the queue pair is as before.
-//
-// # Safety
-// `device` is of bv_init.
-int32_t bv_reset_qp(struct bv_device *device, struct bv_qp qp);
 
 // Writes what a queue pair is now, as the device says.
 //

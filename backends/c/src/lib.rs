@@ -55,7 +55,7 @@ pub use port::{
 pub use post::{bv_post_recv, bv_post_send, bv_recv_wr, bv_send_wr, bv_sge};
 pub use queues::{
     bv_create_cq, bv_create_qp, bv_create_qp_with_srq, bv_destroy_cq, bv_destroy_qp, bv_modify_qp, bv_modify_qp_to_rts,
-    bv_qp_attr, bv_qp_info, bv_qp_init, bv_query_qp, bv_reset_qp,
+    bv_qp_attr, bv_qp_info, bv_qp_init, bv_query_qp,
 };
 pub use regions::{bv_alloc_pd, bv_dealloc_pd, bv_dereg_mr, bv_reg_mr};
 pub use text::bv_strerror_detail;

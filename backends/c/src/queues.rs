@@ -369,7 +369,7 @@ pub unsafe extern "C" fn bv_create_qp_with_srq(
 /// Takes a queue pair from RESET to RTS, with the attributes that its transport requires.
 ///
 /// Errors: BV_EINVAL, the number is stale, or an attribute is invalid: the queue pair is as before. Others: the device refuses a
-/// transition, and the queue pair is in the state before that one; bv_reset_qp leads back to RESET.
+/// transition, and the queue pair is in the state before that one; bv_modify_qp leads back to RESET.
 ///
 /// # Safety
 /// `device` is of bv_init; `attr` is readable.
@@ -385,10 +385,11 @@ pub unsafe extern "C" fn bv_modify_qp_to_rts(device: *mut bv_device, qp: bv_qp, 
     }
 }
 
-/// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET it does what bv_reset_qp
-/// does, with BV_QP_STATE alone.
+/// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET, which BV_QP_STATE alone leads to,
+/// what was posted is dropped; its completions are when their queues are polled.
 ///
-/// Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. The queue pair is as before.
+/// Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. Others: the device did not do it. The queue pair
+/// is as before.
 ///
 /// # Safety
 /// `device` is of bv_init; `attr` is readable.
@@ -422,23 +423,6 @@ fn reset(up: Up<'_>, qp: bv_qp) -> Result<(), Failure> {
         CQueuePair::Xrc(queues) => up.verbs.reset_qp(queues)?,
     }
     Ok(())
-}
-
-/// Takes a queue pair to RESET. What was posted is dropped; its completions are when their queues are polled.
-///
-/// Errors: BV_EINVAL, the number is stale. Others: the device did not do it, and the queue pair is as before.
-///
-/// # Safety
-/// `device` is of bv_init.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bv_reset_qp(device: *mut bv_device, qp: bv_qp) -> i32 {
-    // SAFETY: as promised.
-    unsafe {
-        on_verbs(device, |up| {
-            reset(up, qp)?;
-            Ok(0)
-        })
-    }
 }
 
 /// Writes what a queue pair is now, as the device says.

@@ -123,6 +123,15 @@ static inline void connect_pair(struct node *a, struct node *b)
     OK(b, bv_modify_qp_to_rts(b->device, b->qp, &attr));
 }
 
+/* Takes a queue pair to RESET, and returns what the call does. */
+static inline int32_t reset_qp(const struct node *node, bv_qp qp)
+{
+    bv_qp_attr attr;
+    memset(&attr, 0, sizeof attr);
+    attr.qp_state = BV_QPS_RESET;
+    return bv_modify_qp(node->device, qp, &attr, BV_QP_STATE);
+}
+
 /* Waits for one completion, for ten seconds of simulated time at most. */
 static inline bv_wc wait_for(struct node *node)
 {

@@ -153,7 +153,7 @@ static void objects(struct node *node)
     /* The number of an object with one bit more. */
     qp = node->qp;
     qp.number |= 1ull << 55;
-    RESULT(node, -BV_EINVAL, bv_reset_qp(node->device, qp));
+    RESULT(node, -BV_EINVAL, reset_qp(node, qp));
 
     /* Each table to its end, and what is destroyed makes room. */
     for (i = 0; i + 1 < BV_MAX_PD; i++)

@@ -84,7 +84,7 @@ static void ping_pong(struct node *a, struct node *b, int rounds)
 static void reset(struct node *node)
 {
     bv_wc wc;
-    OK(node, bv_reset_qp(node->device, node->qp));
+    OK(node, reset_qp(node, node->qp));
     RESULT(node, 0, bv_poll_cq(node->device, node->cq, &wc, 1));
 }
 

@@ -70,7 +70,7 @@ int main(void)
     OK(b, bv_wait_active(b->device, 1, 60000, &b->port));
 
     /* A peer that is gone. */
-    OK(a, bv_reset_qp(a->device, a->qp));
+    OK(a, reset_qp(a, a->qp));
     RESULT(a, 0, bv_poll_cq(a->device, a->cq, &wc, 1));
     attr = attr_to(a, c);
     OK(a, bv_modify_qp_to_rts(a->device, a->qp, &attr));

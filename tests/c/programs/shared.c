@@ -92,7 +92,7 @@ int main(void)
     /* What was not taken stays when a queue pair goes; the other takes it. */
     OK(b, bv_post_srq_recv(b->device, srq, recv, 1, NULL));
     RESULT(b, -BV_EBUSY, bv_destroy_srq(b->device, srq));
-    OK(b, bv_reset_qp(b->device, takers[0]));
+    OK(b, reset_qp(b, takers[0]));
     OK(b, bv_destroy_qp(b->device, takers[0]));
     RESULT(b, -BV_EINVAL, bv_destroy_qp(b->device, takers[0]));
     sge = sge_of(a, 0, 8);

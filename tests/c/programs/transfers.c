@@ -162,7 +162,7 @@ int main(void)
     OK(a, bv_maintain(a->device, NULL));
 
     /* A queue pair is used again after a RESET. */
-    OK(a, bv_reset_qp(a->device, a->qp));
+    OK(a, reset_qp(a, a->qp));
     OK(a, bv_query_qp(a->device, a->qp, &info));
     CHECK(info.qp_state == BV_QPS_RESET);
     {

@@ -191,7 +191,7 @@ int main(void)
     OK(b, bv_destroy_srq(b->device, srqs[0]));
     OK(b, bv_destroy_qp(b->device, target));
     OK(b, bv_dealloc_xrcd(b->device, of_b));
-    OK(a, bv_reset_qp(a->device, initiator));
+    OK(a, reset_qp(a, initiator));
     OK(a, bv_destroy_qp(a->device, initiator));
     RESULT(a, -BV_EINVAL, bv_destroy_qp(a->device, initiator));
     OK(a, bv_dealloc_xrcd(a->device, of_a));
