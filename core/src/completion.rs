@@ -134,6 +134,24 @@ impl<P: Provider> CompletionQueue<'_, P> {
         poll(self, out)
     }
 
+    /// Takes completions into `out` as [`Self::poll`] does, each with where it came from if it is the receive of a datagram.
+    ///
+    /// # Errors
+    /// As of [`Self::poll`].
+    pub fn poll_with_source(&mut self, out: &mut [(Completion, Option<Source>)]) -> Result<usize, PollCqError> {
+        let (mut each, mut count) = (self.completions().with_source(), 0_usize);
+        for place in out {
+            // Behind completions an error waits in the ring.
+            match each.take_next(count != 0) {
+                Some(Ok(found)) => *place = found,
+                Some(Err(error)) => return Err(error),
+                None => break,
+            }
+            count = count.wrapping_add(1);
+        }
+        Ok(count)
+    }
+
     /// Iterates over completions, without an array. An error of [`Self::poll`] is an item at its place in the order, and the
     /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call, and a queue of a
     /// lost device [`PollCqError::DeviceLost`].
@@ -715,17 +733,16 @@ pub struct WithSource<'a, P: Provider> {
 
 format_as!([P: Provider] WithSource<'_, P>, "WithSource({:?})", |this| this.completions.open.queue.handle);
 
-impl<P: Provider> Iterator for WithSource<'_, P> {
-    type Item = Result<(Completion, Option<Source>), PollCqError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<P: Provider> WithSource<'_, P> {
+    /// Returns the next completion; `pending_output` is that of [`PollCursor::poll_slow`].
+    fn take_next(&mut self, pending_output: bool) -> Option<Result<(Completion, Option<Source>), PollCqError>> {
         let Completions { open, taken } = &mut self.completions;
         let found = match open.poll_fast() {
             Some(completion) => Ok(completion),
             None => {
                 // Not `poll_slow`: it gives the place of the completion back to the device, and the source is still in it.
                 open.forget();
-                open.next_slow(false)?
+                open.next_slow(pending_output)?
             }
         };
         *taken = true;
@@ -736,6 +753,14 @@ impl<P: Provider> Iterator for WithSource<'_, P> {
                 && slot.is_some_and(QpSlot::is_datagram);
             (completion, if is_datagram { Some(open.reader.source()) } else { None })
         }))
+    }
+}
+
+impl<P: Provider> Iterator for WithSource<'_, P> {
+    type Item = Result<(Completion, Option<Source>), PollCqError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.take_next(false)
     }
 }
 

@@ -7,10 +7,10 @@ use super::mock::{Kind, MockError, raw};
 use super::post::send;
 use super::{ALL_RIGHTS, Harness, LENGTH, attributes, register, set_state};
 use crate::{
-    AddressHandle, AddressPart, AddressVector, AttachMcastError, CreateAhError, Destination, DestroyQpError, DetachMcastError,
-    Errno, Gid, GlobalRoute, Lid, LinkFault, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle, PortAttr, PortState,
-    PostSendError, Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, SgeFault, WcData, WcOpcode, WcStatus,
+    AddressHandle, AddressPart, AddressVector, AttachMcastError, Completion, CreateAhError, Destination, DestroyQpError,
+    DetachMcastError, Errno, Gid, GlobalRoute, Lid, LinkFault, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle,
+    PollCqError, PortAttr, PortState, PostSendError, Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault, WcData, WcOpcode, WcStatus,
 };
 
 const AV: AddressVector =
@@ -288,6 +288,36 @@ fn received_datagrams_say_where_they_came_from() {
     assert_eq!(
         found,
         [(0, Some(41)), (1, Some(42)), (10, None), (2, Some(44)), (20, None), (11, None), (3, None), (4, Some(47))]
+    );
+}
+
+/// Into an array, up to what is no completion: that is the next call's error.
+#[test]
+fn sources_come_into_an_array_and_an_error_waits_behind_them() {
+    let (mut harness, _) = harness();
+    let qpn = harness.qpn();
+    let cqn = harness.cqn();
+    for wr_id in 0..4 {
+        harness.verbs.post_recv(harness.qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    let received = |at, byte_len| RawCompletion { byte_len, ..raw(qpn, RawKind::Recv, at) };
+    for at in 0..3 {
+        harness.push(received(at, 41 + at));
+    }
+    harness.device().put_entry(cqn, super::mock::Entry { raw: Err(9), cookie: None });
+    harness.push(received(3, 44));
+    let mut out = [(Completion::EMPTY, None); 2];
+    let mut found = Vec::new();
+    for _ in 0..5 {
+        let taken = harness.verbs.poll_with_source(harness.cq, &mut out);
+        let ends =
+            |count: usize| out[..count].iter().map(|(done, source)| (done.wr_id, source.unwrap().src_qp.get())).collect();
+        found.push(taken.map(ends));
+    }
+    let bad = PollCqError::BadCompletion { cqn, opcode: 9 };
+    assert_eq!(
+        found,
+        [Ok(std::vec![(0, 41), (1, 42)]), Ok(std::vec![(2, 43)]), Err(bad), Ok(std::vec![(3, 44)]), Ok(Vec::new())]
     );
 }
 

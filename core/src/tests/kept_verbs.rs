@@ -7,7 +7,7 @@ use bareverbs::{
     BadWr, BindType1Error, Completion, CompletionQueue, Completions, CqHandle, CreateCqError, CreateQpError, DestroyCqError,
     DestroyQpError, ModifyQpError, MwHandle, NoReceives, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider,
     QpAttr, QpAttrMask, QpHandle, QpInit, QpState, QpType, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue,
-    SendWr, Type1Bind, Verbs, XrcDomain,
+    SendWr, Source, Type1Bind, Verbs, XrcDomain,
 };
 
 /// [`Verbs`] and the queues that they made.
@@ -279,6 +279,11 @@ impl<P: Provider> KeptVerbs<P> {
     /// Takes completions into an array.
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
         self.queue(cq).poll(out)
+    }
+
+    /// Takes completions into an array, with their sources.
+    pub fn poll_with_source(&mut self, cq: CqHandle, out: &mut [(Completion, Option<Source>)]) -> Result<usize, PollCqError> {
+        self.queue(cq).poll_with_source(out)
     }
 
     /// Iterates over completions.
