@@ -36,6 +36,9 @@
 // Receives of a shared receive queue, at most.
 #define BV_MAX_SRQ_RECV 127
 
+// Address handles that a device has room for.
+#define BV_MAX_AH 64
+
 // Blocks of the send ring of a queue pair, at most: a request takes one for each 64 bytes of it.
 #define BV_MAX_SEND_BLOCKS 128
 
@@ -156,6 +159,9 @@
 // Attribute of bv_modify_qp: port_num.
 #define BV_QP_PORT 32
 
+// Attribute of bv_modify_qp: qkey.
+#define BV_QP_QKEY 64
+
 // Attribute of bv_modify_qp: the path (dlid, sl, dmac, is_global and what it says is used).
 #define BV_QP_AV 128
 
@@ -267,6 +273,9 @@
 // What completed: receive taken by an RDMA WRITE with immediate data.
 #define BV_WC_RECV_RDMA_WITH_IMM 129
 
+// Flag of a completion: the datagram came with a global route, which the receive begins with.
+#define BV_WC_GRH 1
+
 // Flag of a completion: imm_data says something.
 #define BV_WC_WITH_IMM 2
 
@@ -320,6 +329,13 @@
 
 // How it ended: anything else.
 #define BV_WC_GENERAL_ERR 21
+
+// Bytes before the message in each receive of a queue pair for datagrams: the global route header, if the datagram came with one, and
+// otherwise undefined. On an Ethernet port the IP header: of IPv6 from the first byte, of IPv4 from byte 20 on.
+#define BV_GRH_BYTES 40
+
+// The queue pair number of every multicast group (bv_send_wr.remote_qpn).
+#define BV_MULTICAST_QPN 16777215
 
 // Barrier: earlier writes to memory come before later writes to registers and memory, as the device sees them.
 #define BV_BARRIER_RELEASE 1
@@ -535,7 +551,7 @@ typedef struct bv_qp_init {
   struct bv_cq send_cq;
   // Queue for completions of receives; may be the same.
   struct bv_cq recv_cq;
-  // Transport: BV_QPT_RC or BV_QPT_UC; bv_create_xrc_send_qp ignores it.
+  // Transport: BV_QPT_RC or BV_QPT_UC; bv_create_ud_qp and bv_create_xrc_send_qp ignore it.
   uint32_t qp_type;
   // 1 if every send gives a completion, 0 if only those with BV_SEND_SIGNALED.
   uint32_t sq_sig_all;
@@ -583,6 +599,8 @@ typedef struct bv_qp_attr {
   uint32_t path_mtu;
   // Flow label of the global route, 20 bits.
   uint32_t flow_label;
+  // Q_Key of a queue pair for datagrams: it drops one with another.
+  uint32_t qkey;
   // Index of the P_Key.
   uint16_t pkey_index;
   // The peer's LID.
@@ -684,6 +702,12 @@ typedef struct bv_recv_wr {
   uint32_t num_sge;
 } bv_recv_wr;
 
+// An address handle: a port, or a multicast group, that datagrams go to.
+typedef struct bv_ah {
+  // Names it; 0 names none.
+  uint64_t number;
+} bv_ah;
+
 // A send request.
 typedef struct bv_send_wr {
   // Returned in the completion.
@@ -713,6 +737,12 @@ typedef struct bv_send_wr {
   // Of an initiator of XRC: number of the peer's shared receive queue, in whose protection domain rkey is (bv_srq.srq_num). Requests that
   // take no receive name one too.
   uint32_t remote_srqn;
+  // Datagrams: the queue pair that it goes to, 24 bits; BV_MULTICAST_QPN for a group.
+  uint32_t remote_qpn;
+  // Datagrams: the Q_Key of that queue pair. If the highest bit is set, the datagram has that of its own queue pair.
+  uint32_t remote_qkey;
+  // Datagrams: the port, or the group.
+  struct bv_ah ah;
 } bv_send_wr;
 
 // A completion.
@@ -736,7 +766,45 @@ typedef struct bv_wc {
   uint32_t imm_data;
   // BV_WC_WITH_IMM and the others.
   uint32_t wc_flags;
+  // Receive of a datagram, as each member below: the queue pair that sent it. Zeros in other completions.
+  uint32_t src_qp;
+  // LID of the port that sent it; 0 on an Ethernet port.
+  uint16_t slid;
+  // P_Key that it came with; 0 with BV_WC_WITH_IMM.
+  uint16_t pkey;
+  // VLAN that it came in; 0 without one, and on an InfiniBand port.
+  uint16_t vlan;
+  // Service level; on an Ethernet port the priority of its VLAN tag.
+  uint8_t sl;
+  // Low 7 bits of the LID that it was sent to.
+  uint8_t dlid_path_bits;
 } bv_wc;
+
+// The address of a port, or of a multicast group.
+typedef struct bv_ah_attr {
+  // Flow label of the global route, 20 bits.
+  uint32_t flow_label;
+  // LID, of a group its MLID; 0 on an Ethernet port.
+  uint16_t dlid;
+  // Port of this device that datagrams leave by, from 1.
+  uint8_t port_num;
+  // Service level, 4 bits.
+  uint8_t sl;
+  // Low bits of our LID, 7 bits.
+  uint8_t src_path_bits;
+  // 1 if datagrams carry a global route: the members below and flow_label.
+  uint8_t is_global;
+  // Index of our GID.
+  uint8_t sgid_index;
+  // Hop limit.
+  uint8_t hop_limit;
+  // Traffic class.
+  uint8_t traffic_class;
+  // The GID, in network byte order.
+  uint8_t dgid[16];
+  // Ethernet port: the MAC address of the port, or of the router to it, first byte first on the wire. Zeros on an InfiniBand port.
+  uint8_t dmac[6];
+} bv_ah_attr;
 
 // An event.
 typedef struct bv_event {
@@ -1003,11 +1071,13 @@ int32_t bv_query_qp(struct bv_device *device, struct bv_qp qp, struct bv_qp_info
 
 // Destroys a queue pair with all that is posted: no completion of it is given afterwards.
 //
-// Errors: BV_EINVAL, the number names none. Others: the device did not do it, and the queue pair is as before.
+// Errors: BV_EINVAL, the number names none. BV_EBUSY, it is in a multicast group. Others: the device did not do it, and the queue pair is
+// as before.
 //
 // # Safety
 // `device` is of bv_init.
-int32_t bv_destroy_qp(struct bv_device *device, struct bv_qp qp);
+int32_t bv_destroy_qp(struct bv_device *device,
+                      struct bv_qp qp);
 
 // Makes an XRC domain: requests that arrive at a target of it (bv_create_xrc_recv_qp) take from its shared receive queues, and from no
 // others. An initiator (bv_create_xrc_send_qp) needs a domain of its own device too, which need not have a queue.
@@ -1115,8 +1185,8 @@ int32_t bv_destroy_srq(struct bv_device *device,
 // one that was refused. `posted` may be NULL.
 //
 // Errors: BV_EINVAL, a stale number, an opcode, a flag, the number of SGEs, a key, the length of inline data or the alignment
-// of an atomic. BV_ENOTCONN, the queue pair cannot send. BV_ENOSPC, the queue is full: poll. BV_EPERM, an SGE of another
-// protection domain. BV_EACCES, a region lacks BV_ACCESS_LOCAL_WRITE. BV_ERANGE, an SGE outside of its region. BV_EIO, the
+// of an atomic, or a datagram that is longer than the port's MTU. BV_ENOTCONN, the queue pair cannot send. BV_ENOSPC, the queue is full:
+// poll. BV_EPERM, an SGE or an address handle of another protection domain. BV_EACCES, a region lacks BV_ACCESS_LOCAL_WRITE. BV_ERANGE, an SGE outside of its region. BV_EIO, the
 // device is lost.
 //
 // # Safety
@@ -1168,6 +1238,73 @@ int32_t bv_poll_cq(struct bv_device *device,
 int32_t bv_req_notify_cq(struct bv_device *device,
                          struct bv_cq cq,
                          uint32_t solicited_only);
+
+// Makes a queue pair for datagrams, in the state RESET. It has no peer: each send names its destination (bv_send_wr.ah, remote_qpn and
+// remote_qkey), and is a SEND of one packet (bv_port_attr.active_mtu). Each receive begins with BV_GRH_BYTES bytes, which byte_len
+// counts, and its completion says where it came from (bv_wc.src_qp and others). bv_modify_qp_to_rts needs port_num, pkey_index, qkey and
+// sq_psn. Of `init`, qp_type is ignored.
+//
+// Errors: as of bv_create_qp.
+//
+// # Safety
+// `device` is of bv_init; `init` is readable and `qp` writable.
+int32_t bv_create_ud_qp(struct bv_device *device,
+                        const struct bv_qp_init *init,
+                        struct bv_qp *qp);
+
+// Makes an address handle for the datagrams of a protection domain's queue pairs. A request that is posted needs it no more.
+//
+// Errors: BV_EINVAL, the protection domain's number is stale, or a part of the address is out of range or does not fit the port's link
+// layer. BV_ENOMEM, there are BV_MAX_AH. Others: the device has no such address.
+//
+// # Safety
+// `device` is of bv_init; `attr` is readable and `ah` writable.
+int32_t bv_create_ah(struct bv_device *device,
+                     struct bv_pd pd,
+                     const struct bv_ah_attr *attr,
+                     struct bv_ah *ah);
+
+// Destroys an address handle.
+//
+// Errors: BV_EINVAL, the number names none.
+//
+// # Safety
+// `device` is of bv_init.
+int32_t bv_destroy_ah(struct bv_device *device, struct bv_ah ah);
+
+// Writes the address of whoever sent the datagram of this completion, for an answer through a port, from 1. `grh` is the beginning of
+// the receive; it may be NULL if wc_flags has no BV_WC_GRH. `sgid_index` is the index of the GID that the datagram was sent to. On an
+// Ethernet port the caller adds the MAC address (bv_ah_attr.dmac): the completion does not have it.
+//
+// Errors: BV_EINVAL, a pointer is NULL or not aligned. There is no device that could have a text.
+//
+// # Safety
+// `wc` is readable and `attr` writable; `grh` is BV_GRH_BYTES readable bytes, or NULL.
+int32_t bv_init_ah_from_wc(uint8_t port_num,
+                           uint8_t sgid_index,
+                           const struct bv_wc *wc,
+                           const uint8_t *grh,
+                           struct bv_ah_attr *attr);
+
+// Gives a queue pair for datagrams a copy of what is sent to a multicast group, whose GID is 16 bytes in network byte order. A second
+// attachment to the same group changes nothing. On an InfiniBand port somebody joins the group at the subnet manager.
+//
+// Errors: BV_EINVAL, the number is stale, the queue pair is none for datagrams, or the GID is none of a group. BV_ENOMEM, it is in as many
+// groups as it can. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init; `gid` is 16 readable bytes.
+int32_t bv_attach_mcast(struct bv_device *device,
+                        struct bv_qp qp,
+                        const uint8_t *gid);
+
+// Ends what bv_attach_mcast began.
+//
+// Errors: BV_EINVAL, the number is stale, or the queue pair is not in the group. Others: the device did not do it.
+//
+// # Safety
+// `device` is of bv_init; `gid` is 16 readable bytes.
+int32_t bv_detach_mcast(struct bv_device *device, struct bv_qp qp, const uint8_t *gid);
 
 // Takes the next event. Returns 1 if there was one, which is written, and 0 if there was none. A loop until 0 ends.
 //

@@ -2,15 +2,15 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{CqHandle, Errno, QpHandle, SrqHandle};
+use bareverbs::{AddressHandle, CqHandle, Errno, QpHandle, SrqHandle};
 
 use crate::argument::Argument;
-use crate::device::{CCompletionQueue, CDomain, CQueuePair, CSharedQueue, CVerbs, State, bv_device};
-use crate::domains::Domains;
+use crate::device::{CCompletionQueue, CDomain, CQueuePair, CSharedQueue, CVerbs, PollDatagrams, State, bv_device};
 use crate::failure::Failure;
 use crate::gate::{Closed, Gate};
 use crate::machine::CMap;
-use crate::{bv_cq, bv_qp, bv_srq};
+use crate::numbered::Numbered;
+use crate::{BV_MAX_AH, BV_MAX_XRCD, bv_cq, bv_qp, bv_srq};
 
 /// Ends a call.
 struct Entered<'a>(&'a Gate);
@@ -69,7 +69,9 @@ pub(crate) struct Up<'a> {
     pub(crate) cqs: &'a mut [Option<CCompletionQueue>],
     pub(crate) qps: &'a mut [Option<CQueuePair>],
     pub(crate) srqs: &'a mut [Option<CSharedQueue>],
-    pub(crate) domains: &'a mut Domains<CDomain>,
+    pub(crate) domains: &'a mut Numbered<CDomain, BV_MAX_XRCD>,
+    pub(crate) ahs: &'a mut Numbered<AddressHandle, BV_MAX_AH>,
+    pub(crate) poll_datagrams: &'a mut Option<PollDatagrams>,
 }
 
 /// Does one call on a device that is up.
@@ -79,9 +81,9 @@ pub(crate) struct Up<'a> {
 #[inline(always)]
 pub(crate) unsafe fn on_verbs(device: *mut bv_device, work: impl FnOnce(Up<'_>) -> Result<i32, Failure>) -> i32 {
     let work = |_, state: &mut State| {
-        let State { verbs, map, cqs, qps, srqs, domains, .. } = state;
+        let State { verbs, map, cqs, qps, srqs, domains, ahs, poll_datagrams, .. } = state;
         let verbs = verbs.as_mut().ok_or(Argument::Down)?;
-        work(Up { verbs, map: *map, cqs, qps, srqs, domains })
+        work(Up { verbs, map: *map, cqs, qps, srqs, domains, ahs, poll_datagrams })
     };
     // SAFETY: as promised.
     unsafe { on_device(device, work) }

@@ -4,18 +4,19 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use bareverbs::{
-    CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue, SharedReceives,
-    SrqEntries, Verbs, XrcDomain, storage,
+    AddressHandle, CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue,
+    SharedReceives, SrqEntries, Verbs, XrcDomain, storage,
 };
 use bareverbs_mlx5::Mlx5;
 
-use crate::domains::Domains;
+use crate::completion::bv_wc;
 use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::machine::{CMachine, CMap};
+use crate::numbered::{Numbered, empty};
 use crate::{
-    BV_MAX_CQ, BV_MAX_MR, BV_MAX_PD, BV_MAX_QP, BV_MAX_RECV, BV_MAX_SEND_BLOCKS, BV_MAX_SRQ, BV_MAX_SRQ_RECV, BV_MEMORY_SIZE,
-    BV_STORAGE_ALIGN, BV_STORAGE_SIZE,
+    BV_MAX_AH, BV_MAX_CQ, BV_MAX_MR, BV_MAX_PD, BV_MAX_QP, BV_MAX_RECV, BV_MAX_SEND_BLOCKS, BV_MAX_SRQ, BV_MAX_SRQ_RECV,
+    BV_MAX_XRCD, BV_MEMORY_SIZE, BV_STORAGE_ALIGN, BV_STORAGE_SIZE,
 };
 
 /// Pages of the driver's arena.
@@ -43,8 +44,8 @@ type Places = SrqEntries<{ BV_MAX_SRQ_RECV + 1 }>;
 /// A queue pair of any transport.
 #[derive(Debug)]
 pub(crate) enum CQueuePair {
-    /// It has receives of its own.
-    Connected(QueuePair<'static, &'static mut Driver>),
+    /// It has receives of its own, and its sends name nobody, or (UD) a destination.
+    Own(QueuePair<'static, &'static mut Driver>, Names),
     /// It takes its receives from a shared receive queue.
     Shared(QueuePair<'static, &'static mut Driver, SharedReceives>),
     /// An initiator or a target of XRC.
@@ -54,19 +55,19 @@ pub(crate) enum CQueuePair {
 impl CQueuePair {
     pub(crate) const fn handle(&self) -> QpHandle {
         match self {
-            Self::Connected(queues) => queues.send.qp(),
+            Self::Own(queues, _) => queues.send.qp(),
             Self::Shared(queues) => queues.send.qp(),
             Self::Xrc(queues) => queues.send.qp(),
         }
     }
 
-    /// Returns its send queue, and whether requests name a shared receive queue.
+    /// Returns its send queue, and what its requests name.
     #[inline(always)]
-    pub(crate) const fn send(&mut self) -> (&mut SendQueue<'static, &'static mut Driver>, bool) {
+    pub(crate) const fn send(&mut self) -> (&mut SendQueue<'static, &'static mut Driver>, Names) {
         match self {
-            Self::Connected(queues) => (&mut queues.send, false),
-            Self::Shared(queues) => (&mut queues.send, false),
-            Self::Xrc(queues) => (&mut queues.send, true),
+            Self::Own(queues, names) => (&mut queues.send, *names),
+            Self::Shared(queues) => (&mut queues.send, Names::Nobody),
+            Self::Xrc(queues) => (&mut queues.send, Names::SharedQueue),
         }
     }
 
@@ -74,11 +75,25 @@ impl CQueuePair {
     #[inline(always)]
     pub(crate) const fn recv(&mut self) -> Option<&mut RecvQueue<'static, &'static mut Driver>> {
         match self {
-            Self::Connected(queues) => Some(&mut queues.recv),
+            Self::Own(queues, _) => Some(&mut queues.recv),
             Self::Shared(_) | Self::Xrc(_) => None,
         }
     }
 }
+
+/// Whom a send names beside the peer of its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Nobody.
+    Nobody,
+    /// Where the datagram goes.
+    Destination,
+    /// A shared receive queue of the peer.
+    SharedQueue,
+}
+
+/// Takes up to `count` completions and writes them, with the sources of datagrams.
+pub(crate) type PollDatagrams = unsafe fn(&mut CCompletionQueue, *mut bv_wc, usize) -> Result<i32, Failure>;
 
 /// A device, in the storage that bv_init was given.
 #[derive(Debug)]
@@ -102,7 +117,10 @@ pub(crate) struct State {
     pub(crate) cqs: [Option<CCompletionQueue>; BV_MAX_CQ],
     pub(crate) qps: [Option<CQueuePair>; BV_MAX_QP],
     pub(crate) srqs: [Option<CSharedQueue>; BV_MAX_SRQ],
-    pub(crate) domains: Domains<CDomain>,
+    pub(crate) domains: Numbered<CDomain, BV_MAX_XRCD>,
+    pub(crate) ahs: Numbered<AddressHandle, BV_MAX_AH>,
+    /// What polls once there was a queue pair for datagrams: a program without one does not contain it.
+    pub(crate) poll_datagrams: Option<PollDatagrams>,
 }
 
 /// What the verbs borrow.
@@ -111,17 +129,6 @@ struct Lent {
     tables: MaybeUninit<Tables>,
     rings: MaybeUninit<[Rings; BV_MAX_QP]>,
     places: MaybeUninit<[Places; BV_MAX_SRQ]>,
-}
-
-/// Writes `None` to each place of an array, so that the stack never has all of it.
-///
-/// # Safety
-/// The array may be written.
-unsafe fn empty<T, const N: usize>(array: *mut [Option<T>; N]) {
-    for index in 0..N {
-        // SAFETY: one of the array's places (promised).
-        unsafe { array.cast::<Option<T>>().add(index).write(None) };
-    }
 }
 
 impl core::fmt::Debug for Lent {
@@ -153,7 +160,9 @@ impl bv_device {
             empty(&raw mut (*state).cqs);
             empty(&raw mut (*state).qps);
             empty(&raw mut (*state).srqs);
-            (&raw mut (*state).domains).write(Domains::NONE);
+            Numbered::init(&raw mut (*state).domains, "XRC domain");
+            Numbered::init(&raw mut (*state).ahs, "address handle");
+            (&raw mut (*state).poll_datagrams).write(None);
             // Last: from here on calls come in.
             (&raw mut (*device).gate).write(Gate::new());
         }

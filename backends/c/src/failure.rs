@@ -3,10 +3,10 @@
 use core::fmt;
 
 use bareverbs::{
-    AllocPdError, AllocXrcdError, ArmSrqError, BadWr, CreateCqError, CreateQpError, CreateSrqError, DeallocPdError,
-    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, Errno, ModifyQpError, NotifyCqError,
-    PollCqError, PollEventError, PostRecvError, PostSendError, QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle,
-    WaitActiveError,
+    AllocPdError, AllocXrcdError, ArmSrqError, AttachMcastError, BadWr, CreateAhError, CreateCqError, CreateQpError,
+    CreateSrqError, DeallocPdError, DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
+    DetachMcastError, DeviceError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
+    PostSendError, QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle, WaitActiveError,
 };
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 
@@ -77,6 +77,9 @@ failures! {
     CreateSrq(CreateSrqError<Error>): error => error.errno();
     ArmSrq(ArmSrqError<Error>): error => error.errno();
     DestroySrq(DestroySrqError<Error>): error => error.errno();
+    CreateAh(CreateAhError<Error>): error => error.errno();
+    AttachMcast(AttachMcastError<Error>): error => error.errno();
+    DetachMcast(DetachMcastError<Error>): error => error.errno();
     PostSend(BadWr<PostSendError>): bad => bad.error.errno();
     PostRecv(BadWr<PostRecvError>): bad => bad.error.errno();
     PollCq(PollCqError): error => error.errno();

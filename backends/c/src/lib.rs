@@ -27,13 +27,15 @@
 
 mod argument;
 mod call;
+mod completion;
+mod datagrams;
 mod device;
-mod domains;
 mod event;
 mod failure;
 mod gate;
 mod lifecycle;
 mod machine;
+mod numbered;
 mod platform;
 mod poll;
 mod port;
@@ -44,11 +46,15 @@ mod text;
 mod types;
 mod xrc;
 
+pub use completion::bv_wc;
+pub use datagrams::{
+    bv_ah_attr, bv_attach_mcast, bv_create_ah, bv_create_ud_qp, bv_destroy_ah, bv_detach_mcast, bv_init_ah_from_wc,
+};
 pub use device::bv_device;
 pub use event::{bv_event, bv_poll_event};
 pub use lifecycle::{bv_bring_up, bv_init, bv_maintain, bv_needs_reset, bv_storage_align, bv_storage_size, bv_take_down};
 pub use platform::{bv_config, bv_platform};
-pub use poll::{bv_poll_cq, bv_req_notify_cq, bv_wc};
+pub use poll::{bv_poll_cq, bv_req_notify_cq};
 pub use port::{
     bv_delete_gid, bv_device_attr, bv_port_attr, bv_query_device, bv_query_gid, bv_query_port, bv_set_gid, bv_wait_active,
 };

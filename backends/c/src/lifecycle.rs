@@ -127,6 +127,7 @@ fn take_down(state: &mut State) -> Result<i32, Failure> {
     state.qps.fill_with(|| None);
     state.srqs.fill_with(|| None);
     state.domains.clear();
+    state.ahs.clear();
     state.cqs.fill_with(|| None);
     let driver = match verbs.into_provider() {
         Ok(driver) => driver,

@@ -1,14 +1,18 @@
 //! Requests: posted as lists.
 
-use bareverbs::{BadWr, Lkey, Payload, PostRecvError, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
+use bareverbs::{
+    AddressHandle, BadWr, Destination, Lkey, Payload, PostRecvError, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp,
+    SendWr, Sge, Srqn,
+};
 
 use crate::argument::{Argument, Output, slice};
 use crate::call::{on_verbs, qp_of};
-use crate::device::bv_device;
+use crate::device::{Names, bv_device};
 use crate::failure::Failure;
+use crate::numbered::Numbered;
 use crate::{
-    BV_SEND_INLINE, BV_WR_ATOMIC_CMP_AND_SWP, BV_WR_ATOMIC_FETCH_AND_ADD, BV_WR_RDMA_READ, BV_WR_RDMA_WRITE,
-    BV_WR_RDMA_WRITE_WITH_IMM, BV_WR_SEND, BV_WR_SEND_WITH_IMM, bv_qp,
+    BV_MAX_AH, BV_SEND_INLINE, BV_WR_ATOMIC_CMP_AND_SWP, BV_WR_ATOMIC_FETCH_AND_ADD, BV_WR_RDMA_READ, BV_WR_RDMA_WRITE,
+    BV_WR_RDMA_WRITE_WITH_IMM, BV_WR_SEND, BV_WR_SEND_WITH_IMM, bv_ah, bv_qp,
 };
 
 /// A piece of a registered region.
@@ -54,6 +58,12 @@ pub struct bv_send_wr {
     /// Of an initiator of XRC: number of the peer's shared receive queue, in whose protection domain rkey is (bv_srq.srq_num). Requests that
     /// take no receive name one too.
     pub remote_srqn: u32,
+    /// Datagrams: the queue pair that it goes to, 24 bits; BV_MULTICAST_QPN for a group.
+    pub remote_qpn: u32,
+    /// Datagrams: the Q_Key of that queue pair. If the highest bit is set, the datagram has that of its own queue pair.
+    pub remote_qkey: u32,
+    /// Datagrams: the port, or the group.
+    pub ah: bv_ah,
 }
 
 /// A receive request.
@@ -126,6 +136,13 @@ unsafe fn send_wr(wr: &bv_send_wr) -> Result<SendWr<'_>, Argument> {
     Ok(SendWr { wr_id: wr.wr_id, flags, op })
 }
 
+/// Returns where a datagram goes.
+#[inline(never)]
+fn destination(ahs: &mut Numbered<AddressHandle, BV_MAX_AH>, wr: &bv_send_wr) -> Result<Destination, Argument> {
+    let ah = *ahs.get(wr.ah.number)?;
+    Ok(Destination { ah, remote_qpn: Qpn::new(wr.remote_qpn), remote_qkey: Qkey::new(wr.remote_qkey) })
+}
+
 /// Posts a list by `post`, which counts what it has posted, and writes the count. `posted` may be NULL.
 ///
 /// # Safety
@@ -169,8 +186,8 @@ pub(crate) unsafe fn post_receives(
 /// one that was refused. `posted` may be NULL.
 ///
 /// Errors: BV_EINVAL, a stale number, an opcode, a flag, the number of SGEs, a key, the length of inline data or the alignment
-/// of an atomic. BV_ENOTCONN, the queue pair cannot send. BV_ENOSPC, the queue is full: poll. BV_EPERM, an SGE of another
-/// protection domain. BV_EACCES, a region lacks BV_ACCESS_LOCAL_WRITE. BV_ERANGE, an SGE outside of its region. BV_EIO, the
+/// of an atomic, or a datagram that is longer than the port's MTU. BV_ENOTCONN, the queue pair cannot send. BV_ENOSPC, the queue is full:
+/// poll. BV_EPERM, an SGE or an address handle of another protection domain. BV_EACCES, a region lacks BV_ACCESS_LOCAL_WRITE. BV_ERANGE, an SGE outside of its region. BV_EIO, the
 /// device is lost.
 ///
 /// # Safety
@@ -191,15 +208,25 @@ pub unsafe extern "C" fn bv_post_send(
         on_verbs(device, |up| {
             post_list(posted, |done| {
                 let wrs = slice(wrs, count, "wrs")?;
-                let (send, is_xrc) = qp_of(up.qps, qp)?.send();
+                let (send, names) = qp_of(up.qps, qp)?.send();
                 let mut batch = send.batch();
                 for (index, c) in wrs.iter().enumerate() {
                     let wr = send_wr(c)?;
-                    let to_srq = wr.to_srq(Srqn::new(c.remote_srqn));
                     // A number that was forgotten is refused, as if none were named.
-                    batch
-                        .post(if is_xrc && c.remote_srqn != 0 { &to_srq } else { &wr })
-                        .map_err(|error| BadWr { index, error })?;
+                    let result = if names == Names::SharedQueue && c.remote_srqn != 0 {
+                        batch.post(&wr.to_srq(Srqn::new(c.remote_srqn)))
+                    } else if names == Names::Destination {
+                        let to = destination(up.ahs, c)?;
+                        let op = match wr.op {
+                            SendOp::Send { payload } => SendOp::SendTo { to: &to, payload },
+                            SendOp::SendWithImm { payload, imm } => SendOp::SendToWithImm { to: &to, payload, imm },
+                            _ => return Err(Argument::Value("opcode", c.opcode.into()).into()),
+                        };
+                        batch.post(&SendWr { op, ..wr })
+                    } else {
+                        batch.post(&wr)
+                    };
+                    result.map_err(|error| BadWr { index, error })?;
                     *done = index.wrapping_add(1);
                 }
                 Ok(())

@@ -1,19 +1,19 @@
 //! Completion queues and queue pairs: made, connected, destroyed.
 
 use bareverbs::{
-    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mac, Mtu, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle,
+    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mac, Mtu, PdHandle, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle,
     QpInfo, QpInit, QpState, QpType, Qpn, SrqHandle,
 };
 
 use crate::argument::{Argument, Output, reference};
 use crate::call::{Up, cq_place, on_verbs, qp_of, qp_place};
-use crate::device::{CQueuePair, bv_device};
+use crate::device::{CQueuePair, Names, bv_device};
 use crate::failure::Failure;
 use crate::{
     BV_QP_ACCESS_FLAGS, BV_QP_AV, BV_QP_DEST_QPN, BV_QP_MAX_DEST_RD_ATOMIC, BV_QP_MAX_QP_RD_ATOMIC, BV_QP_MIN_RNR_TIMER,
-    BV_QP_PATH_MTU, BV_QP_PKEY_INDEX, BV_QP_PORT, BV_QP_RETRY_CNT, BV_QP_RNR_RETRY, BV_QP_RQ_PSN, BV_QP_SQ_PSN, BV_QP_STATE,
-    BV_QP_TIMEOUT, BV_QPS_ERR, BV_QPS_INIT, BV_QPS_RESET, BV_QPS_RTR, BV_QPS_RTS, BV_QPS_SQD, BV_QPS_SQE, BV_QPT_RC, BV_QPT_UC,
-    bv_cq, bv_pd, bv_qp, bv_srq,
+    BV_QP_PATH_MTU, BV_QP_PKEY_INDEX, BV_QP_PORT, BV_QP_QKEY, BV_QP_RETRY_CNT, BV_QP_RNR_RETRY, BV_QP_RQ_PSN, BV_QP_SQ_PSN,
+    BV_QP_STATE, BV_QP_TIMEOUT, BV_QPS_ERR, BV_QPS_INIT, BV_QPS_RESET, BV_QPS_RTR, BV_QPS_RTS, BV_QPS_SQD, BV_QPS_SQE,
+    BV_QPT_RC, BV_QPT_UC, bv_cq, bv_pd, bv_qp, bv_srq,
 };
 
 /// A queue pair to make.
@@ -26,7 +26,7 @@ pub struct bv_qp_init {
     pub send_cq: bv_cq,
     /// Queue for completions of receives; may be the same.
     pub recv_cq: bv_cq,
-    /// Transport: BV_QPT_RC or BV_QPT_UC; bv_create_xrc_send_qp ignores it.
+    /// Transport: BV_QPT_RC or BV_QPT_UC; bv_create_ud_qp and bv_create_xrc_send_qp ignore it.
     pub qp_type: u32,
     /// 1 if every send gives a completion, 0 if only those with BV_SEND_SIGNALED.
     pub sq_sig_all: u32,
@@ -60,6 +60,8 @@ pub struct bv_qp_attr {
     pub path_mtu: u32,
     /// Flow label of the global route, 20 bits.
     pub flow_label: u32,
+    /// Q_Key of a queue pair for datagrams: it drops one with another.
+    pub qkey: u32,
     /// Index of the P_Key.
     pub pkey_index: u16,
     /// The peer's LID.
@@ -127,6 +129,7 @@ const KNOWN: u32 = BV_QP_STATE
     | BV_QP_ACCESS_FLAGS
     | BV_QP_PKEY_INDEX
     | BV_QP_PORT
+    | BV_QP_QKEY
     | BV_QP_AV
     | BV_QP_PATH_MTU
     | BV_QP_TIMEOUT
@@ -204,6 +207,7 @@ impl bv_qp_attr {
             max_dest_rd_atomic: self.max_dest_rd_atomic,
             min_rnr_timer: self.min_rnr_timer,
             dest_qpn: Qpn::new(self.dest_qp_num),
+            qkey: Qkey::new(self.qkey),
             ..QpAttr::default()
         })
     }
@@ -330,7 +334,7 @@ pub unsafe extern "C" fn bv_create_qp(device: *mut bv_device, init: *const bv_qp
                 other => return Err(Argument::Value("qp_type", other.into()).into()),
             };
             let queues = up.verbs.create_qp(&QpInit { qp_type, ..init.verbs_init()? })?;
-            place.set(keep_qp(up, CQueuePair::Connected(queues))?);
+            place.set(keep_qp(up, CQueuePair::Own(queues, Names::Nobody))?);
             Ok(0)
         })
     }
@@ -378,7 +382,10 @@ pub unsafe extern "C" fn bv_modify_qp_to_rts(device: *mut bv_device, qp: bv_qp, 
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            let attr = reference(attr, "attr")?.verbs_attr(KNOWN & !BV_QP_STATE)?;
+            // Datagrams have no path that could be wrong.
+            let is_datagrams = qp_of(up.qps, qp)?.send().1 == Names::Destination;
+            let path = if is_datagrams { BV_QP_AV | BV_QP_PATH_MTU } else { 0 };
+            let attr = reference(attr, "attr")?.verbs_attr(KNOWN & !BV_QP_STATE & !path)?;
             up.verbs.modify_qp_to_rts(QpHandle::from_raw(qp.number), &attr)?;
             Ok(0)
         })
@@ -418,7 +425,7 @@ pub unsafe extern "C" fn bv_modify_qp(device: *mut bv_device, qp: bv_qp, attr: *
 /// Takes a queue pair to RESET.
 fn reset(up: Up<'_>, qp: bv_qp) -> Result<(), Failure> {
     match qp_of(up.qps, qp)? {
-        CQueuePair::Connected(queues) => up.verbs.reset_qp(queues)?,
+        CQueuePair::Own(queues, _) => up.verbs.reset_qp(queues)?,
         CQueuePair::Shared(queues) => up.verbs.reset_qp(queues)?,
         CQueuePair::Xrc(queues) => up.verbs.reset_qp(queues)?,
     }
@@ -445,7 +452,8 @@ pub unsafe extern "C" fn bv_query_qp(device: *mut bv_device, qp: bv_qp, info: *m
 
 /// Destroys a queue pair with all that is posted: no completion of it is given afterwards.
 ///
-/// Errors: BV_EINVAL, the number names none. Others: the device did not do it, and the queue pair is as before.
+/// Errors: BV_EINVAL, the number names none. BV_EBUSY, it is in a multicast group. Others: the device did not do it, and the queue pair is
+/// as before.
 ///
 /// # Safety
 /// `device` is of bv_init.
@@ -457,9 +465,9 @@ pub unsafe extern "C" fn bv_destroy_qp(device: *mut bv_device, qp: bv_qp) -> i32
             let place = qp_place(up.qps, qp)?;
             let Some(queues) = place.take() else { return Err(Argument::Stale("queue pair").into()) };
             let (returned, error) = match queues {
-                CQueuePair::Connected(queues) => match up.verbs.destroy_qp(queues) {
+                CQueuePair::Own(queues, names) => match up.verbs.destroy_qp(queues) {
                     Ok(()) => return Ok(0),
-                    Err(refused) => (refused.returned.map(CQueuePair::Connected), refused.error),
+                    Err(refused) => (refused.returned.map(|queues| CQueuePair::Own(queues, names)), refused.error),
                 },
                 CQueuePair::Shared(queues) => match up.verbs.destroy_qp(queues) {
                     Ok(()) => return Ok(0),

@@ -1,7 +1,7 @@
 //! Numbers of objects, and the constants of the interface. Those that the verbs of Linux have too are as in
 //! `infiniband/verbs.h`.
 
-use bareverbs::{Access, Errno, QpAttrMask, SendFlags};
+use bareverbs::{Access, Destination, Errno, GlobalRoute, QpAttrMask, SendFlags};
 
 /// Protection domains that a device has room for.
 pub const BV_MAX_PD: usize = 4;
@@ -17,6 +17,8 @@ pub const BV_MAX_XRCD: usize = 4;
 pub const BV_MAX_SRQ: usize = 4;
 /// Receives of a shared receive queue, at most.
 pub const BV_MAX_SRQ_RECV: usize = 127;
+/// Address handles that a device has room for.
+pub const BV_MAX_AH: usize = 64;
 /// Blocks of the send ring of a queue pair, at most: a request takes one for each 64 bytes of it.
 pub const BV_MAX_SEND_BLOCKS: usize = 128;
 /// Receives of a queue pair, at most.
@@ -102,6 +104,8 @@ pub const BV_QP_ACCESS_FLAGS: u32 = 8;
 pub const BV_QP_PKEY_INDEX: u32 = 16;
 /// Attribute of bv_modify_qp: port_num.
 pub const BV_QP_PORT: u32 = 32;
+/// Attribute of bv_modify_qp: qkey.
+pub const BV_QP_QKEY: u32 = 64;
 /// Attribute of bv_modify_qp: the path (dlid, sl, dmac, is_global and what it says is used).
 pub const BV_QP_AV: u32 = 128;
 /// Attribute of bv_modify_qp: path_mtu.
@@ -182,6 +186,8 @@ pub const BV_WC_RECV: u32 = 128;
 /// What completed: receive taken by an RDMA WRITE with immediate data.
 pub const BV_WC_RECV_RDMA_WITH_IMM: u32 = 129;
 
+/// Flag of a completion: the datagram came with a global route, which the receive begins with.
+pub const BV_WC_GRH: u32 = 1;
 /// Flag of a completion: imm_data says something.
 pub const BV_WC_WITH_IMM: u32 = 2;
 /// Flag of a completion: imm_data is the key that the peer had invalidated, as a number.
@@ -219,6 +225,12 @@ pub const BV_WC_RNR_RETRY_EXC_ERR: u32 = 13;
 pub const BV_WC_REM_ABORT_ERR: u32 = 16;
 /// How it ended: anything else.
 pub const BV_WC_GENERAL_ERR: u32 = 21;
+
+/// Bytes before the message in each receive of a queue pair for datagrams: the global route header, if the datagram came with one, and
+/// otherwise undefined. On an Ethernet port the IP header: of IPv6 from the first byte, of IPv4 from byte 20 on.
+pub const BV_GRH_BYTES: usize = 40;
+/// The queue pair number of every multicast group (bv_send_wr.remote_qpn).
+pub const BV_MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// Barrier: earlier writes to memory come before later writes to registers and memory, as the device sees them.
 pub const BV_BARRIER_RELEASE: u32 = 1;
@@ -304,6 +316,14 @@ pub struct bv_qp {
     pub qp_num: u32,
 }
 
+/// An address handle: a port, or a multicast group, that datagrams go to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct bv_ah {
+    /// Names it; 0 names none.
+    pub number: u64,
+}
+
 /// An XRC domain.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -357,6 +377,7 @@ const _: () = {
         BV_QP_ACCESS_FLAGS = QpAttrMask::ACCESS_FLAGS.bits();
         BV_QP_PKEY_INDEX = QpAttrMask::PKEY_INDEX.bits();
         BV_QP_PORT = QpAttrMask::PORT.bits();
+        BV_QP_QKEY = QpAttrMask::QKEY.bits();
         BV_QP_AV = QpAttrMask::AV.bits();
         BV_QP_PATH_MTU = QpAttrMask::PATH_MTU.bits();
         BV_QP_TIMEOUT = QpAttrMask::TIMEOUT.bits();
@@ -368,5 +389,7 @@ const _: () = {
         BV_QP_SQ_PSN = QpAttrMask::SQ_PSN.bits();
         BV_QP_MAX_DEST_RD_ATOMIC = QpAttrMask::MAX_DEST_RD_ATOMIC.bits();
         BV_QP_DEST_QPN = QpAttrMask::DEST_QPN.bits();
+        BV_GRH_BYTES = GlobalRoute::AREA;
+        BV_MULTICAST_QPN = Destination::MULTICAST_QPN.get();
     }
 };

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn bv_alloc_xrcd(device: *mut bv_device, xrcd: *mut bv_xrc
             if !up.domains.has_room() {
                 return Err(Argument::Full("XRC domains", BV_MAX_XRCD).into());
             }
-            place.set(up.domains.insert(up.verbs.alloc_xrcd()?));
+            place.set(bv_xrcd { number: up.domains.insert(up.verbs.alloc_xrcd()?) });
             Ok(0)
         })
     }
@@ -61,10 +61,10 @@ pub unsafe extern "C" fn bv_dealloc_xrcd(device: *mut bv_device, xrcd: bv_xrcd) 
     // SAFETY: as promised.
     unsafe {
         on_verbs(device, |up| {
-            let (made, domain) = up.domains.take(xrcd)?;
+            let (made, domain) = up.domains.take(xrcd.number)?;
             if let Err(refused) = up.verbs.dealloc_xrcd(domain) {
                 if let Some(domain) = refused.returned {
-                    up.domains.put_back(xrcd, (made, domain));
+                    up.domains.put_back(xrcd.number, (made, domain));
                 }
                 return Err(refused.error.into());
             }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn bv_create_xrc_srq(device: *mut bv_device, init: *const 
             let place = Output::new(srq, "srq")?;
             let bv_srq_init { pd, xrcd, cq, max_wr, max_sge } = *reference(init, "init")?;
             let init = SrqInit { pd: PdHandle::from_raw(pd.number), cap: SrqCap { max_wr, max_sge } };
-            let (domain, cq) = (up.domains.get(xrcd)?, cq_of(up.cqs, cq)?);
+            let (domain, cq) = (up.domains.get(xrcd.number)?, cq_of(up.cqs, cq)?);
             let queue = up.verbs.create_xrc_srq(&init, domain, cq)?;
             place.set(keep_srq(up, queue)?);
             Ok(0)
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn bv_create_xrc_send_qp(
         on_verbs(device, |up| {
             let place = Output::new(qp, "qp")?;
             let init = reference(init, "init")?.verbs_init()?;
-            let queues = up.verbs.create_xrc_send_qp(&init, up.domains.get(xrcd)?)?;
+            let queues = up.verbs.create_xrc_send_qp(&init, up.domains.get(xrcd.number)?)?;
             place.set(keep_qp(up, CQueuePair::Xrc(queues))?);
             Ok(0)
         })
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn bv_create_xrc_recv_qp(device: *mut bv_device, xrcd: bv_
     unsafe {
         on_verbs(device, |up| {
             let place = Output::new(qp, "qp")?;
-            let queues = up.verbs.create_xrc_recv_qp(up.domains.get(xrcd)?)?;
+            let queues = up.verbs.create_xrc_recv_qp(up.domains.get(xrcd.number)?)?;
             place.set(keep_qp(up, CQueuePair::Xrc(queues))?);
             Ok(0)
         })

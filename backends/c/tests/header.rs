@@ -5,8 +5,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Sources of the header, in its order.
-const SOURCES: [&str; 12] =
-    ["types", "platform", "device", "lifecycle", "port", "regions", "queues", "xrc", "post", "poll", "event", "text"];
+const SOURCES: [&str; 14] = [
+    "types",
+    "platform",
+    "device",
+    "lifecycle",
+    "port",
+    "regions",
+    "queues",
+    "xrc",
+    "post",
+    "completion",
+    "poll",
+    "datagrams",
+    "event",
+    "text",
+];
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -118,6 +118,11 @@ fn shared() {
 }
 
 #[test]
+fn datagrams() {
+    passes("datagrams");
+}
+
+#[test]
 fn xrc() {
     passes("xrc");
 }

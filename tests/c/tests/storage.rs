@@ -98,6 +98,9 @@ fn write(node: &Node, peer: &Node) {
         send_flags: 0,
         imm_data: 0,
         remote_srqn: 0,
+        remote_qpn: 0,
+        remote_qkey: 0,
+        ah: bv_ah::default(),
     };
     let mut posted = MaybeUninit::uninit();
     is!(0, bv_post_send(node.device, node.qp, &raw const wr, 1, posted.as_mut_ptr()));
