@@ -5,8 +5,8 @@ use core::fmt;
 use bareverbs::{
     AllocPdError, AllocXrcdError, ArmSrqError, AttachMcastError, BadWr, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocPdError, DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
-    DetachMcastError, DeviceError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle, WaitActiveError,
+    DetachMcastError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
+    QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle, WaitActiveError,
 };
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 

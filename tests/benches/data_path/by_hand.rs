@@ -189,7 +189,7 @@ impl ByHand {
         let index = self.head;
         let block = |segment: usize| &self.ring[(index as usize + segment / 4) & MASK];
         let sizes = 2 + sges.len() as u32;
-        block(0).put(0, (index & 0xffff) << 8 | WqeOpcode::RdmaWrite.code() as u32, QPN << 8 | sizes);
+        block(0).put(0, (index & 0xffff) << 8 | WqeOpcode::RdmaWrite.code(), QPN << 8 | sizes);
         block(0).put(1, flags, 0);
         block(0).put64(2, remote.addr);
         block(0).put(3, remote.rkey.get(), 0);
@@ -248,7 +248,7 @@ impl ByHand {
         let entry = &self.entries[self.head as usize & MASK];
         entry.wr_id.store(wr_id, Ordering::Relaxed);
         entry.length.store(bytes, Ordering::Relaxed);
-        entry.opcode.store(blocks << 8 | WqeOpcode::RdmaWrite.code() as u32, Ordering::Relaxed);
+        entry.opcode.store(blocks << 8 | WqeOpcode::RdmaWrite.code(), Ordering::Relaxed);
         self.head = self.head.wrapping_add(blocks);
         Ok(())
     }
