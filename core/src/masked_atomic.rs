@@ -11,7 +11,7 @@ impl<P: Provider> SendQueue<'_, P> {
     /// ([`DeviceAttr::masked_atomics`](crate::DeviceAttr::masked_atomics)).
     ///
     /// ```
-    /// # use bareverbs::{MaskedOp, MaskedWr, SendFlags};
+    /// # use bareverbs::{DmaBuffer, MaskedOp, MaskedWr, SendFlags};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
