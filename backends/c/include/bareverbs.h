@@ -1003,6 +1003,18 @@ int32_t bv_create_cq(struct bv_device *device,
                      uint32_t entries,
                      struct bv_cq *cq);
 
+// Gives a completion queue at least `entries` entries, more or fewer than it has, and writes how many into `cq`. Completions that wait in
+// it stay, in their order, and its queue pairs complete into it meanwhile. The memory of both sizes is taken during the call.
+//
+// Errors: BV_EINVAL, the number is stale, 0 entries or more than the device has, or fewer than completions that wait. BV_ENOMEM, no memory is
+// left for it. Others: the device did not do it. The queue is as before.
+//
+// # Safety
+// `device` is of bv_init; `cq` is readable and writable.
+int32_t bv_resize_cq(struct bv_device *device,
+                     struct bv_cq *cq,
+                     uint32_t entries);
+
 // Destroys a completion queue.
 //
 // Errors: BV_EINVAL, the number names none. BV_EBUSY, queue pairs complete into it. Others: the device did not do it, and the
@@ -1305,6 +1317,35 @@ int32_t bv_attach_mcast(struct bv_device *device,
 // # Safety
 // `device` is of bv_init; `gid` is 16 readable bytes.
 int32_t bv_detach_mcast(struct bv_device *device, struct bv_qp qp, const uint8_t *gid);
+
+// Moves a queue pair to ERR and waits until each send that was posted is done or flushed; returns how many there were. Then the device
+// uses the memory of none of them. `give`, unless NULL, gets what comes out of the completion queue meanwhile, of other queue pairs too,
+// without the sources of datagrams. The completion queue needs an entry for one request more.
+//
+// Errors: BV_EINVAL, the number is stale. BV_ETIMEDOUT, not all are done in time: the call may be repeated. Others: the device did not
+// do it, is lost, or wrote a completion that fits nothing.
+//
+// # Safety
+// `device` is of bv_init. `give` is NULL or returns normally; it may be called with `context`, and a completion that is readable during
+// its call.
+int32_t bv_drain_sq(struct bv_device *device,
+                    struct bv_qp qp,
+                    uint32_t timeout_ms,
+                    void (*give)(void *context, const struct bv_wc *wc),
+                    void *context);
+
+// Moves a queue pair to ERR and waits until each receive that was posted is done or flushed; returns how many there were. Then the device
+// writes into the memory of none of them. `give` is that of bv_drain_sq.
+//
+// Errors: as of bv_drain_sq. BV_EOPNOTSUPP, the queue pair has no receives of its own.
+//
+// # Safety
+// As of bv_drain_sq.
+int32_t bv_drain_rq(struct bv_device *device,
+                    struct bv_qp qp,
+                    uint32_t timeout_ms,
+                    void (*give)(void *context, const struct bv_wc *wc),
+                    void *context);
 
 // Takes the next event. Returns 1 if there was one, which is written, and 0 if there was none. A loop until 0 ends.
 //

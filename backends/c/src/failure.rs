@@ -5,8 +5,8 @@ use core::fmt;
 use bareverbs::{
     AllocPdError, AllocXrcdError, ArmSrqError, AttachMcastError, BadWr, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocPdError, DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
-    DetachMcastError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
-    QueryError, QueryQpError, RegMrError, SetGidError, StaleHandle, WaitActiveError,
+    DetachMcastError, DrainError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
+    PostSendError, QueryError, QueryQpError, RegMrError, ResizeCqError, SetGidError, StaleHandle, WaitActiveError,
 };
 use bareverbs_mlx5::{BringUpError, Error, TeardownError};
 
@@ -67,6 +67,8 @@ failures! {
     DeregMr(DeregMrError<Error>): error => error.errno();
     CreateCq(CreateCqError<Error>): error => error.errno();
     DestroyCq(DestroyCqError<Error>): error => error.errno();
+    ResizeCq(ResizeCqError<Error>): error => error.errno();
+    Drain(DrainError<Error>): error => error.errno();
     NotifyCq(NotifyCqError): error => error.errno();
     CreateQp(CreateQpError<Error>): error => error.errno();
     ModifyQp(ModifyQpError<Error>): error => error.errno();

@@ -30,6 +30,7 @@ mod call;
 mod completion;
 mod datagrams;
 mod device;
+mod drain;
 mod event;
 mod failure;
 mod gate;
@@ -51,6 +52,7 @@ pub use datagrams::{
     bv_ah_attr, bv_attach_mcast, bv_create_ah, bv_create_ud_qp, bv_destroy_ah, bv_detach_mcast, bv_init_ah_from_wc,
 };
 pub use device::bv_device;
+pub use drain::{bv_drain_rq, bv_drain_sq};
 pub use event::{bv_event, bv_poll_event};
 pub use lifecycle::{bv_bring_up, bv_init, bv_maintain, bv_needs_reset, bv_storage_align, bv_storage_size, bv_take_down};
 pub use platform::{bv_config, bv_platform};
@@ -61,7 +63,7 @@ pub use port::{
 pub use post::{bv_post_recv, bv_post_send, bv_recv_wr, bv_send_wr, bv_sge};
 pub use queues::{
     bv_create_cq, bv_create_qp, bv_create_qp_with_srq, bv_destroy_cq, bv_destroy_qp, bv_modify_qp, bv_modify_qp_to_rts,
-    bv_qp_attr, bv_qp_info, bv_qp_init, bv_query_qp,
+    bv_qp_attr, bv_qp_info, bv_qp_init, bv_query_qp, bv_resize_cq,
 };
 pub use regions::{bv_alloc_pd, bv_dealloc_pd, bv_dereg_mr, bv_reg_mr};
 pub use text::bv_strerror_detail;

@@ -6,7 +6,7 @@ use bareverbs::{
 };
 
 use crate::argument::{Argument, Output, reference};
-use crate::call::{Up, cq_place, on_verbs, qp_of, qp_place};
+use crate::call::{Up, cq_of, cq_place, on_verbs, qp_of, qp_place};
 use crate::device::{CQueuePair, Names, bv_device};
 use crate::failure::Failure;
 use crate::{
@@ -285,6 +285,28 @@ pub unsafe extern "C" fn bv_create_cq(device: *mut bv_device, entries: u32, cq: 
                 *slot = Some(queue);
             }
             place.set(bv_cq { number: handle.into_raw(), cqe });
+            Ok(0)
+        })
+    }
+}
+
+/// Gives a completion queue at least `entries` entries, more or fewer than it has, and writes how many into `cq`. Completions that wait in
+/// it stay, in their order, and its queue pairs complete into it meanwhile. The memory of both sizes is taken during the call.
+///
+/// Errors: BV_EINVAL, the number is stale, 0 entries or more than the device has, or fewer than completions that wait. BV_ENOMEM, no memory is
+/// left for it. Others: the device did not do it. The queue is as before.
+///
+/// # Safety
+/// `device` is of bv_init; `cq` is readable and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bv_resize_cq(device: *mut bv_device, cq: *mut bv_cq, entries: u32) -> i32 {
+    // SAFETY: as promised.
+    unsafe {
+        on_verbs(device, |up| {
+            let (old, place) = (*reference(cq.cast_const(), "cq")?, Output::new(cq, "cq")?);
+            let queue = cq_of(up.cqs, old)?;
+            up.verbs.resize_cq(queue, entries)?;
+            place.set(bv_cq { cqe: up.verbs.cq_info(queue.handle())?.entries, ..old });
             Ok(0)
         })
     }

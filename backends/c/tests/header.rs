@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Sources of the header, in its order.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "types",
     "platform",
     "device",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 14] = [
     "completion",
     "poll",
     "datagrams",
+    "drain",
     "event",
     "text",
 ];

@@ -123,6 +123,11 @@ fn datagrams() {
 }
 
 #[test]
+fn ends() {
+    passes("ends");
+}
+
+#[test]
 fn xrc() {
     passes("xrc");
 }
