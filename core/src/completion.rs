@@ -179,6 +179,22 @@ impl<P: Provider> CompletionQueue<'_, P> {
 
     /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
     ///
+    /// ```
+    /// # use bareverbs::{Access, Event, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// # while a.verbs.poll_event()?.is_some() {}
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// qa.cq.req_notify(false)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"x"))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// assert_eq!(a.verbs.poll_event()?, Some(Event::Completion(qa.cq.handle())));
+    /// // One event for one request. Whoever polls arms the queue first, so that no completion comes unseen between.
+    /// qa.cq.req_notify(false)?;
+    /// assert_eq!(qa.cq.completions().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The device is lost: no event would come.
     pub fn req_notify(&mut self, solicited_only: bool) -> Result<(), NotifyCqError> {
@@ -720,6 +736,26 @@ impl<P: Provider> Iterator for Completions<'_, P> {
 
 impl<'a, P: Provider> Completions<'a, P> {
     /// Iterates over the same completions, each with where it came from if it is the receive of a datagram.
+    /// ```
+    /// # use bareverbs::{Access, Destination, GlobalRoute, Qkey, QpType, RecvWr, SendWr};
+    /// # use bareverbs_testing::{Connection, Faults, connect_with, pair, path_to};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let qkey = Qkey::new(0x1357);
+    /// # let datagrams = Connection { qp_type: QpType::Ud, qkey, ..Connection::default() };
+    /// # let [mut qa, mut qb] = connect_with(&mut a, &mut b, &datagrams)?;
+    /// # let inbox = b.register(256, Access::LOCAL_WRITE)?;
+    /// # qb.qp.recv.post(&RecvWr { wr_id: 7, sges: &[inbox.sge(0, GlobalRoute::AREA as u32 + 64)] })?;
+    /// # let ah = a.verbs.create_ah(a.pd, &path_to(&mut b.verbs)?)?;
+    /// # let to = Destination { ah, remote_qpn: b.verbs.qp_info(qb.qp.handle())?.qpn, remote_qkey: qkey };
+    /// # qa.qp.send.post(&SendWr::send_to(&to, b"hello"))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// let sender = a.verbs.qp_info(qa.qp.handle())?.qpn;
+    /// for received in qb.cq.completions().with_source() {
+    ///     let (completion, source) = received?;
+    ///     assert_eq!((completion.wr_id, source.map(|source| source.src_qp)), (7, Some(sender)));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_source(self) -> WithSource<'a, P> {
         WithSource { completions: self }
     }
@@ -866,6 +902,20 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards. The completions that wait are dropped,
     /// and what a peer has invalidated by them is free.
     ///
+    /// ```
+    /// # use bareverbs::DestroyCqError;
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [qa, _qb] = connect(&mut a, &mut b)?;
+    /// let (qp, cq) = qa.into_parts();
+    /// // Not while a queue pair completes into it.
+    /// let refused = a.verbs.destroy_cq(cq).unwrap_err();
+    /// assert_eq!(refused.error, DestroyCqError::Busy { users: 2 });
+    /// a.verbs.destroy_qp(qp).map_err(|refused| refused.error)?;
+    /// let cq = refused.returned.expect("it comes back");
+    /// a.verbs.destroy_cq(cq).map_err(|refused| refused.error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The queue is of another `Verbs`, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The
     /// queue comes back and is as before.

@@ -43,6 +43,27 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The completion queue `init.recv_cq` must have room for each request of the shared receive queue, since this queue pair may take
     /// them all. Several queue pairs may share it.
     ///
+    /// ```
+    /// # use bareverbs::{Access, QpCap, QpInit, QpType, RecvWr, SendWr, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Connection, Faults, connect, join, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut sender, _] = connect(&mut a, &mut b)?;
+    /// let mut srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// let mut cq = b.verbs.create_cq(64)?;
+    /// let cap = QpCap { max_send_wr: 16, max_send_sge: 1, ..QpCap::default() };
+    /// let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+    /// let init = QpInit { pd: b.pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
+    /// let qp = b.verbs.create_qp_with_srq(&init, srq.handle())?;
+    /// # a.verbs.reset_qp(&mut sender.qp)?;
+    /// # join((&mut a.verbs, sender.qp.handle()), (&mut b.verbs, qp.handle()), &Connection::default())?;
+    /// # let inbox = b.register(64, Access::LOCAL_WRITE)?;
+    /// // Once it is connected: what its peer sends takes a receive of the shared queue.
+    /// srq.post(&RecvWr { wr_id: 5, sges: &[inbox.sge(0, 64)] })?;
+    /// # sender.qp.send.post(&SendWr::send(b"hello"))?;
+    /// let received = b.waiter().wait(&mut cq)?;
+    /// assert_eq!((received.wr_id, received.qp), (5, qp.handle()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// [`CreateQpError`]: a handle is stale, the transport has no shared receive queues, the device has no such capacities, table or rings
     /// are in use, or the device refuses. Nothing is created.

@@ -105,6 +105,24 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Splits the interrupt handler off, to be called on any core and from any context. While it is split off,
     /// [`Self::poll_event`] takes no completion events, and no completion queue can be destroyed.
     ///
+    /// ```
+    /// # use bareverbs::{Access, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let mut handler = a.verbs.take_interrupt_handler()?;
+    /// let vector = a.verbs.cq_info(qa.cq.handle())?.vector;
+    /// qa.cq.req_notify(false)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"x"))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// // In the handler of this vector:
+    /// let taken = handler.on_interrupt(vector);
+    /// assert_eq!((taken.completions, taken.overflow), (1, false));
+    /// // Its drop gives it back.
+    /// drop(handler);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// It is split off already, or earlier verbs on the same backend were dropped without [`Self::into_provider`].
     pub fn take_interrupt_handler(&mut self) -> Result<InterruptHandler<'s, P>, TakeError> {

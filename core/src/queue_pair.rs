@@ -338,6 +338,22 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Changes those attributes of a queue pair that `mask` names, its state among them. In ERR everything that was posted
     /// completes. To RESET leads [`Self::reset_qp`] alone.
     ///
+    /// The peer may read from now on, where the connection allowed writes only:
+    ///
+    /// ```
+    /// # use bareverbs::{Access, QpAttr, QpAttrMask, QpState, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, qb] = connect(&mut a, &mut b)?;
+    /// # let source = b.register(64, Access::REMOTE_READ)?;
+    /// # let here = a.register(64, Access::LOCAL_WRITE)?;
+    /// let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    /// let attr = QpAttr { state: QpState::Rts, access, ..QpAttr::default() };
+    /// b.verbs.modify_qp(qb.qp.handle(), &attr, QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS)?;
+    /// # qa.qp.send.post(&SendWr::read(source.remote(0), &[here.sge(0, 64)]))?;
+    /// # qa.wait()?.result()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The handle is stale, attributes or transition are invalid, or the device refuses. Or stale completions are not polled
     /// yet, from before the last RESET or of an earlier queue pair with the number. The queue pair is as before.
@@ -513,6 +529,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Returns the attributes of a queue pair, with the state and the next PSNs that it has in the device now.
     ///
+    /// ```
+    /// # use bareverbs::{Access, QpState, Remote, Rkey, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, qb] = connect(&mut a, &mut b)?;
+    /// // A write with a key that is none breaks both queue pairs.
+    /// qa.qp.send.post(&SendWr::write(Remote { addr: 0, rkey: Rkey::new(0x100) }, b"x"))?;
+    /// assert!(qa.wait()?.result().is_err());
+    /// assert_eq!(a.verbs.query_qp(qa.qp.handle())?.state, QpState::Err);
+    /// assert_eq!(b.verbs.query_qp(qb.qp.handle())?.state, QpState::Err);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The handle is stale, or the device does not answer.
     pub fn query_qp(&mut self, handle: QpHandle) -> Result<QpInfo, QueryQpError<P::Error>> {
@@ -607,6 +635,19 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A second attachment to the same group changes nothing, as in Linux. A queue pair is detached from all groups before it is
     /// destroyed.
     ///
+    /// ```
+    /// # use bareverbs::{Gid, QpType};
+    /// # use bareverbs_testing::{Connection, Faults, connect_with, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let datagrams = Connection { qp_type: QpType::Ud, ..Connection::default() };
+    /// # let [qa, _qb] = connect_with(&mut a, &mut b, &datagrams)?;
+    /// // Every port of the link: ff02::1.
+    /// let group = Gid([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    /// a.verbs.attach_mcast(qa.qp.handle(), &group)?;
+    /// // And out of it again, before the queue pair is destroyed.
+    /// a.verbs.detach_mcast(qa.qp.handle(), &group)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The handle is stale, the queue pair is none for datagrams, the GID is none of a group, it is in [`MCAST_GROUPS`] others, or
     /// the device refuses.

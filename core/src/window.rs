@@ -566,6 +566,26 @@ impl Windows {
 impl<P: Provider> Verbs<'_, P> {
     /// Makes an unbound window.
     ///
+    /// A window that a request binds, and which the peer then writes through:
+    ///
+    /// ```
+    /// # use bareverbs::{Access, Binding, KeyTag, MwType, Remote, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// let mw = a.verbs.alloc_mw(a.pd, MwType::Type2)?;
+    /// let (mr, addr) = (region.handle(), region.remote(0).addr);
+    /// let binding = Binding { mr, addr, length: 64, access: Access::REMOTE_WRITE };
+    /// qa.qp.send.post(&SendWr::bind_mw(mw, KeyTag(0x42), binding))?;
+    /// qa.wait()?.result()?;
+    /// let rkey = a.verbs.mw_info(mw)?.rkey;
+    /// qb.qp.send.post(&SendWr::write(Remote { addr, rkey }, b"through the window"))?;
+    /// qb.wait()?.result()?;
+    /// // The end of the window ends the access.
+    /// a.verbs.dealloc_mw(mw)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     /// # Errors
     /// The domain is stale, the table is full, or the device refuses; nothing was made.
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {

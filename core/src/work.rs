@@ -253,6 +253,24 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates a SEND.
+    /// ```
+    /// # use bareverbs::{Access, RecvWr, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let inbox = b.register(128, Access::LOCAL_WRITE)?;
+    /// # for wr_id in 0..2 {
+    /// #     qb.qp.recv.post(&RecvWr { wr_id, sges: &[inbox.sge(64 * wr_id, 64)] })?;
+    /// # }
+    /// # let region = a.register(64, Access::empty())?;
+    /// // Bytes of the program, which are free when the call returns; and bytes of a region, which the device reads later.
+    /// qa.qp.send.post(&SendWr::send(b"hello"))?;
+    /// qa.qp.send.post(&SendWr::send(&[region.sge(0, 64)]))?;
+    /// # for length in [5, 64] {
+    /// #     assert_eq!(qb.wait()?.byte_len, length);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn send(payload: impl Into<Payload<'a>>) -> Self {
         Self::new(SendOp::Send { payload: payload.into() })
@@ -290,18 +308,61 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
+    /// ```
+    /// # use bareverbs::{Access, RecvWr, SendWr, WcData};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// // The peer learns of the write by a receive, which need not have memory.
+    /// qb.qp.recv.post(&RecvWr { wr_id: 1, sges: &[] })?;
+    /// qa.qp.send.post(&SendWr::write_with_imm(target.remote(0), b"hello", 7_u32.to_be_bytes()))?;
+    /// let done = qb.wait()?;
+    /// assert_eq!((done.byte_len, done.data), (5, WcData::Imm([0, 0, 0, 7])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn write_with_imm(remote: Remote, payload: impl Into<Payload<'a>>, imm: [u8; 4]) -> Self {
         Self::new(SendOp::WriteWithImm { payload: payload.into(), remote, imm })
     }
 
     /// Creates an RDMA_READ into `sges`.
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let mut source = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+    /// # source.write(0, b"of the peer")?;
+    /// let here = a.register(64, Access::LOCAL_WRITE)?;
+    /// qa.qp.send.post(&SendWr::read(source.remote(0), &[here.sge(0, 11)]))?;
+    /// qa.wait()?.result()?;
+    /// let mut bytes = [0; 11];
+    /// here.read(0, &mut bytes)?;
+    /// assert_eq!(&bytes, b"of the peer");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub const fn read(remote: Remote, sges: &'a [Sge]) -> Self {
         Self::new(SendOp::Read { sges, remote })
     }
 
     /// Creates an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let word = b.register(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
+    /// # let old = a.register(8, Access::LOCAL_WRITE)?;
+    /// // Takes a lock: 1 where 0 was. It was free if 0 comes back.
+    /// qa.qp.send.post(&SendWr::compare_swap(word.remote(0), old.sge(0, 8), 0, 1))?;
+    /// qa.wait()?.result()?;
+    /// let mut before = [0xff; 8];
+    /// old.read(0, &mut before)?;
+    /// assert_eq!(u64::from_ne_bytes(before), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub const fn compare_swap(remote: Remote, sge: Sge, compare: u64, swap: u64) -> Self {
         Self::new(SendOp::CompareSwap { sge, remote, compare, swap })

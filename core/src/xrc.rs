@@ -131,6 +131,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// [`Completion::qp`] of such a completion is the target that has the number [`Completion::qpn`] when it is polled, if any. Failed ones
     /// do not change the target's state here: the device says it by an event, and [`Self::query_qp`] asks for it.
     ///
+    /// An example is at [`Self::alloc_xrcd`].
     /// # Errors
     /// [`CreateSrqError`]: domain or completion queue are of another `Verbs`, a handle is stale, the device has no such capacities, table or
     /// entries are in use, or the device refuses. Nothing is created.
@@ -171,6 +172,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// IBTA has initiators without a domain. Devices require one, any of theirs: `domain`, which need not have a shared receive queue.
     ///
+    /// An example is at [`Self::alloc_xrcd`].
     /// # Errors
     /// [`CreateQpError`]: the domain is of another `Verbs`, a handle is stale, the device has no such capacities, table or rings are in use, or
     /// the device refuses. Nothing is created.
@@ -203,6 +205,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A request that names a shared receive queue of another domain, or none of XRC, is refused with
     /// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr) at the peer; no byte is moved.
     ///
+    /// An example is at [`Self::alloc_xrcd`].
     /// # Errors
     /// The domain is of another `Verbs`, the table is full, or the device refuses. Nothing is created.
     pub fn create_xrc_recv_qp(
