@@ -35,6 +35,17 @@ pub enum Fault {
         /// Delivery status.
         status: u8,
     },
+    /// The next command is executed, and four bytes of its output are changed before they are written. The entry's signature and those of
+    /// the mailboxes fit what is written. Delivery status and owner bit are no part of the output.
+    CorruptOutput {
+        /// Opcode; `None`: of any command.
+        opcode: Option<u16>,
+        /// Offset of the first of the four bytes in the output, whose first byte is the status. Bytes behind the end of the output are
+        /// not there to be changed.
+        offset: u32,
+        /// Bits that are inverted, as a number in network byte order.
+        mask: u32,
+    },
     /// The next completion of this queue is not written.
     DropCqe {
         /// Completion queue.

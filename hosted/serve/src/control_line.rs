@@ -12,7 +12,7 @@ use crate::parse_number::parse_number;
 
 /// Syntax of all commands, for `help` and for error messages.
 pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
-                        stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
+                        stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, corrupt LID OPCODE|any OFFSET MASK, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
                         cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, release LID, counts LID, stats LID [json], wires [json], memory, \
                         mark TEXT";
@@ -132,6 +132,10 @@ fn parse_fault(name: &str, numbers: &[&str]) -> Option<Fault> {
             Fault::CommandStatus { opcode: number(opcode)?, status: number(status)?, syndrome: number(syndrome)? }
         }
         ("deliver", [opcode, status]) => Fault::DeliveryStatus { opcode: number(opcode)?, status: number(status)? },
+        ("corrupt", [opcode, offset, mask]) => {
+            let opcode = if *opcode == "any" { None } else { Some(number(opcode)?) };
+            Fault::CorruptOutput { opcode, offset: number(offset)?, mask: number(mask)? }
+        }
         ("drop-cqe", [cqn]) => Fault::DropCqe { cqn: number(cqn)? },
         ("repeat-cqe", [cqn]) => Fault::RepeatCqe { cqn: number(cqn)? },
         ("wrong-owner", [cqn]) => Fault::WrongOwner { cqn: number(cqn)? },
@@ -193,10 +197,24 @@ mod tests {
         assert_eq!(parse("stick 1 0x800"), line(1, Action::Arm(Fault::StuckCommand { opcode: 0x800 })));
         let refused = Fault::CommandStatus { opcode: 0x800, status: 15, syndrome: 0x12_3456 };
         assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Action::Arm(refused)));
+        let corrupt = |opcode| line(1, Action::Arm(Fault::CorruptOutput { opcode, offset: 12, mask: 0x8000_0000 }));
+        assert_eq!(parse("corrupt 1 0x107 12 0x80000000"), corrupt(Some(0x107)));
+        assert_eq!(parse("corrupt 1 any 12 0x80000000"), corrupt(None));
         assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Action::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
         assert_eq!(parse("release 2"), line(2, Action::Release));
         assert_eq!(parse("counts 65535"), line(0xffff, Action::Counts));
-        let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
+        let wrong = [
+            "",
+            "link",
+            "link 1",
+            "link x up",
+            "link 1 up now",
+            "health 1 256",
+            "dance 1",
+            "remove 1 2",
+            "stick 1 x",
+            "corrupt 1 all 0 1",
+        ];
         assert_eq!(parse("dance 1"), Err(ParseError::Name("dance".into())));
         assert_eq!(parse("stick 1 x").unwrap_err().to_string(), "as in: stick LID OPCODE");
         for line in wrong {
@@ -211,6 +229,7 @@ mod tests {
             let line: Vec<&str> = words
                 .map(|word| match word {
                     "up|down" => "up",
+                    "OPCODE|any" => "any",
                     word if word.chars().all(|letter| letter.is_ascii_uppercase()) => "1",
                     word => word,
                 })

@@ -167,7 +167,8 @@ fn execute(firmware: &mut Firmware, ctx: &mut StepContext<'_>, slot: u32, addr: 
             match failed {
                 Some(status) => status,
                 None => {
-                    let output = super::decode::dispatch(firmware, ctx, &fetched.input, fetched.output_len);
+                    let mut output = super::decode::dispatch(firmware, ctx, &fetched.input, fetched.output_len);
+                    corrupt(ctx, opcode, &mut output);
                     ctx.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
                     delay = ctx.faults.take(|fault| match fault {
                         Fault::LateCommand { opcode: of, delay } if *of == opcode => Some(*delay),
@@ -184,6 +185,20 @@ fn execute(firmware: &mut Firmware, ctx: &mut StepContext<'_>, slot: u32, addr: 
         }
     };
     Some((Answer { slot, addr, entry, result, delivery, announced }, delay))
+}
+
+/// Changes the output of a command as an armed fault says.
+fn corrupt(ctx: &mut StepContext<'_>, opcode: u16, output: &mut [u8]) {
+    let changed = ctx.faults.take(|fault| match fault {
+        Fault::CorruptOutput { opcode: of, offset, mask } if of.is_none_or(|of| of == opcode) => Some((*offset, *mask)),
+        _ => None,
+    });
+    let Some((offset, mask)) = changed else { return };
+    ctx.note(|| format!("the output of command {opcode:#x} is changed at {offset}, by {mask:#x}"));
+    let at = usize::try_from(offset).unwrap_or(usize::MAX);
+    for (byte, bits) in output.iter_mut().skip(at).zip(mask.to_be_bytes()) {
+        *byte ^= bits;
+    }
 }
 
 impl Answer {

@@ -7,6 +7,8 @@ mod bring_up;
 #[cfg(test)]
 mod busy_port;
 #[cfg(test)]
+mod command_outputs;
+#[cfg(test)]
 mod counters;
 #[cfg(test)]
 mod device_memory;
