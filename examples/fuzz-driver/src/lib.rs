@@ -3,14 +3,11 @@
 
 pub mod driver;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_sim::fault::Fault;
-use bareverbs_sim::host_memory::{DmaFault, HostMemory};
-use bareverbs_sim::in_process::{MemoryMap, SimMemory};
+use bareverbs_sim::in_process::{LyingMemory, MemoryMap, SimMemory};
 use bareverbs_sim::{Device, DeviceConfig, Profile};
 
 use driver::{Error, Machine, PAGES, start};
@@ -22,32 +19,8 @@ type Lie = [u8; 3];
 /// Writes that lies may be about: the driver starts with two commands, whose answers are three writes each.
 const WRITES: u8 = 6;
 
-/// Memory that lies about what the device writes.
-#[derive(Clone)]
-struct LyingMemory {
-    truth: MemoryMap,
-    lies: Arc<Vec<Lie>>,
-    writes: Arc<AtomicU8>,
-}
-
-impl HostMemory for LyingMemory {
-    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
-        self.truth.read(addr, into)
-    }
-
-    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
-        let (mut bytes, write) = (from.to_vec(), self.writes.fetch_add(1, Ordering::Relaxed));
-        for [_, place, bits] in self.lies.iter().filter(|lie| lie[0] % WRITES == write) {
-            if let Some(byte) = usize::from(*place).checked_rem(from.len()).and_then(|at| bytes.get_mut(at)) {
-                *byte ^= bits;
-            }
-        }
-        self.truth.write(addr, &bytes)
-    }
-}
-
 struct Host {
-    device: Device<LyingMemory>,
+    device: Device,
     memory: SimMemory,
     microseconds: u64,
 }
@@ -93,18 +66,28 @@ fn outcome(input: &[u8]) -> Result<u32, Error> {
     let (mut faults, mut lies) = (Vec::new(), Vec::new());
     for &[kind, a, b, c] in input.as_chunks::<4>().0 {
         let opcode = if a & 1 == 0 { 0x104 } else { 0x107 };
-        match kind % 5 {
+        match kind % 6 {
             0 => faults.push(Fault::StuckCommand { opcode }),
             1 => faults.push(Fault::LateCommand { opcode, delay: Duration::from_micros(u64::from(b) * 16) }),
             2 => faults.push(Fault::CommandStatus { opcode, status: b, syndrome: c.into() }),
             3 => faults.push(Fault::DeliveryStatus { opcode, status: b }),
-            _ => lies.push([a, b, c]),
+            4 => lies.push([a, b, c]),
+            _ => faults.push(Fault::CorruptOutput { opcode: Some(opcode), offset: (b % 16).into(), mask: u32::from(c) << 24 }),
         }
     }
     let (truth, memory) = (MemoryMap::default(), SimMemory::new(PAGE, 4096));
     assert!(truth.map(&memory));
-    let lying = LyingMemory { truth, lies: Arc::new(lies), writes: Arc::default() };
-    let mut device = Device::with_memory(DeviceConfig::profile(Profile::Instant, 1), lying).expect("a device");
+    let mut writes = 0;
+    let lying = LyingMemory::new(truth, move |_, bytes: &mut [u8]| {
+        let length = bytes.len();
+        for [_, place, bits] in lies.iter().filter(|lie: &&Lie| lie[0] % WRITES == writes) {
+            if let Some(byte) = usize::from(*place).checked_rem(length).and_then(|at| bytes.get_mut(at)) {
+                *byte ^= bits;
+            }
+        }
+        writes = writes.saturating_add(1);
+    });
+    let mut device = Device::new(DeviceConfig::profile(Profile::Instant, 1), Box::new(lying)).expect("a device");
     device.enable_function();
     faults.into_iter().for_each(|fault| device.faults_mut().arm(fault));
     let mut host = Host { device, memory, microseconds: 0 };
@@ -130,6 +113,9 @@ mod tests {
         assert_eq!(outcome(&[3, 1, 2, 0]), Err(Error::Refused(2, 0)));
         // The fourth write is the answer to QUERY_PAGES: 17 pages, and a lie of 16 million more.
         assert_eq!(outcome(&[4, 3, 12, 1]), Err(Error::Absurd(1 << 24 | 17)));
+        // The same by its place in the output of the command.
+        assert_eq!(outcome(&[5, 1, 12, 1]), Err(Error::Absurd(1 << 24 | 17)));
+        assert_eq!(outcome(&[5, 1, 0, 4]), Err(Error::Refused(0, 4)));
     }
 
     /// The seeds have a fault of each kind, and a lie about each field of both answers.

@@ -12,11 +12,14 @@
 //!   `while verbs.poll_cq(cq, &mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins without end, as on hardware.
 //! - [`World::advance`] moves it as far as it says.
 //!
+//! [`LyingMemory`] changes what a device writes, for a driver that is to be tried on a device that cannot be trusted.
+//!
 //! One thread that does the same sees the same, to the nanosecond.
 
 mod capture;
 mod config;
 mod idle_reads;
+mod lying_memory;
 mod memory;
 mod order;
 mod pages;
@@ -26,6 +29,7 @@ mod world;
 
 pub use capture::Capture;
 pub use config::WorldConfig;
+pub use lying_memory::LyingMemory;
 pub use memory::{MemoryMap, SimBuffer, SimMemory, SimRing};
 pub use order::{Access, OrderLog, Recorded, RecordedPlatform, RecordedRegister, RecordedRing};
 pub use pages::SimPages;

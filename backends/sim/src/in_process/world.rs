@@ -68,8 +68,10 @@ impl World {
     /// them.
     pub fn pair(config: WorldConfig) -> (Self, Host, Host) {
         let world = Self::new(config);
-        let first = world.attach(DeviceConfig::with_lid(1));
-        let second = world.attach(DeviceConfig::with_lid(2));
+        let [first, second] = [1, 2].map(|lid| {
+            let map = MemoryMap::default();
+            world.attach(DeviceConfig::with_lid(lid), map.clone(), Box::new(map))
+        });
         (world, first, second)
     }
 
@@ -79,6 +81,19 @@ impl World {
     /// The device cannot be as `config` says ([`DeviceConfig::check`]), another one here has its local identifier, or they cannot
     /// be on one wire ([`DeviceConfig::check_wire`]).
     pub fn add(&self, config: DeviceConfig) -> Result<Host, ConfigError> {
+        self.add_with_memory(config, |map| Box::new(map))
+    }
+
+    /// [`World::add`] with a device that reaches the memories of its host through what `wrap` makes of their map, such as a
+    /// [`LyingMemory`](super::LyingMemory). The host itself reaches them directly.
+    ///
+    /// # Errors
+    /// As of [`World::add`].
+    pub fn add_with_memory(
+        &self,
+        config: DeviceConfig,
+        wrap: impl FnOnce(MemoryMap) -> Box<dyn HostMemory + Send>,
+    ) -> Result<Host, ConfigError> {
         config.check()?;
         let is_taken = self.state.with(|subnet| subnet.devices.iter().any(|(_, other)| config.collides(other.config())));
         if is_taken {
@@ -86,13 +101,14 @@ impl World {
         }
         self.state
             .with(|subnet| DeviceConfig::check_wire(subnet.devices.iter().map(|(_, other)| other.config()).chain([&config])))?;
-        Ok(self.attach(config))
+        let map = MemoryMap::default();
+        let memory = wrap(map.clone());
+        Ok(self.attach(config, map, memory))
     }
 
-    /// [`World::add`] with a configuration that was checked.
-    fn attach(&self, config: DeviceConfig) -> Host {
-        let map = MemoryMap::default();
-        let mut device = Device::of_checked(config, Box::new(map.clone()) as Box<dyn HostMemory + Send>);
+    /// Adds a host whose configuration was checked.
+    fn attach(&self, config: DeviceConfig, map: MemoryMap, memory: Box<dyn HostMemory + Send>) -> Host {
+        let mut device = Device::of_checked(config, memory);
         device.enable_function();
         device.advance(self.now());
         let device = self.state.with(|subnet| {
