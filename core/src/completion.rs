@@ -704,7 +704,8 @@ fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, cq: u16) -> Option<Completion> 
         if slot.binds.load(Ordering::Acquire) != 0 {
             end_binds(shared, slot, qp, at, at, true);
         }
-        return Some(done(facts.wr_id, facts.opcode));
+        // By its length a marker that a drain has left is known.
+        return Some(Completion { byte_len: facts.bytes, ..done(facts.wr_id, facts.opcode) });
     }
     if slot.recv_cq() == cq
         && let Some(at) = slot.recv.oldest()

@@ -335,6 +335,25 @@ fn a_marker_without_an_answer_ends_in_time() {
     }
 }
 
+/// A drain that has timed out leaves its marker in the queue. A poll of a device that is lost then returns it as it is documented.
+// contract: drain-lost
+#[test]
+fn the_marker_of_a_lost_device_is_known_by_its_length() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [(mut qp, mut cq), _peer] = unsignaled(&mut a, &mut b, QpType::Rc);
+    let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    qp.send.post(&SendWr::write(target.remote(0), b"abc").id(5)).unwrap();
+    settle(&a);
+    a.arm(Fault::DropCqe { cqn: a.verbs.cq_info(cq.handle()).unwrap().cqn.get() });
+    assert_eq!(drain_sq(&mut a, &mut qp, &mut cq), (Err(DrainError::TimedOut { left: 1 }), vec![]));
+    a.remove();
+    a.verbs.query_port(1).unwrap_err();
+    let given: Vec<Completion> = cq.completions().map_while(Result::ok).collect();
+    let facts: Vec<_> = given.iter().map(|done| (done.wr_id, done.byte_len, done.opcode, done.status)).collect();
+    let flushed = |wr_id, len| (wr_id, len, WcOpcode::RdmaWrite, WcStatus::WrFlushErr);
+    assert_eq!(facts, [flushed(5, 3), flushed(u64::MAX, u32::MAX)]);
+}
+
 // contract: drain-lost
 #[test]
 fn a_lost_device_gives_each_request_once() {
