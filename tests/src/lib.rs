@@ -4,6 +4,7 @@ pub mod book;
 pub mod command_fields;
 mod kept_verbs;
 mod lone_device;
+pub mod lying_device;
 mod refused;
 mod registration;
 mod resource_snapshot;

@@ -1,0 +1,133 @@
+//! A driver on a device that lies: an input chooses the calls of a program, the writes of the device that are changed, and the outputs
+//! that are wrong. Whatever they are, nothing panics, each call ends in bounded time and work, each request completes at most once and
+//! only if it was posted, no byte outside of registered regions changes, and an honest device works on the same memory afterwards.
+
+mod input;
+mod lab;
+mod ledger;
+mod lies;
+mod memory;
+mod objects;
+mod steps;
+
+use core::time::Duration;
+
+use bareverbs::{QpRings, SrqEntries, Storage, Verbs};
+use bareverbs_mlx5::Config;
+use bareverbs_sim::in_process::{World, WorldConfig};
+
+use input::Input;
+use lab::Lab;
+use lies::lying;
+use memory::Memory;
+use objects::{CQS, Driver, MRS, MWS, Objects, PDS, QPS, SRQS};
+
+/// Commands end soon here. What a device says of its own times in the bring-up may be longer.
+const CONFIG: Config = Config {
+    boot_timeout: Duration::from_millis(50),
+    init_timeout: Duration::from_millis(50),
+    command_timeout: Duration::from_millis(20),
+    reclaim_timeout: Duration::from_millis(2),
+    async_events: 64,
+    page_events: 64,
+    completion_events: 64,
+    firmware_pages: 1024,
+    ..Config::DEFAULT
+};
+/// Simulated time that one step may take, if the device told the truth about its times.
+const STEP: Duration = Duration::from_secs(1);
+/// The same for a device that may have said that its commands take ten minutes: one that does not end is the last one.
+const PATIENT_STEP: Duration = Duration::from_secs(45 * 60);
+
+/// What came of an input, so that a test of many can see that they did something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Completions that were polled.
+    pub completions: u64,
+    /// Lies that the device told by its writes.
+    pub lies: u64,
+    /// Calls that did not succeed.
+    pub refused: u64,
+    /// Whether the device came up.
+    pub is_up: bool,
+    /// Whether it was torn down without an error.
+    pub is_down: bool,
+}
+
+/// Plays an input.
+///
+/// # Panics
+/// One of the promises above is broken.
+pub fn play(bytes: &[u8]) -> Outcome {
+    let mut input = Input::new(bytes);
+    let mode = input.byte();
+    let world = World::new(WorldConfig { max_step: Duration::from_millis(10), ..WorldConfig::default() });
+    let mut lies = None;
+    let added = world.add_with_memory(crate::instant(1), |map| {
+        let (memory, told) = lying(&map);
+        lies = Some(told);
+        memory
+    });
+    let host = added.expect("a device");
+    // Bit 0: lies from the beginning; else the device comes up and gets its queues before the first.
+    let limit = if mode & 1 == 0 { STEP } else { PATIENT_STEP };
+    let lab = Lab { host, lies: lies.expect("it has memory"), limit };
+    let memory = Memory::new(&lab.host);
+    if mode & 1 != 0 {
+        steps::lie(&lab, &mut input);
+    }
+    let mark = lab.mark();
+    let brought = Driver::bring_up(lab.host.machine(Driver::ARENA), &CONFIG);
+    lab.check(mark, "the bring-up");
+    let (outcome, machine) = match brought {
+        Ok(driver) => {
+            let (outcome, driver) = program(&lab, driver, memory, mode, &mut input);
+            let mark = lab.mark();
+            let torn = driver.teardown();
+            lab.check(mark, "the teardown");
+            let is_down = torn.is_ok();
+            (Outcome { is_down, ..outcome }, torn.map_or_else(|(_, machine)| machine, |(machine, _)| machine))
+        }
+        Err((error, machine)) => {
+            assert!(!error.to_string().is_empty());
+            (Outcome::default(), machine)
+        }
+    };
+    // A reset lets go of all memory. From here on it is honest.
+    lab.lies.lock().unwrap().clear();
+    lab.host.with_device(|device| {
+        *device.faults_mut() = bareverbs_sim::fault::Faults::default();
+        device.reset();
+        device.enable_function();
+    });
+    let again = Driver::bring_up(machine, &CONFIG).map_err(|(error, _)| error).expect("an honest device comes up");
+    let (_, report) = again.teardown().map_err(|(error, _)| error).expect("an honest device is torn down");
+    assert_eq!((report.pages_kept, report.needs_reset), (0, false));
+    let lies = lab.lies.lock().unwrap().told;
+    Outcome { lies, ..outcome }
+}
+
+/// Runs the program of an input, and gives the driver back.
+fn program(lab: &Lab, driver: Driver, memory: Memory, mode: u8, input: &mut Input<'_>) -> (Outcome, Driver) {
+    let rings: [QpRings<64, 16>; QPS] = core::array::from_fn(|_| QpRings::new());
+    let shared: [SrqEntries<16>; SRQS] = core::array::from_fn(|_| SrqEntries::new());
+    let mut tables = Storage::<'_, Driver, PDS, MRS, MWS, CQS, QPS, SRQS>::with_srqs(
+        rings.each_ref().map(QpRings::view),
+        shared.each_ref().map(SrqEntries::view),
+    );
+    let mut objects = Objects::new(Verbs::new(driver, &mut tables), memory);
+    steps::prepare(&mut objects, lab, mode);
+    while let Some(step) = input.next() {
+        let mark = lab.mark();
+        steps::step(&mut objects, lab, step, input);
+        lab.check(mark, &format!("step {}", step % steps::STEPS));
+    }
+    let mark = lab.mark();
+    steps::end(&mut objects, lab, mode);
+    lab.check(mark, "the end");
+    objects.memory.check();
+    let outcome =
+        Outcome { completions: objects.ledger.completions, refused: objects.refused, is_up: true, ..Outcome::default() };
+    let Ok(driver) = objects.into_verbs().into_provider() else { panic!("each queue was dropped") };
+    (outcome, driver)
+}
