@@ -1,5 +1,7 @@
 //! What the fuzz targets share. A module is there if a target that uses it is: each has a feature of its name.
 
+#[cfg(feature = "cqe_poll")]
+pub mod completions;
 #[cfg(feature = "cm_datagrams")]
 pub mod connections;
 #[cfg(feature = "device")]

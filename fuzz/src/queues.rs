@@ -4,7 +4,9 @@ use std::iter;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, Layout, Qpc, Tail, View};
+use bareverbs_mlx5_spec::{
+    CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, CreateXrcSrqIn, Layout, ModifyCqIn, Qpc, Tail, View, XrcSrqc,
+};
 use bareverbs_sim::host_memory::HostMemory;
 use bareverbs_sim::in_process::{Host, MemoryMap};
 use bareverbs_sim::trace::{Record, Tracer};
@@ -66,6 +68,8 @@ pub struct CreatedQueues {
     pub send: Option<Queue>,
     /// User index of that queue pair: completions give it back.
     pub user_index: u32,
+    /// User index of a shared receive queue of XRC.
+    pub shared_index: u32,
 }
 
 /// Listens to a device's commands for new queues.
@@ -109,6 +113,22 @@ impl Listener {
             let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
             let queue = self.queue(self.pages(view, CreateCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
             self.created.lock().unwrap().completion = Some(queue);
+        }
+        if opcode == CmdOpcode::ModifyCq
+            && let Some(view) = View::<ModifyCqIn>::new(input)
+            && view.tail64(ModifyCqIn::PAS, 0).is_some()
+        {
+            let context = view.sub(ModifyCqIn::CQ_CONTEXT);
+            let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
+            let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
+            let queue = self.queue(self.pages(view, ModifyCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
+            self.created.lock().unwrap().completion = Some(queue);
+        }
+        if opcode == CmdOpcode::CreateXrcSrq
+            && let Some(view) = View::<CreateXrcSrqIn>::new(input)
+        {
+            let index = view.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY).get(XrcSrqc::USER_INDEX);
+            self.created.lock().unwrap().shared_index = index;
         }
         if opcode == CmdOpcode::CreateQp
             && let Some(view) = View::<CreateQpIn>::new(input)
