@@ -137,6 +137,10 @@ fn every_failure_after_the_command_line_is_a_json_document() {
         let document = failed(&with(&["--fault", "refuse 1 0x102 2 0xabcd"]), 1);
         let failure = document["failure"].as_str().unwrap();
         assert!(failure.contains("InitHca") && failure.contains("0xabcd"), "{failure}");
+        // A device that answers a command wrongly: QUERY_PAGES, with two billion pages wanted.
+        let document = failed(&with(&["--fault", "corrupt 1 0x107 12 0x7fff0000"]), 1);
+        let failure = document["failure"].as_str().unwrap();
+        assert!(failure.contains("wants 2147"), "{failure}");
     }
     for job in [&[][..], &["info"], &["pingpong"]] {
         // A file that cannot be created, and one that cannot be written.
