@@ -6,9 +6,9 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AllocPdError, Clock, Completion, CreateCqError, DeviceError, DeviceLoss, Errno, Event, Instant, MwType, Payload,
-    PdHandle, PollCqError, PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError,
-    SendFlags, SendOp, SendWr, WcStatus,
+    Access, AllocPdError, Clock, Completion, CreateCqError, DeviceLoss, Errno, Event, Instant, MwType, Payload, PdHandle,
+    PollCqError, PollEventError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, RegMrError, SendFlags,
+    SendOp, SendWr, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Progress, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
