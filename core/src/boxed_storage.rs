@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use crate::backend::{Provider, RingSizes};
 use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
@@ -14,7 +15,6 @@ use crate::storage::{RingsView, SendEntry, StorageView, view_of};
 use crate::sync::{Lock, Word64};
 use crate::table::{Slot, Table};
 use crate::window::{Mw, WindowCell, Windows};
-use crate::{Provider, RingSizes};
 
 /// The most slots of a table: an index has 16 bits, and the last names none.
 const MAX_SLOTS: usize = 65_535;
@@ -26,7 +26,7 @@ fn boxed<T>(count: usize, value: impl Fn() -> T) -> Box<[T]> {
     (0..count).map(|_| value()).collect()
 }
 
-/// [`QpRings`](crate::QpRings) on the heap: the requests in flight of one queue pair.
+/// [`QpRings`](crate::storage::QpRings) on the heap: the requests in flight of one queue pair.
 pub struct BoxedQpRings {
     send: Box<[SendEntry]>,
     recv: Box<[Word64]>,
@@ -53,13 +53,13 @@ impl BoxedQpRings {
         }
     }
 
-    /// Returns a view, of which a [`BoxedStorage`] is made, as [`QpRings::view`](crate::QpRings::view).
+    /// Returns a view, of which a [`BoxedStorage`] is made, as [`QpRings::view`](crate::storage::QpRings::view).
     pub fn view(&self) -> RingsView<'_> {
         RingsView { send: Entries::new(&self.send), recv: Entries::new(&self.recv), taken: Some(&self.taken) }
     }
 }
 
-/// [`SrqEntries`](crate::SrqEntries) on the heap: the requests in flight of one shared receive queue.
+/// [`SrqEntries`](crate::storage::SrqEntries) on the heap: the requests in flight of one shared receive queue.
 pub struct BoxedSrqEntries {
     entries: Box<[SrqEntry]>,
     taken: Taken,
@@ -75,7 +75,7 @@ impl BoxedSrqEntries {
         Self { entries: boxed(slots as usize, SrqEntry::new), taken: Taken::new() }
     }
 
-    /// Returns a view, of which a [`BoxedStorage`] is made, as [`SrqEntries::view`](crate::SrqEntries::view).
+    /// Returns a view, of which a [`BoxedStorage`] is made, as [`SrqEntries::view`](crate::storage::SrqEntries::view).
     pub fn view(&self) -> SrqEntriesView<'_> {
         SrqEntriesView { entries: &self.entries, taken: Some(&self.taken) }
     }
@@ -95,13 +95,16 @@ pub struct Capacities {
     pub cqs: u16,
 }
 
-/// [`Storage`](crate::Storage) on the heap: for programs whose sizes are known at run time only, and that have a heap. All of it is
+/// [`Storage`](crate::storage::Storage) on the heap: for programs whose sizes are known at run time only, and that have a heap. All of it is
 /// allocated when it is made; nothing is allocated later. [`Verbs::new`](crate::Verbs::new) takes a `&mut` to it.
 ///
 /// As everywhere in `alloc`, a heap that is full ends the program.
 ///
 /// ```
-/// use bareverbs::{BoxedQpRings, BoxedStorage, Capacities, CreateQpError, Provider, QpCap, QpInit, QpType, Verbs};
+/// use bareverbs::backend::Provider;
+/// use bareverbs::error::CreateQpError;
+/// use bareverbs::storage::{BoxedQpRings, BoxedStorage, Capacities};
+/// use bareverbs::{QpCap, QpInit, QpType, Verbs};
 /// # let [a, _b] = bareverbs_testing::pair(bareverbs_testing::Faults::none())?;
 /// # let Ok(card) = a.verbs.into_provider() else { panic!("nobody has a queue") };
 /// let wanted: usize = std::env::args().len();

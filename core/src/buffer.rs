@@ -3,8 +3,9 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use crate::platform::{AddressMap, OutOfRange};
 use crate::shared::RegionSlot;
-use crate::{Access, AddressMap, Lkey, MrHandle, MrInfo, OutOfRange, Remote, Rkey, Sge};
+use crate::{Access, Lkey, MrHandle, MrInfo, Remote, Rkey, Sge};
 
 /// Memory that a region owns for as long as it is registered.
 ///
@@ -66,16 +67,17 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// A buffer that is only borrowed cannot be registered, since a region that is forgotten would outlive the borrow:
 ///
 /// ```compile_fail,E0521
-/// # use bareverbs::{Access, DmaBuffer, PdHandle, Provider, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{Access, DmaBuffer, PdHandle, Verbs};
 /// # struct Borrowed<'a, B>(&'a mut B);
-/// # impl<B: DmaBuffer> bareverbs::AddressMap for Borrowed<'_, B> {
-/// #     fn extent(&self, addr: u64) -> Option<bareverbs::Extent> { self.0.extent(addr) }
+/// # impl<B: DmaBuffer> bareverbs::platform::AddressMap for Borrowed<'_, B> {
+/// #     fn extent(&self, addr: u64) -> Option<bareverbs::platform::Extent> { self.0.extent(addr) }
 /// # }
 /// # unsafe impl<B: DmaBuffer> DmaBuffer for Borrowed<'_, B> {
 /// #     fn addr(&self) -> u64 { self.0.addr() }
 /// #     fn len(&self) -> u64 { self.0.len() }
-/// #     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), bareverbs::OutOfRange> { self.0.read(at, into) }
-/// #     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), bareverbs::OutOfRange> { self.0.write(at, from) }
+/// #     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), bareverbs::platform::OutOfRange> { self.0.read(at, into) }
+/// #     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), bareverbs::platform::OutOfRange> { self.0.write(at, from) }
 /// # }
 /// fn register<P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'_, P>, pd: PdHandle, buffer: &mut B) {
 ///     let _ = verbs.reg_mr(pd, Borrowed(buffer), Access::LOCAL_WRITE);
@@ -85,7 +87,8 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// After it was deregistered, a region is no more:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{DmaBuffer, Provider, Region, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{DmaBuffer, Region, Verbs};
 /// fn use_after<'s, P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'s, P>, region: Region<'s, B>) {
 ///     let _ = verbs.dereg_mr(region);
 ///     let _ = region.sge(0, 8);
@@ -96,7 +99,8 @@ pub unsafe trait DmaBuffer: AddressMap {
 /// verbs, and so no other device, as long as there is a region:
 ///
 /// ```compile_fail,E0499
-/// # use bareverbs::{Access, DmaBuffer, Provider, Verbs, storage};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{Access, DmaBuffer, Verbs, storage};
 /// fn again<P: Provider, B: DmaBuffer + 'static>(first: P, second: P, buffer: B, tables: &mut storage![P; pds: 1, mrs: 1]) {
 ///     let mut verbs = Verbs::new(first, &mut *tables);
 ///     let Ok(pd) = verbs.alloc_pd() else { return };
@@ -201,7 +205,8 @@ impl<T, E> Refused<T, E> {
     ///
     /// ```
     /// # use std::error::Error;
-    /// # use bareverbs::{Provider, QueuePair, Refused, Verbs};
+    /// # use bareverbs::backend::Provider;
+    /// # use bareverbs::{QueuePair, Refused, Verbs};
     /// # fn end<'s, P: Provider<Error: Error + 'static>>(verbs: &mut Verbs<'s, P>, qp: QueuePair<'s, P>) -> Result<(), Box<dyn Error>> {
     /// verbs.destroy_qp(qp).map_err(Refused::into_error)?;
     /// # Ok(())

@@ -4,17 +4,15 @@ use core::cell::Cell;
 use core::hint::cold_path;
 
 use crate::FAST_PATH;
+use crate::backend::{CoreToken, CqReader, CqRing, CreatedCq, Peek, Provider, RawCompletion, RawKind};
+use crate::error::{AnswerFault, CreateCqError, DestroyCqError, DeviceLoss, NotifyCqError, PollCqError, StaleHandle};
 use crate::log::{format_as, log_event};
 use crate::ring::locate;
 use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped};
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::{
-    AnswerFault, Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, DeviceLoss,
-    NotifyCqError, Peek, PollCqError, Provider, QpHandle, Qpn, RawCompletion, RawKind, Refused, Source, StaleHandle, WcData,
-    WcOpcode, WcStatus,
-};
+use crate::{Completion, CqHandle, Cqn, QpHandle, Qpn, Refused, Source, WcData, WcOpcode, WcStatus};
 
 /// Attributes of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -904,7 +902,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// and what a peer has invalidated by them is free.
     ///
     /// ```
-    /// # use bareverbs::DestroyCqError;
+    /// # use bareverbs::error::DestroyCqError;
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [qa, _qb] = connect(&mut a, &mut b)?;

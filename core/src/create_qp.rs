@@ -1,10 +1,12 @@
 //! Creation of a queue pair with the code that its transport needs: a program that knows its transports contains no more.
 
+use crate::backend::Provider;
+use crate::error::CreateQpError;
 use crate::recv_queue::SharedReceives;
 use crate::send_queue::PostNamed;
 use crate::send_queue::datagram::post_datagram;
 use crate::verbs::Verbs;
-use crate::{CreateQpError, Provider, QpInit, QpType, QueuePair, SrqHandle};
+use crate::{QpInit, QpType, QueuePair, SrqHandle};
 
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Creates a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues

@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
+use crate::backend::Provider;
 use crate::completion::CompletionQueue;
+use crate::error::{DrainError, ModifyQpError, PollCqError, PollEventError};
+use crate::platform::Instant;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::SendQueue;
 use crate::send_queue::marker::MARKER_BYTES;
 use crate::shared::{QpSlot, RingCounters};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::{
-    Completion, DrainError, Event, Instant, ModifyQpError, PollCqError, PollEventError, Provider, QpAttr, QpAttrMask, QpHandle,
-    QpState, QueuePair, SharedReceives, WcOpcode, WcStatus,
-};
+use crate::{Completion, Event, QpAttr, QpAttrMask, QpHandle, QpState, QueuePair, SharedReceives, WcOpcode, WcStatus};
 
 /// Between two looks at the health of the device.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
@@ -95,7 +95,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// send queue that is full of those cannot be drained, as it can send nothing more.
     /// The completion queue needs an entry for the marker: the sizes of [`Self::ring_sizes`] have it.
     ///
-    /// `timeout` is a time of the machine's [`Clock`](crate::Clock). After [`DrainError::TimedOut`] the call may be repeated; another
+    /// `timeout` is a time of the machine's [`Clock`](crate::platform::Clock). After [`DrainError::TimedOut`] the call may be repeated; another
     /// poll of this queue returns the marker as a flushed RDMA_WRITE with `wr_id` and `byte_len` of all ones. In RESET nothing is in flight, and
     /// the queue pair stays there.
     ///

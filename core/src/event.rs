@@ -1,13 +1,14 @@
 //! Asynchronous events and completion events, with numbers turned into handles.
 
+use crate::backend::{AsyncEvent, Provider};
 use crate::completion::Cq;
+use crate::error::{DeviceLoss, PollEventError};
 use crate::log::log_event;
+use crate::platform::Instant;
 use crate::shared::NO_NUMBER;
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::{
-    AsyncEvent, CqHandle, Cqn, DeviceLoss, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn, SrqHandle, Srqn,
-};
+use crate::{CqHandle, Cqn, Handle, QpHandle, QpState, Qpn, SrqHandle, Srqn};
 
 /// An event (`ibv_async_event`, and completion events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// again at the latest. Takes no asynchronous events: [`Verbs::poll_event`].
     ///
     /// ```
-    /// # use bareverbs::Clock;
+    /// # use bareverbs::platform::Clock;
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [mut a, _b] = pair(Faults::none())?;
     /// let clock = a.host.clock();

@@ -3,14 +3,15 @@
 //! The key is one of the device's, as that of a window is, and is kept in the table of windows: it is opened by a request, ended by
 //! LOCAL_INV or by the peer, and what becomes of it if a request fails is the same. A program that posts none contains nothing of this.
 
+use crate::backend::{CoreToken, Provider, RegOp, SendRing, SendWriter};
+use crate::error::{AllocFastMrError, AnswerFault, DeallocMwError, FastRegError, StaleHandle};
 use crate::log::log_event;
 use crate::send_queue::{BASIC, OpSet, PostCursor, SendBatch, SendQueue, can_send, free_end};
 use crate::shared::{RegionFacts, RegionSlot};
 use crate::verbs::Verbs;
 use crate::window::{CheckedBind, WINDOW_ACCESS};
 use crate::{
-    Access, AllocFastMrError, AnswerFault, Binding, CoreToken, DeallocMwError, FastRegError, Handle, KeyTag, Lkey, MrHandle,
-    MwHandle, MwType, PdHandle, Provider, RegOp, Remote, Rkey, SendFlags, SendRing, SendWriter, Sge, StaleHandle, WcOpcode,
+    Access, Binding, Handle, KeyTag, Lkey, MrHandle, MwHandle, MwType, PdHandle, Remote, Rkey, SendFlags, Sge, WcOpcode,
 };
 
 /// A memory region that requests register ([`Verbs::alloc_fast_mr`]). It names the region; the value may be copied.
@@ -104,7 +105,7 @@ pub struct FastMrInfo {
 
 impl<P: Provider> Verbs<'_, P> {
     /// Makes a region that requests register ([`SendQueue::reg_mr`]), with room for `max_sges` pieces: a free key. It takes a place among
-    /// the regions and one among the windows of the [`Storage`](crate::Storage).
+    /// the regions and one among the windows of the [`Storage`](crate::storage::Storage).
     ///
     /// ```
     /// # use bareverbs::{Access, FastReg, KeyTag, SendFlags, SendWr, WcOpcode};

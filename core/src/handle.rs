@@ -33,7 +33,7 @@ impl<K> Handle<K> {
         self.word
     }
 
-    /// Returns the slot of its table, from 0: below the capacity that the [`Storage`](crate::Storage) has for the kind, if it names
+    /// Returns the slot of its table, from 0: below the capacity that the [`Storage`](crate::storage::Storage) has for the kind, if it names
     /// anything. A program may have a table of its own beside that one.
     pub const fn index(self) -> u16 {
         (self.word >> 32) as u16
@@ -48,7 +48,8 @@ impl<K> Handle<K> {
     /// handle with that number names: each call compares it with its table, as it does any handle.
     ///
     /// ```
-    /// # use bareverbs::{DeallocPdError, PdHandle};
+    /// # use bareverbs::error::DeallocPdError;
+    /// # use bareverbs::PdHandle;
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [mut a, _b] = pair(Faults::none())?;
     /// let number = a.verbs.alloc_pd()?.into_raw();

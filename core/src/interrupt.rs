@@ -1,10 +1,11 @@
 //! Completion events: what an interrupt handler does without the verbs.
 
+use crate::backend::{CompletionEvent, CompletionEvents, CoreToken, Provider};
+use crate::error::TakeError;
 use crate::log::{format_as, log_event};
 use crate::shared::{CqSlot, Shared, wake_all};
 use crate::sync::{Lock, Ordering};
 use crate::verbs::Verbs;
-use crate::{CompletionEvent, CompletionEvents, CoreToken, Provider, TakeError};
 
 /// Maximum events of one call, so that a device that floods its queues does not keep the handler. More than any queue has.
 const MAX_EVENTS: usize = 1 << 17;

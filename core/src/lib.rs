@@ -2,7 +2,7 @@
 //!
 //! # Steps of a program
 //!
-//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`];
+//! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`](storage::QpRings);
 //!    with the feature `alloc` `BoxedStorage`).
 //! 2. [`Verbs::alloc_pd`], [`Verbs::create_cq`] and [`Verbs::create_qp`] make a protection domain and queues; [`Verbs::modify_qp_to_rts`] takes the
 //!    queue pair to the peer's.
@@ -24,6 +24,7 @@ extern crate std;
 
 mod address;
 mod attr;
+pub mod backend;
 #[cfg(feature = "alloc")]
 mod boxed_storage;
 mod buffer;
@@ -32,7 +33,7 @@ mod completion;
 mod create_qp;
 mod drain;
 mod errno;
-mod error;
+pub mod error;
 mod event;
 mod fast_mr;
 mod flags;
@@ -52,7 +53,7 @@ mod log;
 mod loss;
 mod masked_atomic;
 mod modify_cq;
-mod platform;
+pub mod platform;
 mod port;
 mod provider;
 mod queue_pair;
@@ -65,7 +66,7 @@ mod send_queue;
 mod shared;
 mod srq;
 mod srq_slot;
-mod storage;
+pub mod storage;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -80,25 +81,14 @@ mod xrc;
 /// Whether common requests and completions have code of their own in their callers, apart from that for all others.
 const FAST_PATH: bool = cfg!(not(feature = "small"));
 
-pub use address::{AddressHandle, AddressPart, Destination, EncodedAddress, Source};
+pub use address::{AddressHandle, Destination, Source};
 pub use attr::{
     AddressVector, CqModeration, DeviceAttr, GlobalRoute, LinkLayer, MaskedAtomics, Mtu, MwType, MwType2, PathMigState,
-    PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, RawKind, SrqCap, ack_timeout,
+    PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, SrqCap, ack_timeout,
 };
-#[cfg(feature = "alloc")]
-pub use boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
 pub use buffer::{DmaBuffer, Refused, Region};
 pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
 pub use drain::Drained;
-pub use errno::Errno;
-pub use error::{
-    AllocFastMrError, AllocMwError, AllocPdError, AllocXrcdError, AnswerFault, ArmSrqError, AttachMcastError, BadWr,
-    BindRefused, BindType1Error, CreateAhError, CreateCqError, CreateQpError, CreateSrqError, DeallocMwError, DeallocPdError,
-    DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError, DetachMcastError, DeviceError, DrainError,
-    FastRegError, ModifyCqError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
-    QueryError, QueryQpError, QuerySrqError, RegMrError, ReregMrError, ResizeCqError, SetGidError, SgeFault, StaleHandle,
-    TakeError, WaitActiveError,
-};
 pub use event::Event;
 pub use fast_mr::{FastMr, FastMrInfo, FastReg, FastRegion};
 pub use flags::{Access, QpAttrMask, SendFlags};
@@ -106,25 +96,12 @@ pub use gid::{GidEntry, Mac};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, kind};
 pub use id::{Cqn, Gid, Guid, KeyTag, Lid, Lkey, Psn, Qkey, Qpn, Rkey, Srqn, Xrcdn};
 pub use interrupt::{InterruptHandler, Interrupted};
-pub use link::LinkFault;
-pub use loss::DeviceLoss;
-pub use platform::{
-    AddressMap, Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, Machine, OffsetMap, OpensRings, OutOfRange,
-    PageSource, Platform, Registers, RingLayout, RingToken, RingView, TooFewPages, WordRegister,
-};
-pub use provider::{
-    AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
-    CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, MrRequest, Peek,
-    Provider, RawCompletion, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
-};
 pub use queue_pair::{MCAST_GROUPS, QpInfo, QpInit, QueuePair};
 pub use recv_queue::{NoReceives, ReceiveSide, RecvQueue, SharedReceives};
 pub use region::MrInfo;
 pub use rereg_mr::MrChange;
 pub use send_queue::{SendBatch, SendQueue};
 pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
-pub use srq_slot::{SrqEntries, SrqEntriesView};
-pub use storage::{QpRings, RingsView, Storage, StorageView};
 pub use verbs::{Verbs, XRC_DOMAINS};
 pub use window::{MwInfo, Type1Bind};
 pub use work::{

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{AddressVector, Errno, Gid, GlobalRoute, Lid, LinkLayer, Mac};
+use crate::error::Errno;
+use crate::{AddressVector, Gid, GlobalRoute, Lid, LinkLayer, Mac};
 
 /// Highest priority of a frame (IEEE 802.1Q, PCP).
 const MAX_PRIORITY: u8 = 7;

@@ -2,9 +2,11 @@
 //!
 //! They have a call of their own, beside that for all other requests. A program without such contains nothing of this.
 
+use crate::backend::{Provider, SendRing, SendWriter};
+use crate::error::PostSendError;
 use crate::send_queue::{BASIC, OpSet, PostCursor, SendBatch, SendQueue, free_end, refusal, refusal_to_post};
 use crate::shared::check_sge;
-use crate::{Access, MaskedWr, PostSendError, Provider, QpType, SendRing, SendWriter, Srqn};
+use crate::{Access, MaskedWr, QpType, Srqn};
 
 impl<P: Provider> SendQueue<'_, P> {
     /// Posts a masked atomic and rings the doorbell. Which there are depends on the device

@@ -1,8 +1,10 @@
 //! Moderation of completion events.
 
+use crate::backend::{CoreToken, Provider};
+use crate::error::ModifyCqError;
 use crate::log::log_event;
 use crate::verbs::Verbs;
-use crate::{CoreToken, CqHandle, CqModeration, ModifyCqError, Provider};
+use crate::{CqHandle, CqModeration};
 
 impl<P: Provider> Verbs<'_, P> {
     /// Sets the moderation of a completion queue's events (`ibv_modify_cq`). Once the queue is armed

@@ -114,7 +114,7 @@ pub unsafe trait OpensRings {}
 /// Proof that a ring is opened by a backend, which knows what else accesses its bytes. No other code can make one:
 ///
 /// ```compile_fail,E0423
-/// # use bareverbs::{DmaMemory, RingLayout, RingToken};
+/// # use bareverbs::platform::{DmaMemory, RingLayout, RingToken};
 /// /// Two rings over the same bytes, to be written by two threads.
 /// fn twice<M: DmaMemory>(memory: &M, layout: &RingLayout) -> Option<[M::Ring; 2]> {
 ///     Some([memory.ring(RingToken(()), layout).ok()?, memory.ring(RingToken(()), layout).ok()?])
@@ -122,7 +122,7 @@ pub unsafe trait OpensRings {}
 /// ```
 ///
 /// ```compile_fail,E0277
-/// # use bareverbs::{DmaMemory, Machine, Platform, RingLayout, RingToken};
+/// # use bareverbs::platform::{DmaMemory, Machine, Platform, RingLayout, RingToken};
 /// struct Anybody;
 ///
 /// /// A ring over the memory that a driver is given later.
@@ -134,7 +134,7 @@ pub unsafe trait OpensRings {}
 /// Nor does one serve twice:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{DmaMemory, RingLayout, RingToken};
+/// # use bareverbs::platform::{DmaMemory, RingLayout, RingToken};
 /// fn twice<M: DmaMemory>(memory: &M, token: RingToken, layout: &RingLayout) -> Option<[M::Ring; 2]> {
 ///     Some([memory.ring(token, layout).ok()?, memory.ring(token, layout).ok()?])
 /// }

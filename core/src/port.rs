@@ -3,7 +3,9 @@
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-use crate::{LinkLayer, PhysState, PortAttr, PortState, Provider, QueryError, Verbs, WaitActiveError};
+use crate::backend::Provider;
+use crate::error::{QueryError, WaitActiveError};
+use crate::{LinkLayer, PhysState, PortAttr, PortState, Verbs};
 
 /// First LID that is none of a port: those from here on are multicast, and 0xffff of a port without one (IBTA 4.1.3).
 const MULTICAST: u16 = 0xc000;

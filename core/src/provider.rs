@@ -3,11 +3,14 @@
 //! The core checks what the verbs promise and keeps the tables; a backend turns checked requests into its device's
 //! language. It may rely on the checks, and it must not rely on its device: whatever the device says becomes an error value.
 
+use crate::backend::{EncodedAddress, RawKind};
+use crate::error::{DeviceError, DeviceLoss};
 use crate::log::format_as;
+use crate::platform::{AddressMap, Instant};
 use crate::{
-    Access, AddressMap, AddressVector, CqModeration, Cqn, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Gid, GidEntry,
-    Instant, LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
-    RawKind, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
+    Access, AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr,
+    Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData,
+    WcStatus, Xrcdn,
 };
 
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code
@@ -465,7 +468,7 @@ pub unsafe trait Provider {
 
     /// Returns the present moment of the backend's clock.
     fn now(&self) -> Instant;
-    /// Pauses by that clock ([`Clock::relax`](crate::Clock::relax)), in a wait that ends at `deadline` at the latest.
+    /// Pauses by that clock ([`Clock::relax`](crate::platform::Clock::relax)), in a wait that ends at `deadline` at the latest.
     fn relax(&self, deadline: Instant);
     /// Returns why the device is lost, and the error with which every call fails from then on. `None` while it works. A device
     /// that is lost stays lost: no call sends it anything, and no call takes memory for it. Asks the device nothing: the loss is

@@ -2,7 +2,12 @@
 
 use core::cell::Cell;
 
+use crate::backend::{CoreToken, CreateQpParams, CreatedQp, Provider, RingSizes};
 use crate::completion::Cq;
+use crate::error::{
+    AnswerFault, AttachMcastError, CreateQpError, DestroyQpError, DetachMcastError, LinkFault, ModifyQpError, QueryQpError,
+    StaleHandle,
+};
 use crate::link::check_path;
 use crate::log::log_event;
 use crate::recv_queue::{ReceiveSide, RecvQueue};
@@ -13,10 +18,8 @@ use crate::table::Table;
 use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressVector, AnswerFault, AttachMcastError, CoreToken, CqHandle, CreateQpError, CreateQpParams, CreatedQp,
-    DestroyQpError, DetachMcastError, DeviceAttr, Gid, LinkFault, LinkLayer, ModifyQpError, Mtu, PathMigState, PdHandle,
-    PortAttr, PortState, Provider, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, Refused,
-    RingSizes, SrqHandle, StaleHandle, Xrcdn, kind,
+    Access, AddressVector, CqHandle, DeviceAttr, Gid, LinkLayer, Mtu, PathMigState, PdHandle, PortAttr, PortState, Qkey,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, Refused, SrqHandle, Xrcdn, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -102,7 +105,8 @@ pub(crate) struct Qp<P: Provider> {
 /// receive queue, so that nothing can be posted to it alone:
 ///
 /// ```compile_fail,E0599
-/// # use bareverbs::{Provider, QueuePair, RecvWr, SharedReceives};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{QueuePair, RecvWr, SharedReceives};
 /// fn post<'s, P: Provider>(qp: &mut QueuePair<'s, P, SharedReceives>, wr: &RecvWr<'_>) {
 ///     let _ = qp.recv.post(wr);
 /// }

@@ -2,10 +2,12 @@
 
 use crate::FAST_PATH;
 use crate::attr::MAX_MESSAGE;
+use crate::backend::{Provider, RecvRing};
+use crate::error::{BadWr, PostRecvError};
 use crate::log::format_as;
 use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Regions, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
-use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge, SrqHandle};
+use crate::{Access, PdHandle, QpHandle, RecvWr, Sge, SrqHandle};
 
 /// The receive queue of one queue pair: its owner posts, on any core.
 pub struct RecvQueue<'s, P: Provider> {

@@ -2,13 +2,13 @@
 
 use core::mem::ManuallyDrop;
 
+use crate::backend::{CoreToken, MrRequest, Provider};
+use crate::error::{AllocPdError, AnswerFault, DeallocPdError, DeregMrError, DeviceError, RegMrError, StaleHandle};
 use crate::log::log_event;
+use crate::platform::AddressMap;
 use crate::shared::{RegionFacts, RegionSlot};
 use crate::verbs::Verbs;
-use crate::{
-    Access, AddressMap, AllocPdError, AnswerFault, CoreToken, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey,
-    MrHandle, MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
-};
+use crate::{Access, DmaBuffer, Lkey, MrHandle, PdHandle, Refused, Region, Rkey};
 
 /// Attributes of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use core::mem::ManuallyDrop;
 
+use crate::backend::{CoreToken, MrRequest, Provider};
+use crate::error::{AnswerFault, DeregMrError, RegMrError, ReregMrError};
 use crate::log::log_event;
+use crate::platform::AddressMap;
 use crate::region::Unregistered;
 use crate::verbs::Verbs;
-use crate::{
-    Access, AddressMap, AnswerFault, CoreToken, DeregMrError, DmaBuffer, Lkey, MrHandle, MrInfo, MrRequest, PdHandle, Provider,
-    Refused, RegMrError, Region, ReregMrError,
-};
+use crate::{Access, DmaBuffer, Lkey, MrHandle, MrInfo, PdHandle, Refused, Region};
 
 /// What changes of a region, beside its keys (`IBV_REREG_MR_CHANGE_PD`, `IBV_REREG_MR_CHANGE_ACCESS`); what is `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Completion queues of another size.
 
+use crate::backend::{CoreToken, Provider};
 use crate::completion::CompletionQueue;
+use crate::error::ResizeCqError;
 use crate::log::log_event;
 use crate::verbs::Verbs;
-use crate::{CoreToken, Provider, ResizeCqError};
 
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Gives a completion queue at least `entries` entries, more or fewer than it has. Completions that wait in it stay, in their order,

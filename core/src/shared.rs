@@ -4,12 +4,13 @@
 //! Each word names who writes it: one, but for the state of a queue pair, whose writers hold the lock. Others read it.
 
 use crate::claim::Claim;
+use crate::error::DeviceLoss;
 use crate::ring::locate;
 use crate::srq_slot::SrqSlot;
 use crate::storage::RingsView;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64, fence};
 use crate::window::Windows;
-use crate::{Access, CqHandle, DeviceLoss, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge, SrqHandle};
+use crate::{Access, CqHandle, Handle, Lkey, Mtu, QpHandle, QpState, QpType, Qpn, Sge, SrqHandle};
 
 /// References to all shared tables of one device.
 pub(crate) struct Shared<'s> {
@@ -399,18 +400,18 @@ fn find_beyond(slots: &[RegionSlot], mask: u32, lkey: Lkey) -> Option<RegionFact
 /// Returns what is wrong with an SGE of a queue pair whose domain has slot `pd`, if its region must have the rights `need`.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
-pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), crate::SgeFault> {
-    let Some(region) = regions.find(sge.lkey) else { return Err(crate::SgeFault::UnknownKey) };
+pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), crate::error::SgeFault> {
+    let Some(region) = regions.find(sge.lkey) else { return Err(crate::error::SgeFault::UnknownKey) };
     // Both domains exist as long as their region and queue pair do: one slot is one domain.
     if region.pd != pd {
-        return Err(if sge.lkey.get() == 0 { crate::SgeFault::UnknownKey } else { crate::SgeFault::Domain });
+        return Err(if sge.lkey.get() == 0 { crate::error::SgeFault::UnknownKey } else { crate::error::SgeFault::Domain });
     }
     if !region.access.contains(need) {
-        return Err(crate::SgeFault::Access);
+        return Err(crate::error::SgeFault::Access);
     }
     if !region.contains(sge.addr, u64::from(sge.length)) {
         let Sge { addr, length, .. } = *sge;
-        return Err(crate::SgeFault::Range { addr, length, start: region.base, size: region.length });
+        return Err(crate::error::SgeFault::Range { addr, length, start: region.base, size: region.length });
     }
     Ok(())
 }

@@ -1,15 +1,16 @@
 //! Shared receive queues: made, posted to, armed, queried, destroyed.
 
+use crate::backend::{CoreToken, CreatedSrq, Provider, SrqRing, SrqSizes};
+use crate::error::{
+    AnswerFault, ArmSrqError, BadWr, CreateSrqError, DestroySrqError, PostRecvError, QuerySrqError, StaleHandle,
+};
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{is_cleaned, use_cq};
 use crate::recv_queue::check_sges;
 use crate::shared::{Owner, Shared};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
-use crate::{
-    AnswerFault, ArmSrqError, BadWr, CoreToken, CqHandle, CreateSrqError, CreatedSrq, DestroySrqError, PdHandle, PostRecvError,
-    Provider, QuerySrqError, RecvWr, Refused, SrqCap, SrqHandle, SrqRing, SrqSizes, Srqn, StaleHandle,
-};
+use crate::{CqHandle, PdHandle, RecvWr, Refused, SrqCap, SrqHandle, Srqn};
 
 /// A shared receive queue to make (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,7 +323,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Destroys a shared receive queue that no queue pair uses, with all that is posted: no completion gives that back.
     ///
     /// ```
-    /// # use bareverbs::{DestroySrqError, SrqCap, SrqInit};
+    /// # use bareverbs::error::DestroySrqError;
+    /// # use bareverbs::{SrqCap, SrqInit};
     /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// let srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;

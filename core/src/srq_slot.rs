@@ -4,10 +4,11 @@
 //! free slots without a lock; pollers return them under the lock of the slot.
 
 use crate::claim::{Claim, Taken};
+use crate::error::DeviceLoss;
 use crate::log::format_as;
 use crate::ring::place;
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
-use crate::{CqHandle, DeviceLoss, PdHandle, SrqCap, Srqn, Xrcdn};
+use crate::{CqHandle, PdHandle, SrqCap, Srqn, Xrcdn};
 
 /// What is remembered of one place of a shared receive queue.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl<const N: usize> SrqEntries<N> {
         Self { entries: [const { SrqEntry::new() }; N], taken: Taken::new() }
     }
 
-    /// Returns a view, of which a [`Storage`](crate::Storage) is made. The slots serve one queue of one storage, until that is dropped: a
+    /// Returns a view, of which a [`Storage`](crate::storage::Storage) is made. The slots serve one queue of one storage, until that is dropped: a
     /// second place that is given them has no room for a queue.
     pub const fn view(&self) -> SrqEntriesView<'_> {
         SrqEntriesView { entries: &self.entries, taken: Some(&self.taken) }

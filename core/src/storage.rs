@@ -2,6 +2,9 @@
 //!
 //! Capacities stand here and nowhere else. All of it can stand in a `static`.
 
+use crate::backend::Provider;
+#[cfg(feature = "alloc")]
+pub use crate::boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
 use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
@@ -9,11 +12,12 @@ use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::ring::Entries;
 use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
-use crate::srq_slot::{Srq, SrqEntriesView, SrqSlot};
+use crate::srq_slot::{Srq, SrqSlot};
+pub use crate::srq_slot::{SrqEntries, SrqEntriesView};
 use crate::sync::{AtomicU32, Lock, Ordering, Word64};
 use crate::table::{Slot, Table};
 use crate::window::{Mw, WindowCell, Windows};
-use crate::{Provider, WcOpcode, kind};
+use crate::{WcOpcode, kind};
 
 /// What is remembered of a block of a send ring. What is known where a request is posted is one constant word, because what a
 /// post costs is its stores.
@@ -112,7 +116,9 @@ impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
     /// place that is given them has no room for a queue pair.
     ///
     /// ```
-    /// use bareverbs::{CreateQpError, QpCap, QpInit, QpRings, QpType, Verbs, storage};
+    /// use bareverbs::error::CreateQpError;
+    /// use bareverbs::storage::QpRings;
+    /// use bareverbs::{QpCap, QpInit, QpType, Verbs, storage};
     /// # use bareverbs_testing::{Driver, Faults, pair};
     ///
     /// # let [a, _b] = pair(Faults::none())?;
@@ -168,7 +174,8 @@ format_as!(
 /// not named has no room. The lifetime is that of the rings; without it the compiler finds it.
 ///
 /// ```
-/// use bareverbs::{QpRings, storage};
+/// use bareverbs::storage::QpRings;
+/// use bareverbs::storage;
 /// # use bareverbs_testing::Driver;
 ///
 /// type Tables = storage!['static, Driver; pds: 1, mrs: 4, cqs: 2, qps: 1];
@@ -185,7 +192,7 @@ format_as!(
 #[macro_export]
 macro_rules! storage {
     (@ ($($of:tt)*) $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt) => {
-        $crate::Storage<$($of)*, $pd, $mr, $mw, $cq, $qp, $srq>
+        $crate::storage::Storage<$($of)*, $pd, $mr, $mw, $cq, $qp, $srq>
     };
     (@ $of:tt $pd:tt $mr:tt $mw:tt $cq:tt $qp:tt $srq:tt pds: $new:expr $(, $($rest:tt)*)?) => {
         $crate::storage!(@ $of {$new} $mr $mw $cq $qp $srq $($($rest)*)?)
@@ -218,9 +225,9 @@ macro_rules! storage {
     };
 }
 
-/// The tables of one device's objects, without heap. [`storage!`](crate::storage) names the type readably. They have room for `PD` protection domains, `MR` regions, `MW` windows
+/// The tables of one device's objects, without heap. [`storage!`](crate::storage!) names the type readably. They have room for `PD` protection domains, `MR` regions, `MW` windows
 /// (and as many binds in flight), `CQ` completion queues, `QP` queue pairs and `SRQ` shared receive queues. The rings are separate,
-/// each of its own size ([`QpRings`], [`SrqEntries`](crate::SrqEntries)).
+/// each of its own size ([`QpRings`], [`SrqEntries`]).
 ///
 /// Each number is 65,535 at most. Other numbers do not compile.
 pub struct Storage<

@@ -1,6 +1,8 @@
 //! The verbs on one device: its tables, and every operation on them.
 
+use crate::backend::{AddressPart, CoreToken, Provider};
 use crate::completion::Cq;
+use crate::error::{CreateAhError, QueryError, SetGidError};
 use crate::link::{check_group, check_path};
 use crate::log::format_as;
 use crate::queue_pair::Qp;
@@ -12,14 +14,13 @@ use crate::sync::{Lock, Ordering};
 use crate::table::Table;
 use crate::window::{Mw, Windows};
 use crate::{
-    AddressHandle, AddressPart, AddressVector, CoreToken, CreateAhError, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle,
-    PortAttr, Provider, QueryError, SetGidError, SrqHandle, Xrcdn, kind,
+    AddressHandle, AddressVector, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle, PortAttr, SrqHandle, Xrcdn, kind,
 };
 
 /// XRC domains of one device, at most; a number for each is kept.
 pub const XRC_DOMAINS: usize = 16;
 
-/// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::Storage).
+/// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::storage::Storage).
 ///
 /// This is the control path alone. Requests are posted on a [`QueuePair`](crate::QueuePair), completions taken from a
 /// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that their owners use on any core, without
@@ -28,7 +29,8 @@ pub const XRC_DOMAINS: usize = 16;
 /// A queue pair that was destroyed is no more:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{Provider, QueuePair, SendWr, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{QueuePair, SendWr, Verbs};
 /// fn use_after<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>, wr: &SendWr<'_>) {
 ///     let _ = verbs.destroy_qp(qp);
 ///     let _ = qp.send.post(wr);
@@ -36,12 +38,13 @@ pub const XRC_DOMAINS: usize = 16;
 /// ```
 ///
 /// Verbs that are dropped leave their objects as they are, and a device without a driver. A poll of their queues finds it lost
-/// ([`DeviceLoss::Abandoned`](crate::DeviceLoss::Abandoned)): requests are refused, and what is in flight is flushed.
+/// ([`DeviceLoss::Abandoned`](crate::error::DeviceLoss::Abandoned)): requests are refused, and what is in flight is flushed.
 ///
 /// It is neither destroyed nor reset while one of its queues has another owner:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{QueuePair, Verbs};
 /// fn destroy<'s, P: Provider>(verbs: &mut Verbs<'s, P>, qp: QueuePair<'s, P>) {
 ///     let other_core = qp.send;
 ///     let _ = verbs.destroy_qp(qp);
@@ -49,7 +52,8 @@ pub const XRC_DOMAINS: usize = 16;
 /// ```
 ///
 /// ```compile_fail,E0499
-/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{QueuePair, Verbs};
 /// fn reset<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>) {
 ///     let batch = qp.send.batch();
 ///     let _ = verbs.reset_qp(&mut qp);
@@ -67,7 +71,8 @@ pub const XRC_DOMAINS: usize = 16;
 /// All else is done beside posting and polling:
 ///
 /// ```
-/// # use bareverbs::{Provider, QueuePair, Verbs};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{QueuePair, Verbs};
 /// fn both<'s, P: Provider>(verbs: &mut Verbs<'s, P>, mut qp: QueuePair<'s, P>) {
 ///     let handle = qp.handle();
 ///     let batch = qp.send.batch();
@@ -80,7 +85,8 @@ pub const XRC_DOMAINS: usize = 16;
 /// these were dropped:
 ///
 /// ```compile_fail,E0505
-/// # use bareverbs::{QpRings, Verbs, storage};
+/// # use bareverbs::storage::QpRings;
+/// # use bareverbs::{Verbs, storage};
 /// # use bareverbs_testing::Driver;
 /// fn reuse(mut driver: Driver) {
 ///     let mut tables = <storage![&mut Driver; cqs: 1]>::new([]);
@@ -95,14 +101,14 @@ pub const XRC_DOMAINS: usize = 16;
 /// Only the verbs create what a backend creates: no other code has a [`CoreToken`].
 ///
 /// ```compile_fail,E0423
-/// # use bareverbs::{CoreToken, Provider};
+/// # use bareverbs::backend::{CoreToken, Provider};
 /// fn make<P: Provider>(provider: &mut P) {
 ///     let _ = provider.alloc_pd(CoreToken(()));
 /// }
 /// ```
 ///
 /// ```compile_fail,E0624
-/// # use bareverbs::{CoreToken, Provider};
+/// # use bareverbs::backend::{CoreToken, Provider};
 /// fn make<P: Provider>(provider: &mut P) {
 ///     let _ = provider.alloc_pd(CoreToken::NEW);
 /// }
@@ -161,7 +167,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A backend gives its completion events to one `Verbs`. If those were dropped without [`Self::into_provider`], the next ones on
     /// the same backend have none: completion queues are polled, not waited for.
     ///
-    /// `storage` is a `&mut` [`Storage`](crate::Storage), or, with the feature `alloc`, a `&mut` `BoxedStorage`.
+    /// `storage` is a `&mut` [`Storage`](crate::storage::Storage), or, with the feature `alloc`, a `&mut` `BoxedStorage`.
     pub fn new(provider: P, storage: impl Into<StorageView<'s, P>>) -> Self {
         Self::over(provider, storage.into())
     }
@@ -349,7 +355,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// On an InfiniBand port, an answer to a datagram that came without a global route:
     ///
     /// ```
-    /// # use bareverbs::{Destination, PdHandle, Provider, Qkey, QueuePair, SendWr, Source, Verbs};
+    /// # use bareverbs::backend::Provider;
+    /// # use bareverbs::{Destination, PdHandle, Qkey, QueuePair, SendWr, Source, Verbs};
     /// # const QKEY: Qkey = Qkey::new(0x1111_1111);
     /// fn answer<P: Provider>(verbs: &mut Verbs<'_, P>, pd: PdHandle, qp: &mut QueuePair<'_, P>, source: &Source) {
     ///     let Ok(ah) = verbs.create_ah(pd, &source.reply(1)) else { return };

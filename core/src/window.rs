@@ -3,14 +3,13 @@
 //! Windows are changed by the poster of binds, by the poller of their completions, and by the control path. So a lock guards
 //! them, which nothing else of posting and polling takes.
 
+use crate::backend::{CoreToken, Provider};
+use crate::error::{AllocMwError, AnswerFault, BindRefused, DeallocMwError};
 use crate::log::log_event;
 use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::{
-    Access, AllocMwError, AnswerFault, BindRefused, Binding, CoreToken, DeallocMwError, KeyTag, Lkey, MrHandle, MwHandle,
-    MwType, PdHandle, Provider, QpHandle, Rkey, SendFlags,
-};
+use crate::{Access, Binding, KeyTag, Lkey, MrHandle, MwHandle, MwType, PdHandle, QpHandle, Rkey, SendFlags};
 
 /// A bind of a type 1 window (`ibv_mw_bind`): [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -631,9 +630,9 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, crate::StaleHandle> {
+    pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, crate::error::StaleHandle> {
         self.shared.windows.with(|windows| {
-            let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(crate::StaleHandle)?;
+            let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(crate::error::StaleHandle)?;
             Ok(MwInfo { pd, kind, rkey: state.rkey, binding: state.binding })
         })
     }

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{Access, Destination, DeviceLoss, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags, Srqn};
+use crate::error::DeviceLoss;
+use crate::{Access, Destination, KeyTag, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags, Srqn};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`), laid out in memory as that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Extended reliable connections (IBTA annex A14): domains, their shared receive queues, initiators and targets.
 
+use crate::backend::{CoreToken, CreateXrcQpParams, CreateXrcSrqParams, Provider, RawCompletion, RawKind, RingSizes};
 use crate::completion::{self, CompletionQueue};
+use crate::error::{AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, PollCqError};
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{cookie_of, ring_sizes, use_cq};
 use crate::recv_queue::NoReceives;
@@ -9,9 +11,8 @@ use crate::shared::{NO_CQ, QpSlot};
 use crate::sync::Ordering;
 use crate::verbs::{Verbs, XRC_DOMAINS};
 use crate::{
-    AllocXrcdError, AnswerFault, Completion, CoreToken, CqHandle, CreateQpError, CreateSrqError, CreateXrcQpParams,
-    CreateXrcSrqParams, DeallocXrcdError, PdHandle, PollCqError, Provider, QpCap, QpHandle, QpInit, QpType, Qpn, QueuePair,
-    RawCompletion, RawKind, Refused, RingSizes, SharedReceiveQueue, SrqInit, WcData, WcOpcode, WcStatus, Xrcdn,
+    Completion, CqHandle, PdHandle, QpCap, QpHandle, QpInit, QpType, Qpn, QueuePair, Refused, SharedReceiveQueue, SrqInit,
+    WcData, WcOpcode, WcStatus, Xrcdn,
 };
 
 /// An XRC domain: requests that arrive at a target of it take from its shared receive queues, and from no others. It is a plain value, of
@@ -22,7 +23,8 @@ use crate::{
 /// It cannot be destroyed twice, or used when it is gone:
 ///
 /// ```compile_fail,E0382
-/// # use bareverbs::{Provider, Verbs, XrcDomain};
+/// # use bareverbs::backend::Provider;
+/// # use bareverbs::{Verbs, XrcDomain};
 /// fn use_after<'s, P: Provider>(verbs: &mut Verbs<'s, P>, domain: XrcDomain<P>) {
 ///     let _ = verbs.dealloc_xrcd(domain);
 ///     let _ = verbs.create_xrc_recv_qp(&domain);
@@ -230,7 +232,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         init: &QpInit,
         sizes: &RingSizes,
         place: (QpHandle, &'s QpSlot<'s>),
-        created: Result<crate::CreatedQp<P>, P::Error>,
+        created: Result<crate::backend::CreatedQp<P>, P::Error>,
         domain: &XrcDomain<P>,
     ) -> Result<QueuePair<'s, P, NoReceives>, CreateQpError<P::Error>> {
         let created = created.map_err(|error| CreateQpError::Device(self.failed(error)))?;

@@ -6,7 +6,8 @@ use std::cell::RefCell;
 use std::mem::{self, ManuallyDrop};
 
 use arbitrary::Arbitrary;
-use bareverbs::{Completion, Errno, Lid, PdHandle, QpCap, QpType, SendWr};
+use bareverbs::error::Errno;
+use bareverbs::{Completion, Lid, PdHandle, QpCap, QpType, SendWr};
 use bareverbs_fuzz::queues::{CreatedQueues, Listener, Queue};
 use bareverbs_fuzz::request::{Ground, Keys, Request};
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut, WQEBB};

@@ -7,11 +7,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
+use bareverbs::error::PollCqError;
+use bareverbs::storage::{QpRings, SrqEntries, StorageView};
 use bareverbs::{
     Access, AddressVector, Binding, Completion, CompletionQueue, Destination, FastMr, FastReg, KeyTag, Lid, MwHandle, MwType,
-    NoReceives, Payload, PdHandle, PollCqError, Qkey, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, QueuePair, RecvWr,
-    Refused, Region, Rkey, SendFlags, SendOp, SendQueue, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries,
-    SrqInit, StorageView, Verbs, WcOpcode, XrcDomain, storage,
+    NoReceives, Payload, PdHandle, Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueuePair, RecvWr, Refused, Region, Rkey,
+    SendFlags, SendOp, SendQueue, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, Verbs, WcOpcode, XrcDomain,
+    storage,
 };
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, World, WorldConfig};

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qkey, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Guid, Lid, Mtu, Psn, Qkey, Qpn};
 use bareverbs_cm::{
     Accept, Config, ConnectRequest, ConnectionId, Endpoint, Event, GlobalRoute, MAD_BYTES, Mad, Path, PortSpace, RejectReason,
     ResolveRequest, ServiceAnswer, ServiceTicket, Source, timeout,

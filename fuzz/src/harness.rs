@@ -2,10 +2,12 @@
 
 use std::mem;
 
+use bareverbs::error::{Errno, PollCqError, PostSendError};
+use bareverbs::platform::{Clock as _, DmaMemory as _, Instant};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs::{
-    AddressVector, Clock as _, Completion, CompletionQueue, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle,
-    MwHandle, MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, Region,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Type1Bind, Verbs, WcStatus, storage,
+    AddressVector, Completion, CompletionQueue, CqHandle, Lid, Lkey, MrHandle, MwHandle, MwType, Payload, PdHandle, QpAttr,
+    QpCap, QpHandle, QpInit, QpType, Region, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Type1Bind, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;

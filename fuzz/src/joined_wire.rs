@@ -11,10 +11,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use bareverbs::platform::Clock as _;
+use bareverbs::storage::QpRings;
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CompletionQueue, DmaBuffer as _, GidEntry, GlobalRoute, Mac, Mtu, PdHandle,
-    Psn, Qkey, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn, QueuePair, RecvWr, Region, SendWr, Verbs, WcOpcode, WcStatus,
-    storage,
+    Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, GidEntry, GlobalRoute, Mac, Mtu, PdHandle, Psn, Qkey,
+    QpAttr, QpCap, QpInit, QpType, Qpn, QueuePair, RecvWr, Region, SendWr, Verbs, WcOpcode, WcStatus, storage,
 };
 use bareverbs_mlx5::Mlx5;
 use bareverbs_serve::{FrameStream, FrameTooLong};

@@ -1,7 +1,8 @@
 //! A model of the verbs: sets of objects, who refers to whom, and one array of bytes.
 
 use arbitrary::Arbitrary;
-use bareverbs::{Access, Errno, WcStatus};
+use bareverbs::error::Errno;
+use bareverbs::{Access, WcStatus};
 
 /// Bytes of memory that regions lie in.
 pub const MEMORY: usize = 4096;

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{
     CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, CreateXrcSrqIn, Layout, ModifyCqIn, Qpc, Tail, View, XrcSrqc,
 };

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use arbitrary::Arbitrary;
+use bareverbs::error::{BindType1Error, Errno, PostSendError};
 use bareverbs::{
-    Access, BindType1Error, Binding, Errno, KeyTag, MwHandle, MwType, Payload, PdHandle, PostSendError, QpCap, Region, Remote,
-    Rkey, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge, Type1Bind,
+    Access, Binding, KeyTag, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch, SendFlags, SendOp,
+    SendQueue, SendWr, Sge, Type1Bind,
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;

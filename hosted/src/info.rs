@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs::{LinkLayer, Platform, QueryError, WaitActiveError};
+use bareverbs::LinkLayer;
+use bareverbs::error::{QueryError, WaitActiveError};
+use bareverbs::platform::Platform;
 use bareverbs_mlx5::Error;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;

@@ -676,7 +676,7 @@ impl Host for Vanishing {
         self.0.name()
     }
 
-    fn machine(&self, arena: usize) -> Result<bareverbs::Machine<Self::Platform>> {
+    fn machine(&self, arena: usize) -> Result<bareverbs::platform::Machine<Self::Platform>> {
         self.0.machine(arena)
     }
 
@@ -684,7 +684,7 @@ impl Host for Vanishing {
         self.0.buffer(len)
     }
 
-    fn now(&self) -> bareverbs::Instant {
+    fn now(&self) -> bareverbs::platform::Instant {
         self.0.now()
     }
 

@@ -11,10 +11,12 @@ mod resource_snapshot;
 
 use core::time::Duration;
 
+use bareverbs::backend::Provider;
+use bareverbs::platform::{Clock, DmaMemory, Instant, Machine};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, Machine, MrHandle, MrInfo, PdHandle,
-    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags, SendOp,
-    SendWr, Sge, Storage, Verbs, storage,
+    Access, AddressVector, Completion, CqHandle, Event, Lid, MrHandle, MrInfo, PdHandle, Psn, QpAttr, QpAttrMask, QpCap,
+    QpHandle, QpInit, QpState, QpType, Qpn, Remote, SendFlags, SendOp, SendWr, Sge, Verbs, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::host_memory::{DmaFault, HostMemory};
 use bareverbs_sim::{Device, DeviceConfig, DeviceCounts};
 

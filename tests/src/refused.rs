@@ -9,7 +9,7 @@ macro_rules! refused {
             Err(error) => error,
         };
         assert!(matches!(error, $pattern), "{} gave {error:?}", stringify!($result));
-        assert_eq!(error.errno(), bareverbs::Errno::$errno, "{error:?}");
+        assert_eq!(error.errno(), bareverbs::error::Errno::$errno, "{error:?}");
         error
     }};
 }

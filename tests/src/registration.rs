@@ -1,6 +1,9 @@
 //! Registration of simulated memory, whose bytes are the application's too.
 
-use bareverbs::{Access, AddressMap, Extent, MrHandle, PdHandle, Provider, RegMrError, Verbs};
+use bareverbs::backend::Provider;
+use bareverbs::error::RegMrError;
+use bareverbs::platform::{AddressMap, Extent};
+use bareverbs::{Access, MrHandle, PdHandle, Verbs};
 use bareverbs_sim::in_process::SimBuffer;
 
 /// Registers bytes for as long as the region lives: `dereg_mr_raw` ends it.

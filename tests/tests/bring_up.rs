@@ -4,9 +4,13 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
+use bareverbs::backend::Provider;
+use bareverbs::error::{AllocPdError, Errno};
+use bareverbs::platform::{Clock, Instant};
+use bareverbs::storage::Storage;
 use bareverbs::{
-    Access, AddressVector, AllocPdError, Clock, Errno, Gid, GlobalRoute, Instant, Mtu, MwType, Payload, PhysState, PortAttr,
-    PortState, Provider, QpAttr, QpInit, QpType, SendOp, Storage, Verbs, WcStatus, storage,
+    Access, AddressVector, Gid, GlobalRoute, Mtu, MwType, Payload, PhysState, PortAttr, PortState, QpAttr, QpInit, QpType,
+    SendOp, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, EthernetConfig, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, CreateEqIn, Eqc, Layout, SetHcaCapIn, View};

@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bareverbs::{Access, Instant, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr};
 use bareverbs_serve::SharedBuffer;
 use bareverbs_sim::PortKind;
 use bareverbs_sim::capture::PcapNg;

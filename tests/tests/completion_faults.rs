@@ -3,10 +3,9 @@
 
 use core::time::Duration;
 
-use bareverbs::{
-    Completion, CqInfo, Errno, Event, Payload, PollCqError, QpCap, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp,
-    WcStatus,
-};
+use bareverbs::backend::RawKind;
+use bareverbs::error::{Errno, PollCqError};
+use bareverbs::{Completion, CqInfo, Event, Payload, QpCap, QpInit, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::Host;

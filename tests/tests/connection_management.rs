@@ -5,11 +5,15 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
 
+use bareverbs::backend::Provider;
+use bareverbs::error::{
+    CreateAhError, CreateCqError, CreateQpError, DeregMrError, DestroyCqError, DestroyQpError, DeviceLoss, ModifyQpError,
+    PollCqError, PostRecvError, PostSendError, QueryError, RegMrError,
+};
+use bareverbs::platform::{Clock, Instant, OutOfRange};
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, CreateAhError, CreateCqError, CreateQpError, DeregMrError,
-    Destination, DestroyCqError, DestroyQpError, DeviceLoss, DmaBuffer, Gid, GidEntry, Guid, Instant, LinkLayer, Mac,
-    ModifyQpError, OutOfRange, PollCqError, PostRecvError, PostSendError, Provider, Psn, Qkey, QpAttr, QpAttrMask, QpCap,
-    QpInit, QpState, QpType, Qpn, QueryError, QueuePair, RecvWr, RegMrError, Region, SendWr, WcStatus,
+    Access, AddressVector, Completion, CompletionQueue, Destination, DmaBuffer, Gid, GidEntry, Guid, LinkLayer, Mac, Psn, Qkey,
+    QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Region, SendWr, WcStatus,
 };
 use bareverbs_cm::{
     Accept, Address, Attributes, Carrier, CarrierError, Cause, CloseError, Config, ConnectRequest, ConnectionId, Endpoint,

@@ -1,9 +1,14 @@
 //! Regions and windows: the rows of the contract about them (`docs/src/contract.md`), each refusal with its errno and its error.
 
+use bareverbs::error::{
+    AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError, Errno,
+    PostSendError, RegMrError, SgeFault, StaleHandle,
+};
+use bareverbs::platform::OffsetMap;
+use bareverbs::storage::Storage;
 use bareverbs::{
-    Access, AllocMwError, AllocPdError, BindRefused, BindType1Error, Binding, DeallocMwError, DeallocPdError, DeregMrError,
-    Errno, MrHandle, MwHandle, MwType, OffsetMap, Payload, PdHandle, PostSendError, QpHandle, QpState, QpType, RegMrError,
-    Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault, StaleHandle, Storage, Type1Bind, Verbs, WcStatus, storage,
+    Access, Binding, MrHandle, MwHandle, MwType, Payload, PdHandle, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp,
+    SendWr, Sge, Type1Bind, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};

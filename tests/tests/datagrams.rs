@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
+use bareverbs::error::{CreateAhError, DestroyQpError, DeviceLoss, PollCqError, PostSendError};
 use bareverbs::{
-    AddressHandle, AddressVector, Completion, CreateAhError, Destination, DestroyQpError, DeviceLoss, Gid, GlobalRoute,
-    Payload, PollCqError, PostSendError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, RecvWr, SendWr,
-    Source, WcData, WcOpcode, WcStatus,
+    AddressHandle, AddressVector, Completion, Destination, Gid, GlobalRoute, Payload, Psn, Qkey, QpAttr, QpAttrMask, QpCap,
+    QpHandle, QpState, QpType, Qpn, RecvWr, SendWr, Source, WcData, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_sim::DeviceConfig;
@@ -101,7 +101,7 @@ impl Host {
     fn receive_is_refused(&mut self, at: usize, state: QpState) {
         let sges = [self.into[at].sge(0, GRH_AREA)];
         let refused = self.node.verbs.post_recv(self.ends[at].qp, &RecvWr { wr_id: 0, sges: &sges }).unwrap_err();
-        assert_eq!(refused, bareverbs::PostRecvError::NotReady { state });
+        assert_eq!(refused, bareverbs::error::PostRecvError::NotReady { state });
     }
 
     fn state(&mut self, at: usize) -> QpState {

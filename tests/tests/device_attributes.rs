@@ -1,8 +1,7 @@
 //! What the driver says of its device, and that it is so.
 
-use bareverbs::{
-    Access, CqModeration, CreateCqError, CreateQpError, DeviceAttr, Guid, MaskedAtomics, MwType2, QpCap, QpInit, QpType,
-};
+use bareverbs::error::{CreateCqError, CreateQpError};
+use bareverbs::{Access, CqModeration, DeviceAttr, Guid, MaskedAtomics, MwType2, QpCap, QpInit, QpType};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, FirmwareVersion, Limits};
 use bareverbs_tests::{CAP, Node, refused};

@@ -2,10 +2,12 @@
 
 use core::time::Duration;
 
+use bareverbs::error::{DrainError, Errno};
+use bareverbs::platform::Clock;
 use bareverbs::{
-    Access, Clock, Completion, CompletionQueue, DmaBuffer, DrainError, Drained, Errno, Event, Psn, Qkey, QpAttr, QpAttrMask,
-    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendFlags, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
-    WcData, WcOpcode, WcStatus,
+    Access, Completion, CompletionQueue, DmaBuffer, Drained, Event, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState,
+    QpType, QueuePair, RecvWr, SendFlags, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData, WcOpcode,
+    WcStatus,
 };
 use bareverbs_testing::{
     Connection, Driver, End, Fault, Faults, Node, Probability, connect, connect_with, connect_with_srq, join, pair,
@@ -472,7 +474,7 @@ fn what_a_queue_pair_took_of_a_shared_queue_is_given_back_and_the_rest_stays() {
             host.srq.post(&RecvWr { wr_id: place, sges: &sges }).unwrap();
         }
         let full = host.srq.post(&RecvWr { wr_id: 9, sges: &[] });
-        assert!(matches!(full, Err(bareverbs::PostRecvError::SharedQueueFull { .. })), "{full:?}");
+        assert!(matches!(full, Err(bareverbs::error::PostRecvError::SharedQueueFull { .. })), "{full:?}");
         // The others go on.
         host.a.network().heal(&host.a, &host.b);
         other_from.qp.send.post(&SendWr::send(b"x")).unwrap();

@@ -319,7 +319,7 @@ fn the_device_computes_checksums_and_says_which_are_right() {
 struct RoceCount(Arc<Mutex<usize>>);
 
 impl Tap for RoceCount {
-    fn frame(&mut self, _: bareverbs::Instant, _: PortId, _: Direction, frame: &[u8]) {
+    fn frame(&mut self, _: bareverbs::platform::Instant, _: PortId, _: Direction, frame: &[u8]) {
         if frame[12..14] == [8, 0] && frame[23] == 17 && frame[36..38] == 4791_u16.to_be_bytes() {
             *self.0.lock().unwrap() += 1;
         }

@@ -3,10 +3,13 @@
 
 use core::time::Duration;
 
+use bareverbs::backend::AsyncEvent;
+use bareverbs::error::DestroyCqError;
+use bareverbs::platform::{Clock, DmaMemory};
+use bareverbs::storage::{QpRings, SrqEntries};
 use bareverbs::{
-    Access, AsyncEvent, Clock, CqHandle, DestroyCqError, DmaMemory, Event, MaskedOp, MaskedWr, Payload, QpAttr, QpAttrMask,
-    QpInit, QpRings, QpState, QpType, QueuePair, RecvWr, Remote, SendFlags, SendOp, SrqCap, SrqEntries, SrqInit, Verbs,
-    WcStatus, storage,
+    Access, CqHandle, Event, MaskedOp, MaskedWr, Payload, QpAttr, QpAttrMask, QpInit, QpState, QpType, QueuePair, RecvWr,
+    Remote, SendFlags, SendOp, SrqCap, SrqInit, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};

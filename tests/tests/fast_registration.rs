@@ -1,8 +1,9 @@
 //! Registration by work request: what the key opens, how it ends, and what a request that fails leaves.
 
+use bareverbs::error::{AllocFastMrError, DeallocMwError, DeregMrError, FastRegError};
 use bareverbs::{
-    Access, AllocFastMrError, DeallocMwError, DeregMrError, FastMr, FastReg, FastRegError, FastRegion, KeyTag, Payload, QpAttr,
-    QpAttrMask, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus,
+    Access, FastMr, FastReg, FastRegion, KeyTag, Payload, QpAttr, QpAttrMask, QpState, QpType, RecvWr, Remote, Rkey, SendFlags,
+    SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus,
 };
 use bareverbs_tests::{CAP, Connection, End, Pair, Region, end_in, pattern, refused, signaled};
 
@@ -246,17 +247,17 @@ fn an_sge_names_all_pieces() {
     refused!(
         post(&mut fixture, SendOp::Write { payload: Payload::Sges(&beyond), remote }),
         Erange,
-        bareverbs::PostSendError::Sge { .. }
+        bareverbs::error::PostSendError::Sge { .. }
     );
     fixture.invalidate(region.rkey());
     let read_only = fixture.register(&sges[..1], 4, Access::empty());
     let into = [read_only.sge(0, 1)];
-    refused!(post(&mut fixture, SendOp::Read { sges: &into, remote }), Eacces, bareverbs::PostSendError::Sge { .. });
+    refused!(post(&mut fixture, SendOp::Read { sges: &into, remote }), Eacces, bareverbs::error::PostSendError::Sge { .. });
     let old = [region.sge(0, 1)];
     refused!(
         post(&mut fixture, SendOp::Write { payload: Payload::Sges(&old), remote }),
         Einval,
-        bareverbs::PostSendError::Sge { .. }
+        bareverbs::error::PostSendError::Sge { .. }
     );
     // One that is invalidated is the device's to refuse.
     fixture.invalidate(read_only.rkey());
@@ -540,7 +541,7 @@ fn it_is_made_within_the_tables_and_ends_registered_or_not() {
     let own = [region.sge(0, 1)];
     let op = SendOp::Write { payload: Payload::Sges(&own), remote: fixture.here.remote(0) };
     let gone = fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(1, op));
-    refused!(gone, Einval, bareverbs::PostSendError::Sge { .. });
+    refused!(gone, Einval, bareverbs::error::PostSendError::Sge { .. });
     refused!(fixture.post(&request(&sges, 8, Access::empty())), Einval, FastRegError::Stale);
     fixture.closed(region.remote(0));
     fixture.pair.b.verbs.dereg_mr_raw(fixture.pool.mr).unwrap();

@@ -1,6 +1,7 @@
 //! A wire that loses, duplicates, reorders and delays: every message arrives once, in order, intact.
 
-use bareverbs::{Access, Instant, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;
 use bareverbs_sim::wire::{Probability, WireFaults, WireStats};
 use bareverbs_tests::{Connection, Pair, end, pattern, signaled};

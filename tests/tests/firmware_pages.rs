@@ -2,7 +2,8 @@
 
 use core::ops::ControlFlow;
 
-use bareverbs::{Errno, Instant, Machine, PageSource, Platform, TooFewPages};
+use bareverbs::error::Errno;
+use bareverbs::platform::{Instant, Machine, PageSource, Platform, TooFewPages};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, View, manage_pages};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};

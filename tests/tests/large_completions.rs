@@ -1,6 +1,7 @@
 //! Completion queues with entries of 128 bytes: the same completions, from a device that writes each into the second half of its entry.
 
-use bareverbs::{Access, CqHandle, Event, Payload, PollCqError, RecvWr, SendOp, WcData, WcOpcode, WcStatus};
+use bareverbs::error::PollCqError;
+use bareverbs::{Access, CqHandle, Event, Payload, RecvWr, SendOp, WcData, WcOpcode, WcStatus};
 use bareverbs_mlx5::{Config, CqeSize};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_tests::{Node, Pair, driver_config, end, pattern, refused, signaled};

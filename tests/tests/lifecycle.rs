@@ -3,10 +3,11 @@
 use core::ops::ControlFlow;
 use core::time::Duration;
 
+use bareverbs::error::{AllocPdError, CreateCqError, CreateQpError, Errno, PollEventError, RegMrError};
+use bareverbs::platform::{Clock, Machine};
 use bareverbs::{
-    Access, AllocPdError, Clock, CreateCqError, CreateQpError, Errno, Event, Machine, MwType, Payload, PollEventError,
-    PortState, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, RegMrError, Remote, SendFlags, SendOp, SendWr, Type1Bind,
-    WcStatus,
+    Access, Event, MwType, Payload, PortState, QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp,
+    SendWr, Type1Bind, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Statistics, Step, TeardownReport};
 use bareverbs_mlx5_spec::CmdOpcode;
@@ -705,13 +706,13 @@ fn refusals_name_what_does_not_fit() {
     assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();
     refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full { capacity: 16, fitting: 16 });
-    refused!(node.verbs.destroy_cq(cq), Ebusy, bareverbs::DestroyCqError::Busy { users: 32 });
+    refused!(node.verbs.destroy_cq(cq), Ebusy, bareverbs::error::DestroyCqError::Busy { users: 32 });
     for qp in qps {
         node.verbs.destroy_qp(qp).unwrap();
     }
     for cq in cqs {
         node.verbs.destroy_cq(cq).unwrap();
-        refused!(node.verbs.destroy_cq(cq), Einval, bareverbs::DestroyCqError::Stale);
+        refused!(node.verbs.destroy_cq(cq), Einval, bareverbs::error::DestroyCqError::Stale);
         refused!(node.verbs.create_qp(&init), Einval, CreateQpError::StaleCq);
     }
     down(node);

@@ -1,8 +1,7 @@
 //! Masked atomics on simulated devices: values, byte order, exactly once over a wire that loses, refusals.
 
-use bareverbs::{
-    Access, MaskedAtomics, MaskedOp, MaskedWr, PostSendError, QpType, Remote, SendFlags, SgeFault, Srqn, WcOpcode, WcStatus,
-};
+use bareverbs::error::{PostSendError, SgeFault};
+use bareverbs::{Access, MaskedAtomics, MaskedOp, MaskedWr, QpType, Remote, SendFlags, Srqn, WcOpcode, WcStatus};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_testing::{Faults, Probability};

@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use bareverbs::{Access, Completion, CqHandle, CqModeration, Errno, Event, Instant, ModifyCqError, Remote, SendWr};
+use bareverbs::error::{Errno, ModifyCqError};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Completion, CqHandle, CqModeration, Event, Remote, SendWr};
 use bareverbs_mlx5::Error;
 use bareverbs_testing::{End, Fault, Faults, Node, connect, pair};
 

@@ -6,11 +6,14 @@ use core::time::Duration;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use bareverbs::error::{
+    AllocPdError, CreateCqError, CreateQpError, DestroyQpError, DeviceLoss, Errno, ModifyQpError, NotifyCqError, PollCqError,
+    PostRecvError, PostSendError, QueryQpError, RegMrError,
+};
+use bareverbs::platform::{Clock, Instant, Machine, Platform};
 use bareverbs::{
-    AllocPdError, Clock, Completion, CompletionQueue, CqHandle, CreateCqError, CreateQpError, DestroyQpError, DeviceLoss,
-    Errno, Instant, Machine, ModifyQpError, NotifyCqError, Payload, PdHandle, Platform, PollCqError, PostRecvError,
-    PostSendError, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, QueryQpError, RecvWr, RegMrError, SendFlags, SendOp,
-    SendWr, WcOpcode, WcStatus,
+    Completion, CompletionQueue, CqHandle, Payload, PdHandle, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::{Config, Error, Mlx5, Progress, Step};
 use bareverbs_mlx5_spec::CmdOpcode;
@@ -610,7 +613,7 @@ fn queues_on_other_cores_get_theirs() {
     drop(batch);
     ledger.queues[2].sends.push_back(Open { wr_id, signaled: false });
     take(&mut ledger);
-    let refused = bareverbs::PostSendError::DeviceLost { loss: DeviceLoss::Reset };
+    let refused = bareverbs::error::PostSendError::DeviceLost { loss: DeviceLoss::Reset };
     assert_eq!(sends.batch().post(&SendWr::write(there.remote(0), b"x")), Err(refused));
     pair.a.verbs.keep_cq(queue);
     pair.a.verbs.keep_send(sends);

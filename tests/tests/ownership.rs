@@ -1,11 +1,12 @@
 //! Values that are dropped, and handles of another `Verbs`: nothing wedges a device, and nothing names what is another's.
 #![forbid(unsafe_code)]
 
-use bareverbs::{Clock, CreateQpError};
-use bareverbs::{
-    DeallocPdError, DeregMrError, DmaBuffer as _, Event, Instant, Payload, QpInit, QpRings, QpType, SendOp, TakeError, Verbs,
-    WcStatus, storage,
-};
+use bareverbs::error::CreateQpError;
+use bareverbs::error::{DeallocPdError, DeregMrError, TakeError};
+use bareverbs::platform::Clock;
+use bareverbs::platform::Instant;
+use bareverbs::storage::QpRings;
+use bareverbs::{DmaBuffer as _, Event, Payload, QpInit, QpType, SendOp, Verbs, WcStatus, storage};
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{
@@ -136,7 +137,10 @@ fn a_late_event_of_an_overrun_queue_breaks_no_other() {
         pair.a.verbs.destroy_cq(new).unwrap();
     };
     let events: Vec<Event> = core::iter::from_fn(|| pair.a.verbs.poll_event().unwrap()).collect();
-    assert!(events.iter().any(|event| matches!(event, Event::Stray(bareverbs::AsyncEvent::CqError(..)))), "{events:?}");
+    assert!(
+        events.iter().any(|event| matches!(event, Event::Stray(bareverbs::backend::AsyncEvent::CqError(..)))),
+        "{events:?}"
+    );
     assert_eq!(pair.a.verbs.queue(new).completions().next(), None);
     // And it works.
     let qp = pair.a.verbs.create_qp(&QpInit { send_cq: new, recv_cq: new, ..init }).unwrap();

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use bareverbs::{
-    AddressVector, Clock, Errno, Gid, GlobalRoute, Lid, ModifyQpError, PhysState, PortAttr, PortState, QpAttr, WaitActiveError,
-};
+use bareverbs::error::{Errno, ModifyQpError, WaitActiveError};
+use bareverbs::platform::Clock;
+use bareverbs::{AddressVector, Gid, GlobalRoute, Lid, PhysState, PortAttr, PortState, QpAttr};
 use bareverbs_mlx5::{Config, Error};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, LinkSpeed, LinkWidth, Profile};

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
+use bareverbs::error::{DestroyQpError, Errno, ModifyQpError};
 use bareverbs::{
-    Access, AddressVector, Completion, DestroyQpError, Errno, Event, Lid, ModifyQpError, Mtu, MwHandle, MwType, PathMigState,
-    Payload, Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind,
-    WcOpcode, WcStatus,
+    Access, AddressVector, Completion, Event, Lid, Mtu, MwHandle, MwType, PathMigState, Payload, Psn, QpAttr, QpAttrMask,
+    QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Type1Bind, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::{Error, Feature};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};

@@ -4,9 +4,10 @@
 
 use core::time::Duration;
 
+use bareverbs::error::PostSendError;
 use bareverbs::{
-    Access, Completion, CompletionQueue, DmaBuffer, Mtu, PostSendError, Psn, QpAttr, QpCap, QpHandle, QpInit, QpState, QpType,
-    QueuePair, SendWr, SrqCap, SrqInit, Srqn, WcStatus,
+    Access, Completion, CompletionQueue, DmaBuffer, Mtu, Psn, QpAttr, QpCap, QpHandle, QpInit, QpState, QpType, QueuePair,
+    SendWr, SrqCap, SrqInit, Srqn, WcStatus,
 };
 use bareverbs_testing::{Connection, Driver, Faults, Node, Rejection, connect_with, join, pair, path_to};
 

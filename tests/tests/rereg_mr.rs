@@ -1,8 +1,8 @@
 //! Regions that change on simulated devices: which keys open what, before and after.
 
+use bareverbs::error::{DeregMrError, Errno, PostSendError, RegMrError, ReregMrError, SgeFault};
 use bareverbs::{
-    Access, DeregMrError, DmaBuffer, Errno, MrChange, MwType, PostSendError, QpAttr, QpAttrMask, QpState, RegMrError, Region,
-    Remote, ReregMrError, SendFlags, SendWr, SgeFault, Type1Bind, WcStatus,
+    Access, DmaBuffer, MrChange, MwType, QpAttr, QpAttrMask, QpState, Region, Remote, SendFlags, SendWr, Type1Bind, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_sim::in_process::SimBuffer;

@@ -2,10 +2,8 @@
 
 use core::time::Duration;
 
-use bareverbs::{
-    Access, Completion, CompletionQueue, Errno, Event, PollCqError, QpCap, QpInit, QpType, QueuePair, ResizeCqError, SendWr,
-    WcStatus,
-};
+use bareverbs::error::{Errno, PollCqError, ResizeCqError};
+use bareverbs::{Access, Completion, CompletionQueue, Event, QpCap, QpInit, QpType, QueuePair, SendWr, WcStatus};
 use bareverbs_mlx5::Error;
 use bareverbs_testing::{Connection, Driver, Fault, Faults, Node, Probability, connect, join, pair};
 

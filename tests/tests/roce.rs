@@ -5,10 +5,12 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
+use bareverbs::error::{CreateAhError, Errno, LinkFault, ModifyQpError, SetGidError, WaitActiveError};
+use bareverbs::platform::Instant;
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, CreateAhError, Destination, Errno, Event, Gid, GidEntry, GlobalRoute, Instant,
-    LinkFault, LinkLayer, Mac, ModifyQpError, Mtu, Payload, PdHandle, PhysState, PortState, Psn, Qkey, QpAttr, QpAttrMask,
-    QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, SetGidError, Source, WaitActiveError, WcStatus,
+    Access, AddressVector, Completion, CqHandle, Destination, Event, Gid, GidEntry, GlobalRoute, LinkLayer, Mac, Mtu, Payload,
+    PdHandle, PhysState, PortState, Psn, Qkey, QpAttr, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
+    SendOp, SendWr, Source, WcStatus,
 };
 use bareverbs_mlx5::{Config, Error};
 use bareverbs_sim::fabric::{Direction, Tap};
@@ -442,7 +444,7 @@ fn a_path_of_the_other_link_layer_is_refused_with_what_to_do() {
     assert_eq!(refused, ModifyQpError::Path { attribute: QpAttrMask::ALT_PATH, fault: LinkFault::AlternatePath });
     // A GID of a group is none that InfiniBand has, and the other way round.
     let ud = a.datagrams();
-    refused!(a.node.verbs.attach_mcast(ud, &entry(1, IPV4, a.mac).gid), Einval, bareverbs::AttachMcastError::NoGroup);
+    refused!(a.node.verbs.attach_mcast(ud, &entry(1, IPV4, a.mac).gid), Einval, bareverbs::error::AttachMcastError::NoGroup);
 
     let mut pair = Pair::new();
     let end = end(&mut pair.a, true);

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use bareverbs::error::{
+    CreateSrqError, DeregMrError, DestroySrqError, DrainError, PostRecvError, PostSendError, ReregMrError, ResizeCqError,
+    SgeFault,
+};
 use bareverbs::{
-    Access, CreateSrqError, DeregMrError, DestroySrqError, DmaBuffer, DrainError, MrChange, PostRecvError, PostSendError,
-    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, ReregMrError, ResizeCqError, SendWr, SgeFault, SrqCap, SrqInit,
-    WcStatus,
+    Access, DmaBuffer, MrChange, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SendWr, SrqCap, SrqInit, WcStatus,
 };
 use bareverbs_testing::{Connection, Faults, connect, join, pair};
 

@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
+use bareverbs::backend::RawKind;
+use bareverbs::error::{CreateQpError, CreateSrqError, DestroySrqError, Errno, PollCqError, PostRecvError, SgeFault};
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, CreateQpError, CreateSrqError, Destination, DestroySrqError, DmaBuffer,
-    Errno, Event, Payload, PollCqError, PostRecvError, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType,
-    QueuePair, RawKind, RecvWr, Region, SendWr, SgeFault, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, WcData,
-    WcOpcode, WcStatus,
+    Access, AddressVector, Completion, CompletionQueue, Destination, DmaBuffer, Event, Payload, Psn, Qkey, QpAttr, QpAttrMask,
+    QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, Region, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
+    WcData, WcOpcode, WcStatus,
 };
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, End, Fault, Faults, Node, Probability, connect, connect_with_srq, pair};

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use bareverbs::{Access, Completion, DmaBuffer as _, Instant, Payload, SendFlags, SendOp, SendWr, WcStatus};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Completion, DmaBuffer as _, Payload, SendFlags, SendOp, SendWr, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;
 use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_tests::{Connection, End, Node, Pair, Region, end, pattern};

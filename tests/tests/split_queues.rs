@@ -9,10 +9,11 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant as WallClock};
 
+use bareverbs::error::{CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, PostRecvError, PostSendError};
+use bareverbs::platform::{Clock, Instant};
 use bareverbs::{
-    Clock, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, Event, Instant, InterruptHandler,
-    ModifyQpError, Payload, PostRecvError, PostSendError, QpAttrMask, QpHandle, QpInit, QpState, QpType, RecvQueue, RecvWr,
-    Remote, SendOp, SendQueue, WcStatus,
+    Completion, CompletionQueue, Event, InterruptHandler, Payload, QpAttrMask, QpHandle, QpInit, QpState, QpType, RecvQueue,
+    RecvWr, Remote, SendOp, SendQueue, WcStatus,
 };
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};

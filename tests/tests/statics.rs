@@ -4,9 +4,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use bareverbs::{
-    Access, Payload, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus, storage,
-};
+use bareverbs::storage::{QpRings, RingsView, Storage};
+use bareverbs::{Access, Payload, QpCap, QpInit, QpType, QueuePair, RecvWr, SendOp, Verbs, WcStatus, storage};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
@@ -44,7 +43,7 @@ fn verbs_over_statics() {
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true };
         // The short rings first, then the long ones, and then there are none.
         let qps = [(); 3].map(|()| verbs.create_qp(&init).unwrap());
-        assert_eq!(verbs.create_qp(&init).err(), Some(bareverbs::CreateQpError::Full { capacity: 3, fitting: 3 }));
+        assert_eq!(verbs.create_qp(&init).err(), Some(bareverbs::error::CreateQpError::Full { capacity: 3, fitting: 3 }));
         let lid = verbs.wait_active(1, Duration::from_secs(1)).unwrap().lid;
         for mut qp in qps {
             let qpn = verbs.qp_info(qp.handle()).unwrap().qpn;

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
-use bareverbs::{
-    Completion, CqHandle, DestroyCqError, DestroyQpError, Payload, QpInit, QpState, QpType, RecvWr, SendOp, WcStatus,
-};
+use bareverbs::error::{DestroyCqError, DestroyQpError};
+use bareverbs::{Completion, CqHandle, Payload, QpInit, QpState, QpType, RecvWr, SendOp, WcStatus};
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Node, Pair, refused, signaled};

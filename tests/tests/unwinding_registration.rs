@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use bareverbs::{AddressMap, Clock, DmaBuffer, Extent, Instant, Machine, OutOfRange, Platform};
+use bareverbs::DmaBuffer;
+use bareverbs::platform::{AddressMap, Clock, Extent, Instant, Machine, OutOfRange, Platform};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::in_process::{SimBuffer, SimPlatform, World, WorldConfig};
 use bareverbs_tests::{ALL_ACCESS, PAGES, driver_config, instant, machine, verbs};

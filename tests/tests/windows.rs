@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use bareverbs::error::{BindRefused, BindType1Error, DeallocMwError, DeregMrError, PostSendError};
+use bareverbs::storage::QpRings;
 use bareverbs::{
-    Access, BindRefused, BindType1Error, DeallocMwError, DeregMrError, KeyTag, MwHandle, MwType, MwType2, Payload,
-    PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Type1Bind,
-    Verbs, WcData, WcOpcode, WcStatus, storage,
+    Access, KeyTag, MwHandle, MwType, MwType2, Payload, QpAttr, QpAttrMask, QpInit, QpState, QpType, Remote, Rkey, SendFlags,
+    SendOp, SendWr, Type1Bind, Verbs, WcData, WcOpcode, WcStatus, storage,
 };
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits};
@@ -452,7 +453,7 @@ fn a_type_2_window_opens_on_the_queue_pair_that_bound_it_alone() {
     let [foreign_a, foreign_b] = [end(&mut fixture.pair.a, true), end(&mut fixture.pair.b, true)];
     fixture.pair.connect(&foreign_a, &foreign_b, &Connection::default());
     let error = fixture.pair.b.verbs.post_send(foreign_b.qp, &bind).unwrap_err();
-    assert_eq!(error.errno(), bareverbs::Errno::Eperm, "{error}");
+    assert_eq!(error.errno(), bareverbs::error::Errno::Eperm, "{error}");
 
     fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
     assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use bareverbs::error::{
+    CreateQpError, CreateSrqError, DeallocXrcdError, DestroyCqError, DeviceLoss, Errno, PollCqError, PostSendError,
+};
 use bareverbs::{
-    Access, Completion, CompletionQueue, CreateQpError, CreateSrqError, DeallocXrcdError, DestroyCqError, DeviceLoss,
-    DmaBuffer, Errno, Event, MwType, NoReceives, PollCqError, PostSendError, QpCap, QpHandle, QpInit, QpState, QpType,
+    Access, Completion, CompletionQueue, DmaBuffer, Event, MwType, NoReceives, QpCap, QpHandle, QpInit, QpState, QpType,
     QueuePair, RecvWr, Region, SendFlags, SendWr, SharedReceiveQueue, SrqCap, SrqInit, Srqn, Type1Bind, WcData, WcOpcode,
     WcStatus, XrcDomain,
 };

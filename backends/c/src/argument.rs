@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::Errno;
+use bareverbs::error::Errno;
 
 /// What is wrong with an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

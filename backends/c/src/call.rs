@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{AddressHandle, CqHandle, Errno, QpHandle, SrqHandle};
+use bareverbs::error::Errno;
+use bareverbs::{AddressHandle, CqHandle, QpHandle, SrqHandle};
 
 use crate::argument::Argument;
 use crate::device::{CCompletionQueue, CDomain, CQueuePair, CSharedQueue, CVerbs, PollDatagrams, State, bv_device};

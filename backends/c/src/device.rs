@@ -3,9 +3,10 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use bareverbs::storage::{QpRings, SrqEntries};
 use bareverbs::{
-    AddressHandle, CompletionQueue, NoReceives, QpHandle, QpRings, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue,
-    SharedReceives, SrqEntries, Verbs, XrcDomain, storage,
+    AddressHandle, CompletionQueue, NoReceives, QpHandle, QueuePair, RecvQueue, SendQueue, SharedReceiveQueue, SharedReceives,
+    Verbs, XrcDomain, storage,
 };
 use bareverbs_mlx5::Mlx5;
 

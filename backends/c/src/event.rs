@@ -1,6 +1,7 @@
 //! Events.
 
-use bareverbs::{AsyncEvent, CqHandle, Event, QpHandle, SrqHandle};
+use bareverbs::backend::AsyncEvent;
+use bareverbs::{CqHandle, Event, QpHandle, SrqHandle};
 
 use crate::argument::Output;
 use crate::call::on_verbs;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::{
+use bareverbs::error::{
     AllocPdError, AllocXrcdError, ArmSrqError, AttachMcastError, BadWr, CreateAhError, CreateCqError, CreateQpError,
     CreateSrqError, DeallocPdError, DeallocXrcdError, DeregMrError, DestroyCqError, DestroyQpError, DestroySrqError,
     DetachMcastError, DrainError, Errno, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use bareverbs::Errno;
+use bareverbs::error::Errno;
 use bareverbs_mlx5::Config;
 
 use crate::argument::{Argument, Output, reference};

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr::NonNull;
 
-use bareverbs::{
+use bareverbs::platform::{
     AddressMap, Clock, DmaFence, Doorbell, Extent, Instant, Machine, OutOfRange, PageSource, Platform, Registers, TooFewPages,
     WordRegister,
 };

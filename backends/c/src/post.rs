@@ -1,8 +1,8 @@
 //! Requests: posted as lists.
 
+use bareverbs::error::{BadWr, PostRecvError};
 use bareverbs::{
-    AddressHandle, BadWr, Destination, Lkey, Payload, PostRecvError, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp,
-    SendWr, Sge, Srqn,
+    AddressHandle, Destination, Lkey, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn,
 };
 
 use crate::argument::{Argument, Output, slice};

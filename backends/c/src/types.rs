@@ -1,7 +1,8 @@
 //! Numbers of objects, and the constants of the interface. Those that the verbs of Linux have too are as in
 //! `infiniband/verbs.h`.
 
-use bareverbs::{Access, Destination, Errno, GlobalRoute, QpAttrMask, SendFlags};
+use bareverbs::error::Errno;
+use bareverbs::{Access, Destination, GlobalRoute, QpAttrMask, SendFlags};
 
 /// Protection domains that a device has room for.
 pub const BV_MAX_PD: usize = 4;

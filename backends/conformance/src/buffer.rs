@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use bareverbs::{DmaBuffer, Extent};
+use bareverbs::DmaBuffer;
+use bareverbs::platform::Extent;
 
 use crate::pattern;
 

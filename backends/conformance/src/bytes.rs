@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 
 use crate::pattern;
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use bareverbs::{Clock, Instant};
+use bareverbs::platform::{Clock, Instant};
 
 /// What is wrong with a [`Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

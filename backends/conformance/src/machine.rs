@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::{DmaMemory as _, Machine, PageSource as _, Platform};
+use bareverbs::platform::{DmaMemory as _, Machine, PageSource as _, Platform};
 
 use crate::{ClockFault, MemoryFault, PageFault, RegisterFault, check_clock, check_memory, check_pages, check_registers};
 

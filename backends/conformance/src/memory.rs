@@ -1,6 +1,6 @@
 //! Memory that CPU and device both see, from the CPU's side.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 
 use crate::bytes::{Call, MemoryFault, clear, compare_word, expect, put, read, words};
 use crate::pattern;

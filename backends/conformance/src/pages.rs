@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::PageSource;
+use bareverbs::platform::PageSource;
 
 /// What is wrong with a [`PageSource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

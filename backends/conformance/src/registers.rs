@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bareverbs::Registers;
+use bareverbs::platform::Registers;
 
 /// A call of [`Registers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

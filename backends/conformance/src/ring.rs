@@ -1,6 +1,6 @@
 //! Rings in memory: each word in its place round the ring, and nowhere else.
 
-use bareverbs::{DmaMemory, DmaRing as _, OpensRings, RingLayout, RingToken, RingView};
+use bareverbs::platform::{DmaMemory, DmaRing as _, OpensRings, RingLayout, RingToken, RingView};
 
 use crate::bytes::{Call, MemoryFault, clear, compare_word, expect, put, words};
 

@@ -6,9 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bareverbs::{
-    AddressMap, Clock, DmaBuffer, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, Machine, OutOfRange, PageSource,
-    Platform, Registers, RingLayout, RingToken, RingView, TooFewPages, WordRegister,
+use bareverbs::DmaBuffer;
+use bareverbs::platform::{
+    AddressMap, Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, Machine, OutOfRange, PageSource, Platform,
+    Registers, RingLayout, RingToken, RingView, TooFewPages, WordRegister,
 };
 use bareverbs_conformance::{
     BufferFault, Call, ClockFault, MachineFault, MemoryFault, PageFault, RegisterCall, RegisterFault, check_buffer,

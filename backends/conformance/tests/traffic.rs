@@ -10,10 +10,12 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bareverbs::{
-    AddressMap, Clock, DmaBuffer, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, GidEntry, Instant, Machine, OutOfRange,
-    Platform, QpRings, Registers, RingLayout, RingToken, RingView, Verbs, WordRegister, storage,
+use bareverbs::platform::{
+    AddressMap, Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, Machine, OutOfRange, Platform, Registers,
+    RingLayout, RingToken, RingView, WordRegister,
 };
+use bareverbs::storage::QpRings;
+use bareverbs::{DmaBuffer, GidEntry, Verbs, storage};
 use bareverbs_conformance::{Step, Traffic, TrafficFault, TrafficReport, check_buffer, check_machine, check_traffic};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
@@ -482,7 +484,7 @@ fn what_traffic_needs_is_named() {
     assert!(matches!(none, Err(TrafficFault::Refused { step: Step::QueryPort, .. })), "{none:?}");
     verbs.alloc_pd().unwrap();
     let full = check_traffic(&mut verbs, &clock, host.memory(4096).whole(), traffic()).map(|(_, report)| report);
-    assert_eq!(full, Err(TrafficFault::Refused { step: Step::AllocPd, errno: bareverbs::Errno::Enomem }));
+    assert_eq!(full, Err(TrafficFault::Refused { step: Step::AllocPd, errno: bareverbs::error::Errno::Enomem }));
 }
 
 /// An Ethernet port, over RoCEv2.

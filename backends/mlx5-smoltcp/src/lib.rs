@@ -3,7 +3,7 @@
 //! [`NetworkDevice`] borrows the driver's queues for frames ([`Ethernet`]) for one poll of an interface:
 //!
 //! ```
-//! use bareverbs::Clock as _;
+//! use bareverbs::platform::Clock as _;
 //! use bareverbs_mlx5::EthernetConfig;
 //! use bareverbs_mlx5_smoltcp::{FRAME, NetworkDevice, instant};
 //! use bareverbs_testing::{Faults, pair};
@@ -39,7 +39,7 @@ struct Readme;
 
 use core::fmt;
 
-use bareverbs::Platform;
+use bareverbs::platform::Platform;
 use bareverbs_mlx5::{Checksums, Ethernet};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
@@ -50,7 +50,7 @@ pub const FRAME: usize = 1518;
 const HEADER: usize = 14;
 
 /// Returns smoltcp's time for that of the verbs. It counts microseconds.
-pub fn instant(now: bareverbs::Instant) -> Instant {
+pub fn instant(now: bareverbs::platform::Instant) -> Instant {
     Instant::from_micros(i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX))
 }
 

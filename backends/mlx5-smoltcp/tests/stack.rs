@@ -212,8 +212,8 @@ fn ipv6_resolves_its_neighbors() {
 fn buffers_have_room_for_the_longest_frame() {
     let world = bareverbs_sim::in_process::World::new(bareverbs_sim::in_process::WorldConfig::default());
     let host = world.add(bareverbs_testing::DeviceConfig::with_lid(1).with_ethernet()).unwrap();
-    let rings = bareverbs::QpRings::<64, 16>::new();
-    let mut tables = bareverbs::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let rings = bareverbs::storage::QpRings::<64, 16>::new();
+    let mut tables = bareverbs::storage::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
     let config = DriverConfig { ethernet_mtu: 4000, ..driver_config(&host) };
     let mut verbs = bareverbs_testing::bring_up(&host, &config, &mut tables).unwrap();
     verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
@@ -233,8 +233,8 @@ fn an_interface_survives_a_shorter_mtu() {
         node.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
     }
     let long = here.network().world().add(bareverbs_testing::DeviceConfig::with_lid(3).with_ethernet()).unwrap();
-    let rings = bareverbs::QpRings::<64, 16>::new();
-    let mut tables = bareverbs::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let rings = bareverbs::storage::QpRings::<64, 16>::new();
+    let mut tables = bareverbs::storage::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
     let config = DriverConfig { ethernet_mtu: 9000, ..driver_config(&long) };
     let mut verbs = bareverbs_testing::bring_up(&long, &config, &mut tables).unwrap();
     verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
@@ -242,7 +242,7 @@ fn an_interface_survives_a_shorter_mtu() {
     let ethernet = verbs.direct().ethernet().unwrap();
     let config = Config::new(EthernetAddress(ethernet.mac().0).into());
     let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
-    let mut interface = Interface::new(config, &mut device, instant(bareverbs::Instant::default()));
+    let mut interface = Interface::new(config, &mut device, instant(bareverbs::platform::Instant::default()));
     interface.update_ip_addrs(|all| all.push(IpCidr::new(SERVER.into(), 24)).unwrap());
     let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 8], vec![0; 8192]);
     let mut socket = udp::Socket::new(buffer(), buffer());
@@ -256,7 +256,7 @@ fn an_interface_survives_a_shorter_mtu() {
     let ethernet = here.verbs.direct().ethernet().unwrap();
     let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
     for at in 1..=4 {
-        interface.poll(instant(bareverbs::Instant::from_nanos(at * 1_000_000)), &mut device, &mut sockets);
+        interface.poll(instant(bareverbs::platform::Instant::from_nanos(at * 1_000_000)), &mut device, &mut sockets);
     }
     assert_eq!(device.ethernet().fault(), None);
     here.network().world().advance(Duration::from_millis(1));

@@ -1,6 +1,6 @@
 //! The driver's own functions outside of the verbs.
 
-use bareverbs::Platform;
+use bareverbs::platform::Platform;
 
 use crate::driver::Driver;
 use crate::events::health::Health;

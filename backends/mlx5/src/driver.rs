@@ -1,6 +1,8 @@
 //! The state of one device: the command interface, and what objects and events share above it.
 
-use bareverbs::{AsyncEvent, DeviceAttr, KeyTag, Mac, Machine, Platform};
+use bareverbs::backend::AsyncEvent;
+use bareverbs::platform::{Machine, Platform};
+use bareverbs::{DeviceAttr, KeyTag, Mac};
 use bareverbs_mlx5_spec::{CmdHcaCap, Field};
 use heapless::Vec;
 

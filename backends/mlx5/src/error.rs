@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use bareverbs::{DeviceError, DeviceLoss, Errno, OutOfRange, QpState};
+use bareverbs::QpState;
+use bareverbs::error::{DeviceError, DeviceLoss, Errno};
+use bareverbs::platform::OutOfRange;
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, InitialSeg, Layout, MAD_BUSY, SubnetAttribute};
 
 use crate::config::ROCE;
@@ -33,8 +35,8 @@ macro_rules! errors {
         impl $error {
             /// Returns the errno that the verbs give for it.
             #[expect(unused_variables, reason = "most errors have one errno, whatever their facts")]
-            pub fn errno(&self) -> bareverbs::Errno {
-                use bareverbs::Errno;
+            pub fn errno(&self) -> bareverbs::error::Errno {
+                use bareverbs::error::Errno;
                 match *self {
                     $(Self::$name $({ $($fact),+ })? => $errno,)+
                     $($(Self::$inner(inner) => inner.errno(),)+)?

@@ -1,9 +1,9 @@
 //! An mlx5 (ConnectX) driver without an operating system and without a heap.
 //!
 //! [`Mlx5::bring_up`] takes a [`Machine`] (registers, memory, pages, fences, clock), brings the device up and implements the core's
-//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. The driver's own memory (queues, doorbell
+//! [`Provider`](bareverbs::backend::Provider) on it. [`Mlx5::teardown`] returns the machine. The driver's own memory (queues, doorbell
 //! records, mailboxes) comes from one arena, whose size is part of the type; the pages that the device's firmware wants come from a
-//! [`PageSource`](bareverbs::PageSource) of the machine. The driver checks each value from the device: an impossible number is an error, and
+//! [`PageSource`](bareverbs::platform::PageSource) of the machine. The driver checks each value from the device: an impossible number is an error, and
 //! every wait has a deadline.
 //!
 //! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio`
@@ -16,7 +16,9 @@
 //! ```
 //! use std::error::Error;
 //!
-//! use bareverbs::{Machine, Platform, QpRings, Verbs, storage};
+//! use bareverbs::platform::{Machine, Platform};
+//! use bareverbs::storage::QpRings;
+//! use bareverbs::{Verbs, storage};
 //! use bareverbs_mlx5::{Config, Mlx5};
 //!
 //! /// The driver, with an arena of 128 pages of 4096 bytes.
@@ -65,7 +67,7 @@ mod tests;
 
 use core::ops::ControlFlow;
 
-use bareverbs::{Machine, Platform};
+use bareverbs::platform::{Machine, Platform};
 
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, Progress, Step, TeardownError, TeardownReport};

@@ -1,10 +1,14 @@
 //! The core's control path, implemented by the driver.
 
+use bareverbs::backend::{
+    AsyncEvent, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq,
+    EncodedAddress, MrRequest, Provider, RingSizes, SrqSizes,
+};
+use bareverbs::error::DeviceLoss;
+use bareverbs::platform::{Clock, Instant, Platform};
 use bareverbs::{
-    AddressVector, AsyncEvent, Clock, CoreToken, CqModeration, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams,
-    CreatedCq, CreatedQp, CreatedSrq, DeviceAttr, DeviceLoss, EncodedAddress, Gid, GidEntry, Instant, LinkLayer, Lkey,
-    MrRequest, MwType, Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RingSizes, Rkey,
-    SrqCap, SrqSizes, Srqn, Xrcdn,
+    AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, LinkLayer, Lkey, MwType, PortAttr, Psn, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Qpn, Rkey, SrqCap, Srqn, Xrcdn,
 };
 use bareverbs_mlx5_spec::rq_type;
 

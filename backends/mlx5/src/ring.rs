@@ -1,6 +1,6 @@
 //! Rings of queues: how they are opened, and who owns an entry of one that the device writes.
 
-use bareverbs::{DmaMemory, OpensRings, RingLayout, RingToken};
+use bareverbs::platform::{DmaMemory, OpensRings, RingLayout, RingToken};
 use bareverbs_mlx5_spec::Field;
 
 use crate::error::{Error, capped};

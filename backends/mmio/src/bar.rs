@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister, format_as};
+use bareverbs::format_as;
+use bareverbs::platform::{Doorbell, OutOfRange, Registers, WordRegister};
 
 /// A BAR of a device, mapped into the address space. Accesses are volatile and checked against its length and their alignment.
 pub struct MappedBar {

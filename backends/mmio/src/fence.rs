@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use bareverbs::DmaFence;
+use bareverbs::platform::DmaFence;
 
 /// The barriers of this CPU between ordinary memory and device registers.
 ///

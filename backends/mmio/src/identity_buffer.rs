@@ -1,6 +1,7 @@
 //! An application buffer where device addresses are the caller's.
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, Extent, OutOfRange, format_as};
+use bareverbs::platform::{AddressMap, DmaMemory, Extent, OutOfRange};
+use bareverbs::{DmaBuffer, format_as};
 
 use crate::MappedMemory;
 
@@ -10,7 +11,8 @@ use crate::MappedMemory;
 ///
 /// ```
 /// # use core::ptr::NonNull;
-/// use bareverbs::{AddressMap, DmaBuffer, Extent};
+/// use bareverbs::platform::{AddressMap, Extent};
+/// use bareverbs::DmaBuffer;
 /// use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 ///
 /// # #[repr(align(4096))]
@@ -22,7 +24,7 @@ use crate::MappedMemory;
 /// buffer.write(8, b"payload")?;
 /// assert_eq!(buffer.addr(), 0x8000_0000);
 /// assert_eq!(buffer.extent(0x8000_0008), Some(Extent { device_addr: 0x8000_0008, len: 4088 }));
-/// # Ok::<(), bareverbs::OutOfRange>(())
+/// # Ok::<(), bareverbs::platform::OutOfRange>(())
 /// ```
 pub struct IdentityBuffer(MappedMemory);
 

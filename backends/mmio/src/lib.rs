@@ -2,10 +2,10 @@
 //!
 //! | type | platform trait | purpose |
 //! |---|---|---|
-//! | [`MappedBar`] | [`Registers`](bareverbs::Registers) | a device's BAR, mapped into the address space |
-//! | [`MappedMemory`], [`MappedRing`] | [`DmaMemory`](bareverbs::DmaMemory), [`DmaRing`](bareverbs::DmaRing) | memory that CPU and device share |
-//! | [`PageRanges`] | [`PageSource`](bareverbs::PageSource) | single pages for the firmware of a device, from ranges of memory |
-//! | [`CpuFence`] | [`DmaFence`](bareverbs::DmaFence) | the CPU's barriers between DMA memory and registers |
+//! | [`MappedBar`] | [`Registers`](bareverbs::platform::Registers) | a device's BAR, mapped into the address space |
+//! | [`MappedMemory`], [`MappedRing`] | [`DmaMemory`](bareverbs::platform::DmaMemory), [`DmaRing`](bareverbs::platform::DmaRing) | memory that CPU and device share |
+//! | [`PageRanges`] | [`PageSource`](bareverbs::platform::PageSource) | single pages for the firmware of a device, from ranges of memory |
+//! | [`CpuFence`] | [`DmaFence`](bareverbs::platform::DmaFence) | the CPU's barriers between DMA memory and registers |
 //! | [`IdentityBuffer`] | [`DmaBuffer`](bareverbs::DmaBuffer) | an application buffer where device addresses are the caller's |
 //!
 //! Firmware and VFIO build their platform from these types. A simulated device, or a machine with other buses or barriers,

@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{DmaMemory, OutOfRange, RingLayout, RingToken, format_as};
+use bareverbs::format_as;
+use bareverbs::platform::{DmaMemory, OutOfRange, RingLayout, RingToken};
 
 use crate::MappedRing;
 

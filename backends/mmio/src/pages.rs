@@ -3,7 +3,8 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use bareverbs::{PageSource, TooFewPages, format_as};
+use bareverbs::format_as;
+use bareverbs::platform::{PageSource, TooFewPages};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;

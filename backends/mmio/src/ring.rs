@@ -3,7 +3,8 @@
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use bareverbs::{DmaRing, RingView, format_as};
+use bareverbs::format_as;
+use bareverbs::platform::{DmaRing, RingView};
 
 /// A ring in [`MappedMemory`](crate::MappedMemory) with its doorbell record.
 pub struct MappedRing {
@@ -112,7 +113,7 @@ impl RingView for MappedRingView<'_> {
 mod tests {
     use std::vec;
 
-    use bareverbs::{DmaMemory, OpensRings, OutOfRange, RingLayout, RingToken};
+    use bareverbs::platform::{DmaMemory, OpensRings, OutOfRange, RingLayout, RingToken};
 
     use super::*;
     use crate::MappedMemory;

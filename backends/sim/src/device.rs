@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{QpcState, UAR_PAGE};
 
 use crate::audit::Audit;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{
     HcaVportContext, PTYS_ETHERNET, PTYS_INFINIBAND, PaosReg, PcapReg, PmtuReg, PortChange, PtysReg, PvlcReg, View, ViewMut,
 };

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use crate::audit::Audit;
 use crate::fault::Faults;

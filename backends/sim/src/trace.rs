@@ -1,6 +1,6 @@
 //! Trace: a record for each thing that the device does.
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 /// One thing that happened, with its bytes as they lay in memory, in a register or on the wire.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,14 @@
 //! Datagrams over a queue pair with the service of QP1: what an [`Endpoint`] transmits goes out, what comes in is for it to receive.
 
+use bareverbs::backend::Provider;
+use bareverbs::error::{
+    CreateAhError, CreateCqError, CreateQpError, ModifyQpError, NotifyCqError, PollCqError, PostRecvError, PostSendError,
+    QueryError, RegMrError,
+};
+use bareverbs::platform::OutOfRange;
 use bareverbs::{
-    Access, AddressVector, CompletionQueue, CqHandle, CreateAhError, CreateCqError, CreateQpError, Destination, DmaBuffer, Gid,
-    LinkLayer, Mac, ModifyQpError, NotifyCqError, OutOfRange, PdHandle, PollCqError, PostRecvError, PostSendError, Provider,
-    Qkey, QpAttr, QpCap, QpHandle, QpInit, QpType, QueryError, QueuePair, RecvWr, Refused, RegMrError, Region, SendWr, Verbs,
-    WcStatus,
+    Access, AddressVector, CompletionQueue, CqHandle, Destination, DmaBuffer, Gid, LinkLayer, Mac, PdHandle, Qkey, QpAttr,
+    QpCap, QpHandle, QpInit, QpType, QueuePair, RecvWr, Refused, Region, SendWr, Verbs, WcStatus,
 };
 
 use crate::endpoint::Endpoint;
@@ -120,7 +124,7 @@ pub enum CarrierError<E> {
     Buffer(OutOfRange),
 }
 
-impl<E: bareverbs::DeviceError> core::fmt::Display for CarrierError<E> {
+impl<E: bareverbs::error::DeviceError> core::fmt::Display for CarrierError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Poll(error) => error.fmt(f),
@@ -138,9 +142,9 @@ impl<E: bareverbs::DeviceError> core::fmt::Display for CarrierError<E> {
     }
 }
 
-impl<E: bareverbs::DeviceError> core::error::Error for CarrierError<E> {}
+impl<E: bareverbs::error::DeviceError> core::error::Error for CarrierError<E> {}
 
-impl<E: bareverbs::DeviceError> core::fmt::Display for OpenError<E> {
+impl<E: bareverbs::error::DeviceError> core::fmt::Display for OpenError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Buffer { length } => write!(f, "a buffer of {length} bytes is too small"),
@@ -153,7 +157,7 @@ impl<E: bareverbs::DeviceError> core::fmt::Display for OpenError<E> {
     }
 }
 
-impl<E: bareverbs::DeviceError> core::error::Error for OpenError<E> {}
+impl<E: bareverbs::error::DeviceError> core::error::Error for OpenError<E> {}
 
 /// What a [`Carrier`] asks of the storage of its verbs: one queue pair with these capacities, one completion queue, one region.
 pub const CARRIER_CAP: QpCap =
@@ -398,7 +402,8 @@ impl<'s, P: Provider, B: DmaBuffer + 'static> Carrier<'s, P, B> {
     /// Destroys QP1, and gives the buffer back.
     ///
     /// ```
-    /// # use bareverbs::{DmaBuffer, Provider, Refused, Verbs};
+    /// # use bareverbs::backend::Provider;
+    /// # use bareverbs::{DmaBuffer, Refused, Verbs};
     /// # use bareverbs_cm::{Carrier, CloseError};
     /// # fn end<'s, P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'s, P>, carrier: Carrier<'s, P, B>) -> Option<B> {
     /// let handler = verbs.take_interrupt_handler().ok();

@@ -11,7 +11,8 @@
 //! One connection, seen from both sides. The caller modifies its queue pair where the comments say:
 //!
 //! ```
-//! use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qpn};
+//! use bareverbs::platform::Instant;
+//! use bareverbs::{Guid, Lid, Mtu, Psn, Qpn};
 //! use bareverbs_cm::*;
 //!
 //! let now = Instant::from_nanos(0);

@@ -1,9 +1,8 @@
 //! What a [`Carrier`](crate::Carrier) is made of while it is not whole: half opened, or half closed.
 
-use bareverbs::{
-    CompletionQueue, CqHandle, DeregMrError, DestroyCqError, DestroyQpError, DmaBuffer, Provider, QpHandle, QueuePair, Refused,
-    Region, Verbs,
-};
+use bareverbs::backend::Provider;
+use bareverbs::error::{DeregMrError, DestroyCqError, DestroyQpError};
+use bareverbs::{CompletionQueue, CqHandle, DmaBuffer, QpHandle, QueuePair, Refused, Region, Verbs};
 
 /// What is left of a [`Carrier`](crate::Carrier) that was not opened or not closed. Nothing of it is in use: [`Self::close`] destroys it, and
 /// may be called again until it does.
@@ -35,7 +34,7 @@ pub enum CloseError<E> {
     Region(DeregMrError<E>),
 }
 
-impl<E: bareverbs::DeviceError> core::fmt::Display for CloseError<E> {
+impl<E: bareverbs::error::DeviceError> core::fmt::Display for CloseError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Qp(error) => error.fmt(f),
@@ -45,7 +44,7 @@ impl<E: bareverbs::DeviceError> core::fmt::Display for CloseError<E> {
     }
 }
 
-impl<E: bareverbs::DeviceError> core::error::Error for CloseError<E> {}
+impl<E: bareverbs::error::DeviceError> core::error::Error for CloseError<E> {}
 
 impl<'s, P: Provider, B: DmaBuffer + 'static> Unclosed<'s, P, B> {
     /// Returns a buffer alone.

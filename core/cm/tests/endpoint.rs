@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use bareverbs::{Gid, Guid, Instant, Lid, Mtu, Psn, Qkey, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Gid, Guid, Lid, Mtu, Psn, Qkey, Qpn};
 use bareverbs_cm::*;
 
 type Node = Endpoint<8, 2, 2>;

@@ -4,7 +4,8 @@
 
 use std::net::Ipv4Addr;
 
-use bareverbs::{Gid, Guid, Instant, Lid, Mtu, Psn, Qkey, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Gid, Guid, Lid, Mtu, Psn, Qkey, Qpn};
 use bareverbs_cm::*;
 use bareverbs_ib_spec::CmAttribute;
 

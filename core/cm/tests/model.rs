@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Guid, Lid, Mtu, Psn, Qpn};
 use bareverbs_cm::*;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).

@@ -1,6 +1,6 @@
 //! Errors of backends.
 
-use crate::Errno;
+use crate::error::Errno;
 
 /// An error of a backend: small, with facts, and with an errno.
 #[diagnostic::on_unimplemented(

@@ -1,7 +1,8 @@
 //! Errors of protection domains, memory regions and memory windows.
 
 use super::{AnswerFault, Outside, SendQueueFull, operation_error};
-use crate::{Access, DeviceLoss, Errno, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
+use crate::error::{DeviceLoss, Errno};
+use crate::{Access, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -124,7 +125,7 @@ impl<E> From<DeregMrError<E>> for ReregMrError<E> {
     }
 }
 
-impl<E: crate::DeviceError> ReregMrError<E> {
+impl<E: crate::error::DeviceError> ReregMrError<E> {
     /// Returns the errno that the verbs give for it.
     pub fn errno(&self) -> Errno {
         match self {
@@ -134,7 +135,7 @@ impl<E: crate::DeviceError> ReregMrError<E> {
     }
 }
 
-impl<E: crate::DeviceError> core::fmt::Display for ReregMrError<E> {
+impl<E: crate::error::DeviceError> core::fmt::Display for ReregMrError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Register(error) => error.fmt(f),
@@ -143,7 +144,7 @@ impl<E: crate::DeviceError> core::fmt::Display for ReregMrError<E> {
     }
 }
 
-impl<E: crate::DeviceError> core::error::Error for ReregMrError<E> {}
+impl<E: crate::error::DeviceError> core::error::Error for ReregMrError<E> {}
 
 operation_error! {
     /// Why a window was not made.

@@ -5,6 +5,9 @@ mod memory;
 mod queue;
 mod request;
 
+pub use crate::errno::Errno;
+pub use crate::link::LinkFault;
+pub use crate::loss::DeviceLoss;
 pub use device::DeviceError;
 pub use memory::{
     AllocFastMrError, AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError,
@@ -19,8 +22,6 @@ pub use queue::{
 pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 
 use core::fmt;
-
-use crate::Errno;
 
 /// Declares the errors of one operation: each variant with its facts, its errno and its text, which names facts, or what is
 /// made of them behind it. An enum with `<E>` ends with the variants that carry an error of the backend, which has its own
@@ -79,7 +80,7 @@ macro_rules! operation_error {
             $($(#[$dmeta])* $device(E),)+
         }
 
-        impl<E: $crate::DeviceError> $name<E> {
+        impl<E: $crate::error::DeviceError> $name<E> {
             /// Returns the errno that the verbs give for it.
             pub fn errno(&self) -> Errno {
                 match self {
@@ -89,7 +90,7 @@ macro_rules! operation_error {
             }
         }
 
-        impl<E: $crate::DeviceError> core::fmt::Display for $name<E> {
+        impl<E: $crate::error::DeviceError> core::fmt::Display for $name<E> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self {
                     $(Self::$variant $({ $($field),+ })? => write!(f, $text $(, $arg = $value)*),)*
@@ -98,7 +99,7 @@ macro_rules! operation_error {
             }
         }
 
-        impl<E: $crate::DeviceError> core::error::Error for $name<E> {}
+        impl<E: $crate::error::DeviceError> core::error::Error for $name<E> {}
     };
 }
 use operation_error;

@@ -4,10 +4,9 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{AnswerFault, operation_error};
-use crate::{
-    AddressPart, CqModeration, DeviceLoss, Errno, LinkFault, LinkLayer, Mac, PhysState, PollCqError, PortState, QpAttrMask,
-    QpCap, QpState, QpType, SrqCap,
-};
+use crate::backend::AddressPart;
+use crate::error::{DeviceLoss, Errno, LinkFault, PollCqError};
+use crate::{CqModeration, LinkLayer, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, SrqCap};
 
 /// Returns how the physical function of a virtual one enables its port.
 const fn remedy_of_function(link_layer: LinkLayer) -> &'static str {

@@ -3,7 +3,9 @@
 use core::fmt;
 
 use super::{Outside, SendQueueFull, operation_error};
-use crate::{BindRefused, Cqn, DeviceLoss, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, Srqn, WcOpcode};
+use crate::backend::RawKind;
+use crate::error::{BindRefused, DeviceLoss, Errno};
+use crate::{Cqn, Lkey, QpHandle, QpState, QpType, Qpn, SendFlags, Srqn, WcOpcode};
 
 operation_error! {
     /// What is wrong with an SGE.

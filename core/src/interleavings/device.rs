@@ -8,13 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::vec::Vec;
 
+use crate::backend::{
+    AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams, CreatedCq,
+    CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress, MrRequest, Peek, Provider, RawCompletion, RawKind,
+    RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+};
+use crate::error::{DeviceError, DeviceLoss, Errno};
+use crate::platform::Instant;
 use crate::sync::Ordering;
 use crate::{
-    AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn,
-    CreateQpParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, DeviceAttr, DeviceError, DeviceLoss,
-    EncodedAddress, Errno, Gid, GidEntry, Instant, KeyTag, LinkLayer, Lkey, MaskedOp, MrRequest, MwType, Payload, Peek,
-    PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote,
-    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus,
+    AddressVector, Cqn, DeviceAttr, Gid, GidEntry, KeyTag, LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, QpAttr,
+    QpAttrMask, QpCap, QpState, Qpn, Remote, Rkey, SendFlags, Sge, Source, SrqCap, Srqn, WcData, WcStatus,
 };
 
 const QPN: u32 = 0x100;

@@ -4,8 +4,9 @@ use loom::thread;
 use std::vec::Vec;
 
 use super::{Harness, send};
+use crate::error::{DeviceLoss, PollCqError, PostRecvError, PostSendError};
 use crate::sync::modelled::check;
-use crate::{Completion, CompletionQueue, DeviceLoss, PollCqError, PostRecvError, PostSendError, QueuePair, RecvWr, WcStatus};
+use crate::{Completion, CompletionQueue, QueuePair, RecvWr, WcStatus};
 
 use super::device::Device;
 

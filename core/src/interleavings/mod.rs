@@ -21,12 +21,15 @@ mod windows;
 use std::boxed::Box;
 
 use self::device::Device;
+use crate::error::{CreateQpError, ModifyQpError};
 use crate::kept_verbs::KeptVerbs;
+use crate::platform::OffsetMap;
+use crate::storage::QpRings;
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::{
-    Access, AddressVector, CqHandle, CreateQpError, Lid, ModifyQpError, MrHandle, OffsetMap, Payload, PdHandle, Psn, QpAttr,
-    QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Verbs, WcOpcode, storage,
+    Access, AddressVector, CqHandle, Lid, MrHandle, Payload, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit,
+    QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Verbs, WcOpcode, storage,
 };
 
 /// Verbs with one region, one completion queue and one queue pair, which sends.

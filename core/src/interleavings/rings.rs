@@ -5,8 +5,9 @@ use std::vec::Vec;
 
 use super::device::Device;
 use super::{Harness, send};
+use crate::error::PollCqError;
 use crate::sync::modelled::check;
-use crate::{Completion, CompletionQueue, PollCqError, QueuePair, RecvWr};
+use crate::{Completion, CompletionQueue, QueuePair, RecvWr};
 
 /// Takes one completion.
 fn poll(queue: &mut CompletionQueue<'static, Device>) -> Result<Option<u64>, PollCqError> {

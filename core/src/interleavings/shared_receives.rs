@@ -7,12 +7,14 @@ use std::vec::Vec;
 
 use super::device::Device;
 use super::{Between, attributes};
+use crate::error::{DeviceLoss, PollCqError, PostRecvError};
 use crate::kept_verbs::KeptVerbs;
 use crate::storage::SendFacts;
+use crate::storage::{QpRings, SrqEntries};
 use crate::sync::modelled::check;
 use crate::{
-    CompletionQueue, DeviceLoss, PollCqError, PostRecvError, QpCap, QpInit, QpRings, QpState, QpType, QueuePair, RecvWr,
-    SharedReceiveQueue, SharedReceives, SrqCap, SrqEntries, SrqInit, Verbs, WcOpcode, storage,
+    CompletionQueue, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
+    Verbs, WcOpcode, storage,
 };
 
 /// Requests that the queue has room for.

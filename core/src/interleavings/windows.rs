@@ -3,9 +3,10 @@
 use loom::thread;
 
 use super::{BASE, Harness};
+use crate::error::{BindRefused, BindType1Error, DeregMrError};
 use crate::sync::Ordering;
 use crate::sync::modelled::check;
-use crate::{Access, BindRefused, BindType1Error, Completion, DeregMrError, MrHandle, MwType, SendFlags, Type1Bind};
+use crate::{Access, Completion, MrHandle, MwType, SendFlags, Type1Bind};
 
 const fn bind(mr: MrHandle, wr_id: u64) -> Type1Bind {
     Type1Bind { wr_id, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_WRITE }

@@ -5,14 +5,13 @@ use core::hint::cold_path;
 use super::SendQueue;
 use super::limits::{BASIC, OpSet, SendLimits, can_send, refusal};
 use super::operations::OpProperties;
+use crate::backend::{AtomicOp, BindOp, DataOp, Provider, SendRing, SendWriter};
+use crate::error::{BindRefused, BindType1Error, PostSendError};
 use crate::shared::{CachedRegion, QpSlot, RegionFacts, check_sge};
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::window::{BindRequest, CheckedBind, Type1Bind};
-use crate::{
-    Access, AtomicOp, BindOp, BindRefused, BindType1Error, Binding, DataOp, KeyTag, MwHandle, MwType, Payload, PostSendError,
-    Provider, Rkey, SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, WcOpcode,
-};
+use crate::{Access, Binding, KeyTag, MwHandle, MwType, Payload, Rkey, SendFlags, SendOp, SendWr, Sge, WcOpcode};
 
 /// The most SGEs of a request that has empty ones among them.
 const MAX_SGES: usize = 64;

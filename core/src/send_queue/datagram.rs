@@ -2,11 +2,10 @@
 
 use super::limits::SOLICITABLE;
 use super::{OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
+use crate::backend::{DatagramOp, Provider, SendRing, SendWriter};
+use crate::error::PostSendError;
 use crate::shared::check_sge;
-use crate::{
-    Access, DatagramOp, Destination, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter,
-    WcOpcode,
-};
+use crate::{Access, Destination, Payload, SendFlags, SendOp, SendWr, WcOpcode};
 
 /// Posts a datagram, or says what is wrong with it.
 #[inline(never)]

@@ -1,6 +1,7 @@
 //! What a queue pair may send: operations, flags, sizes.
 
-use crate::{DeviceAttr, MaskedAtomics, PdHandle, PostSendError, QpHandle, QpState, QpType, SendFlags, WcOpcode};
+use crate::error::PostSendError;
+use crate::{DeviceAttr, MaskedAtomics, PdHandle, QpHandle, QpState, QpType, SendFlags, WcOpcode};
 
 bitflags::bitflags! {
     /// Kinds of send operation.
@@ -82,7 +83,7 @@ impl SendLimits {
         handle: QpHandle,
         qp_type: QpType,
         (pd, domain): (PdHandle, u64),
-        sizes: &crate::RingSizes,
+        sizes: &crate::backend::RingSizes,
         sq_sig_all: bool,
         device: &DeviceAttr,
     ) -> Self {
@@ -154,7 +155,8 @@ pub(crate) fn refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handle, QpCap, RingSizes};
+    use crate::backend::RingSizes;
+    use crate::{Handle, QpCap};
 
     /// For each transport, with atomics and without, and each number of SGEs: operations and flags come back as they were put in, and a bit
     /// is set for each number of SGEs that is too many.

@@ -1,7 +1,8 @@
 //! The last request of a send queue: its completion says that all before it are done.
 
 use super::PostCursor;
-use crate::{DataOp, DataOpcode, Provider, Remote, SendFlags, SendQueue, SendRing, SendWriter, WcOpcode};
+use crate::backend::{DataOp, DataOpcode, Provider, SendRing, SendWriter};
+use crate::{Remote, SendFlags, SendQueue, WcOpcode};
 
 /// Bytes of a marker in the record of what is in flight. No request has as many: 2^31 is the most (IBTA 9.7.7).
 pub(crate) const MARKER_BYTES: u32 = u32::MAX;

@@ -1,7 +1,8 @@
 //! What the ring gets of each operation, and what the checks ask of it.
 
 use super::limits::{BASIC, OpSet, SOLICITABLE};
-use crate::{Access, AtomicOp, AtomicOpcode, DataOp, DataOpcode, Payload, Remote, Rkey, SendFlags, SendOp, Sge, WcOpcode};
+use crate::backend::{AtomicOp, AtomicOpcode, DataOp, DataOpcode};
+use crate::{Access, Payload, Remote, Rkey, SendFlags, SendOp, Sge, WcOpcode};
 
 /// What the checks ask of an operation.
 pub(super) struct OpProperties {

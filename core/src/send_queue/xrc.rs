@@ -2,11 +2,10 @@
 
 use super::operations::OpProperties;
 use super::{BASIC, OpSet, PostCursor, SendQueue, refusal, refusal_to_post};
+use crate::backend::{AtomicOp, DataOp, Provider, SendRing, SendWriter};
+use crate::error::PostSendError;
 use crate::shared::check_sge;
-use crate::{
-    Access, AtomicOp, ConnectedOp, DataOp, Payload, PostSendError, Provider, SendFlags, SendOp, SendRing, SendWr, SendWriter,
-    Sge, Srqn,
-};
+use crate::{Access, ConnectedOp, Payload, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 /// Posts a request to a shared receive queue, or says what is wrong with it.
 #[inline(never)]

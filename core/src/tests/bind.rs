@@ -3,11 +3,11 @@
 use super::mock::Kind;
 use super::post::send;
 use super::{ALL_RIGHTS, BASE, Harness, LENGTH, register, set_state};
+use crate::error::{AllocMwError, BindRefused, BindType1Error, DeallocMwError, DeregMrError, Errno, PostSendError};
 use crate::sync::Ordering;
 use crate::{
-    Access, AllocMwError, BindRefused, BindType1Error, Binding, DeallocMwError, DeregMrError, Errno, KeyTag, MwHandle, MwInfo,
-    MwType, PostSendError, QpInit, QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, Type1Bind, WcData, WcOpcode,
-    WcStatus,
+    Access, Binding, KeyTag, MwHandle, MwInfo, MwType, QpInit, QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr,
+    Type1Bind, WcData, WcOpcode, WcStatus,
 };
 
 fn bind(harness: &Harness, offset: u64, length: u64) -> Type1Bind {
@@ -564,7 +564,7 @@ fn the_request_after_a_bind_is_marked() {
     let (before, refused) = (bind(&harness, 0, 64), SendWr { flags: SendFlags::AFTER_BIND, ..send(5, &sges) });
     harness.verbs.bind_type1(harness.qp, mw, &before).unwrap();
     let error = harness.verbs.post_send(harness.qp, &refused).unwrap_err();
-    assert_eq!(error, crate::PostSendError::Flags { flags: SendFlags::AFTER_BIND });
+    assert_eq!(error, crate::error::PostSendError::Flags { flags: SendFlags::AFTER_BIND });
     harness.step(harness.qp, QpState::Reset);
     harness.poll().unwrap();
     harness.connect(harness.qp);

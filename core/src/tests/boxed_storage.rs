@@ -7,11 +7,11 @@ use std::vec::Vec;
 
 use super::mock::Mock;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, register};
+use crate::backend::RingSizes;
+use crate::error::{AllocMwError, AllocPdError, CreateCqError, CreateQpError, Errno, RegMrError};
 use crate::kept_verbs::KeptVerbs;
-use crate::{
-    Access, AllocMwError, AllocPdError, BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities, CreateCqError, CreateQpError,
-    Errno, MwType, QpInit, QpType, RegMrError, RingSizes, SrqCap, SrqInit, Verbs,
-};
+use crate::storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
+use crate::{Access, MwType, QpInit, QpType, SrqCap, SrqInit, Verbs};
 
 const SIZES: RingSizes = RingSizes {
     send_blocks: 16,

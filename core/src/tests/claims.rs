@@ -2,10 +2,9 @@
 
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH};
-use crate::{
-    CreateQpError, CreateSrqError, DeallocMwError, MwHandle, QpInit, QpRings, QpType, SrqCap, SrqEntries, SrqInit, Verbs,
-    storage,
-};
+use crate::error::{CreateQpError, CreateSrqError, DeallocMwError};
+use crate::storage::{QpRings, SrqEntries};
+use crate::{MwHandle, QpInit, QpType, SrqCap, SrqInit, Verbs, storage};
 
 type Tables<'r> = storage!['r, Mock; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 2, srqs: 2];
 

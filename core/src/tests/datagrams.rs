@@ -6,11 +6,15 @@ use std::vec::Vec;
 use super::mock::{Kind, MockError, raw};
 use super::post::send;
 use super::{ALL_RIGHTS, Harness, LENGTH, attributes, register, set_state};
+use crate::backend::{AddressPart, RawCompletion, RawKind};
+use crate::error::{
+    AttachMcastError, CreateAhError, DestroyQpError, DetachMcastError, Errno, LinkFault, ModifyQpError, PollCqError,
+    PostSendError, SgeFault,
+};
 use crate::{
-    AddressHandle, AddressPart, AddressVector, AttachMcastError, Completion, CreateAhError, Destination, DestroyQpError,
-    DetachMcastError, Errno, Gid, GlobalRoute, Lid, LinkFault, MCAST_GROUPS, ModifyQpError, Mtu, Payload, PdHandle,
-    PollCqError, PortAttr, PortState, PostSendError, Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawCompletion, RawKind,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault, WcData, WcOpcode, WcStatus,
+    AddressHandle, AddressVector, Completion, Destination, Gid, GlobalRoute, Lid, MCAST_GROUPS, Mtu, Payload, PdHandle,
+    PortAttr, PortState, Qkey, QpAttr, QpAttrMask, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcData,
+    WcOpcode, WcStatus,
 };
 
 const AV: AddressVector =

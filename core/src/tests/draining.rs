@@ -4,10 +4,9 @@
 use super::mock::Mock;
 use super::post::send;
 use super::{BASE, Harness, attributes};
-use crate::{
-    Access, AsyncEvent, CompletionQueue, CreateQpError, Errno, Event, ModifyQpError, MwType, PollCqError, QpAttrMask, QpInit,
-    QpState, QpType, SendFlags, Type1Bind, WcStatus,
-};
+use crate::backend::AsyncEvent;
+use crate::error::{CreateQpError, Errno, ModifyQpError, PollCqError};
+use crate::{Access, CompletionQueue, Event, MwType, QpAttrMask, QpInit, QpState, QpType, SendFlags, Type1Bind, WcStatus};
 
 fn ids(queue: &mut CompletionQueue<'static, Mock>) -> std::vec::Vec<u64> {
     queue.completions().map(|done| done.unwrap().wr_id).collect()
@@ -237,7 +236,7 @@ fn stale_receives_are_dropped_too() {
     for wr_id in 0..3 {
         harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id, sges: &[] }).unwrap();
     }
-    let raw = harness.raw(crate::RawKind::Recv, 0, WcStatus::Success);
+    let raw = harness.raw(crate::backend::RawKind::Recv, 0, WcStatus::Success);
     harness.push(raw);
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.step(harness.qp, QpState::Reset);

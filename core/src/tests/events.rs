@@ -5,9 +5,10 @@ use std::vec::Vec;
 use super::Harness;
 use super::mock::MockError;
 use super::post::send;
+use crate::backend::{AsyncEvent, CompletionEvent};
+use crate::error::{DestroyCqError, DeviceLoss, Errno, PollCqError, PollEventError, TakeError};
 use crate::{
-    AddressVector, AsyncEvent, CompletionEvent, Cqn, DestroyCqError, DeviceLoss, Errno, Event, Interrupted, Lid, PathMigState,
-    PollCqError, PollEventError, QpAttr, QpAttrMask, QpInit, QpState, QpType, Qpn, TakeError, WcStatus,
+    AddressVector, Cqn, Event, Interrupted, Lid, PathMigState, QpAttr, QpAttrMask, QpInit, QpState, QpType, Qpn, WcStatus,
 };
 
 #[test]

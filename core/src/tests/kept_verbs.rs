@@ -3,11 +3,14 @@
 use core::ops::{Deref, DerefMut};
 use std::vec::Vec;
 
+use bareverbs::backend::Provider;
+use bareverbs::error::{
+    BadWr, BindType1Error, CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError,
+    PollCqError, PostRecvError, PostSendError,
+};
 use bareverbs::{
-    BadWr, BindType1Error, Completion, CompletionQueue, Completions, CqHandle, CreateCqError, CreateQpError, DestroyCqError,
-    DestroyQpError, ModifyQpError, MwHandle, NoReceives, NotifyCqError, PollCqError, PostRecvError, PostSendError, Provider,
-    QpAttr, QpAttrMask, QpHandle, QpInit, QpState, QpType, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue,
-    SendWr, Source, Type1Bind, Verbs, XrcDomain,
+    Completion, CompletionQueue, Completions, CqHandle, MwHandle, NoReceives, QpAttr, QpAttrMask, QpHandle, QpInit, QpState,
+    QpType, QueuePair, RecvQueue, RecvWr, Refused, Rkey, SendBatch, SendQueue, SendWr, Source, Type1Bind, Verbs, XrcDomain,
 };
 
 /// [`Verbs`] and the queues that they made.

@@ -8,10 +8,14 @@ use super::mock::{Entry, MockError, raw};
 use super::post::send;
 use super::region::Buffer;
 use super::{ALL_RIGHTS, BASE, Harness, attributes};
+use crate::backend::{AsyncEvent, RawKind};
+use crate::error::{
+    BindType1Error, DeregMrError, DeviceLoss, Errno, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
+    RegMrError,
+};
 use crate::{
-    Access, AsyncEvent, BindType1Error, Completion, DeregMrError, DeviceLoss, Errno, Event, MwType, NotifyCqError, Payload,
-    PollCqError, PollEventError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpState, QpType, Qpn, RawKind, RecvWr,
-    RegMrError, SendFlags, SendOp, SendWr, Type1Bind, WcData, WcOpcode, WcStatus,
+    Access, Completion, Event, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr,
+    Type1Bind, WcData, WcOpcode, WcStatus,
 };
 
 const LOST: PollCqError = PollCqError::DeviceLost { loss: DeviceLoss::Reset };
@@ -332,19 +336,19 @@ fn every_call_fails_and_takes_nothing() {
     let before = harness.device().alive;
     let verbs = &mut harness.verbs;
     let device = MockError::NoAnswer;
-    assert_eq!(verbs.alloc_pd(), Err(crate::AllocPdError::Device(device)));
-    assert_eq!(verbs.create_cq(4), Err(crate::CreateCqError::Device(device)));
-    assert_eq!(verbs.alloc_mw(pd, MwType::Type2), Err(crate::AllocMwError::Device(device)));
-    assert_eq!(verbs.dealloc_mw(mw), Err(crate::DeallocMwError::Device(device)));
-    assert_eq!(verbs.query_port(1).err(), Some(crate::QueryError::Device(device)));
-    assert_eq!(verbs.query_gid(1, 0).err(), Some(crate::QueryError::Device(device)));
-    assert_eq!(verbs.query_pkey(1, 0).err(), Some(crate::QueryError::Device(device)));
-    assert_eq!(verbs.query_qp(qp).err(), Some(crate::QueryQpError::Device(device)));
-    assert_eq!(verbs.destroy_qp(qp), Err(crate::DestroyQpError::Device(device)));
+    assert_eq!(verbs.alloc_pd(), Err(crate::error::AllocPdError::Device(device)));
+    assert_eq!(verbs.create_cq(4), Err(crate::error::CreateCqError::Device(device)));
+    assert_eq!(verbs.alloc_mw(pd, MwType::Type2), Err(crate::error::AllocMwError::Device(device)));
+    assert_eq!(verbs.dealloc_mw(mw), Err(crate::error::DeallocMwError::Device(device)));
+    assert_eq!(verbs.query_port(1).err(), Some(crate::error::QueryError::Device(device)));
+    assert_eq!(verbs.query_gid(1, 0).err(), Some(crate::error::QueryError::Device(device)));
+    assert_eq!(verbs.query_pkey(1, 0).err(), Some(crate::error::QueryError::Device(device)));
+    assert_eq!(verbs.query_qp(qp).err(), Some(crate::error::QueryQpError::Device(device)));
+    assert_eq!(verbs.destroy_qp(qp), Err(crate::error::DestroyQpError::Device(device)));
     assert_eq!(verbs.poll_event(), Err(PollEventError::Device(device)));
     for state in [QpState::Err, QpState::Reset] {
         let moved = verbs.modify_qp(qp, &attributes(state), QpAttrMask::STATE);
-        assert_eq!(moved, Err(crate::ModifyQpError::Device(device)));
+        assert_eq!(moved, Err(crate::error::ModifyQpError::Device(device)));
     }
     let loss = DeviceLoss::Reset;
     assert_eq!(verbs.post_send(qp, &send(1, &[])), Err(PostSendError::DeviceLost { loss }));

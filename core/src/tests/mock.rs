@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+use crate::backend::{
+    AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
+    CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress,
+    MrRequest, Peek, Provider, RawCompletion, RawKind, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+};
+use crate::error::{DeviceError, DeviceLoss, Errno};
+use crate::platform::Instant;
 use crate::{
-    Access, AddressVector, AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqModeration, CqReader,
-    CqRing, Cqn, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode,
-    DatagramOp, DeviceAttr, DeviceError, DeviceLoss, EncodedAddress, Errno, Gid, GidEntry, Guid, Instant, KeyTag, LinkLayer,
-    Lkey, MaskedAtomics, MaskedOp, MrRequest, MwType, Payload, Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap,
-    QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing, RegOp, Remote, RingSizes, Rkey, SendFlags, SendRing, SendWriter,
-    Sge, Source, SrqCap, SrqRing, SrqSizes, Srqn, WcData, WcStatus, Xrcdn,
+    Access, AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, Guid, KeyTag, LinkLayer, Lkey, MaskedAtomics,
+    MaskedOp, MwType, Payload, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge,
+    Source, SrqCap, Srqn, WcData, WcStatus, Xrcdn,
 };
 
 /// How long a pause takes.

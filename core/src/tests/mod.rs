@@ -33,17 +33,22 @@ use std::vec;
 use std::vec::Vec;
 
 use self::mock::{Device, Mock, MockError};
+use crate::backend::{RawCompletion, RawKind};
+use crate::error::{PollCqError, RegMrError};
 use crate::kept_verbs::KeptVerbs;
+use crate::platform::OffsetMap;
 use crate::sync::Ordering;
 use crate::{
-    Access, AddressVector, Completion, CqHandle, Lid, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Verbs,
-    WcStatus,
+    Access, AddressVector, Completion, CqHandle, Lid, MrHandle, MwHandle, MwType, PdHandle, Psn, Qkey, QpAttr, QpAttrMask,
+    QpCap, QpHandle, QpInit, QpState, QpType, Qpn, Sge, Verbs, WcStatus,
 };
 #[cfg(feature = "alloc")]
-use crate::{BoxedQpRings, BoxedStorage, Capacities, RingSizes};
+use crate::{
+    backend::RingSizes,
+    storage::{BoxedQpRings, BoxedStorage, Capacities},
+};
 #[cfg(not(feature = "alloc"))]
-use crate::{QpRings, storage};
+use crate::{storage, storage::QpRings};
 
 /// The verbs of the tests: two of each, but four regions.
 type TestVerbs = KeptVerbs<Mock>;
@@ -91,8 +96,8 @@ fn verbs_on(mock: Mock) -> TestVerbs {
 }
 
 /// What is wrong with so many bytes at `addr`, of a region of [`LENGTH`] bytes at [`BASE`].
-const fn range(addr: u64, length: u32) -> crate::SgeFault {
-    crate::SgeFault::Range { addr, length, start: BASE, size: LENGTH }
+const fn range(addr: u64, length: u32) -> crate::error::SgeFault {
+    crate::error::SgeFault::Range { addr, length, start: BASE, size: LENGTH }
 }
 
 /// Registers a region for which there is no memory.

@@ -12,11 +12,13 @@ use proptest::prelude::*;
 use super::mock::{Device, Mock};
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, attributes, register};
+use crate::backend::{RawCompletion, RawKind};
+use crate::error::{BindRefused, BindType1Error, DeallocMwError, DeviceLoss, PollCqError, PostSendError};
 use crate::kept_verbs::KeptVerbs;
+use crate::storage::QpRings;
 use crate::{
-    Access, BindRefused, BindType1Error, Binding, Completion, CqHandle, Cqn, DeallocMwError, DeviceLoss, MrHandle, MwHandle,
-    MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInit, QpRings, QpState, QpType, Qpn,
-    RawCompletion, RawKind, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Type1Bind, Verbs, WcData, WcOpcode, WcStatus,
+    Access, Binding, Completion, CqHandle, Cqn, MrHandle, MwHandle, MwType, Payload, PdHandle, QpAttr, QpAttrMask, QpHandle,
+    QpInit, QpState, QpType, Qpn, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Type1Bind, Verbs, WcData, WcOpcode, WcStatus,
     storage,
 };
 

@@ -4,11 +4,12 @@ use std::string::ToString as _;
 
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, post, register, verbs_on};
-use crate::{
-    Access, AllocMwError, AllocPdError, AnswerFault, CqModeration, CreateCqError, CreateQpError, DeallocMwError,
-    DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, Errno, Guid, ModifyCqError, MwType, QpCap, QpInit, QpRings,
-    QpType, QueryError, RegMrError, StaleHandle, Verbs, WcStatus, storage,
+use crate::error::{
+    AllocMwError, AllocPdError, AnswerFault, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError, DeregMrError,
+    DestroyCqError, DestroyQpError, Errno, ModifyCqError, QueryError, RegMrError, StaleHandle,
 };
+use crate::storage::QpRings;
+use crate::{Access, CqModeration, Guid, MwType, QpCap, QpInit, QpType, Verbs, WcStatus, storage};
 
 // contract: cq-moderation-refused
 #[test]
@@ -224,7 +225,7 @@ fn stale_handles_are_errors_of_every_verb() {
     assert_eq!(harness.verbs.cq_info(harness.cq), Err(StaleHandle));
     assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Stale));
     assert_eq!(harness.verbs.qp_info(harness.qp), Err(StaleHandle));
-    assert_eq!(harness.verbs.query_qp(harness.qp), Err(crate::QueryQpError::Stale));
+    assert_eq!(harness.verbs.query_qp(harness.qp), Err(crate::error::QueryQpError::Stale));
     assert_eq!(harness.verbs.destroy_qp(harness.qp), Err(DestroyQpError::Stale));
     assert_eq!(harness.device().alive, alive);
     assert_eq!(StaleHandle.errno(), Errno::Einval);
@@ -335,7 +336,7 @@ fn destroying_a_queue_pair_takes_its_completions_along() {
     harness.verbs.post_send(other, &post::send(2, &[])).unwrap();
     harness.verbs.post_send(harness.qp, &post::send(1, &[])).unwrap();
     harness.complete(0, WcStatus::Success);
-    let mut raw = harness.raw(crate::RawKind::Send, 0, WcStatus::Success);
+    let mut raw = harness.raw(crate::backend::RawKind::Send, 0, WcStatus::Success);
     raw.qpn = harness.verbs.qp_info(other).unwrap().qpn;
     harness.push(raw);
     harness.verbs.destroy_qp(harness.qp).unwrap();

@@ -3,10 +3,14 @@
 use super::mock::Mock;
 use super::post::send;
 use super::{BASE, Harness, set_state};
+use crate::error::{
+    CreateQpError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, ModifyQpError, NotifyCqError, PollCqError, PostRecvError,
+    PostSendError,
+};
+use crate::storage::QpRings;
 use crate::{
-    Access, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, ModifyQpError,
-    MwType, NotifyCqError, PollCqError, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpInit, QpRings, QpState, QpType,
-    QueuePair, RecvWr, Refused, SendFlags, Type1Bind, Verbs, WcData, WcStatus, storage,
+    Access, Completion, CompletionQueue, MwType, QpAttr, QpAttrMask, QpInit, QpState, QpType, QueuePair, RecvWr, Refused,
+    SendFlags, Type1Bind, Verbs, WcData, WcStatus, storage,
 };
 
 const RECV: RecvWr<'static> = RecvWr { wr_id: 9, sges: &[] };

@@ -3,9 +3,9 @@
 use super::mock::Entry;
 use super::post::{REMOTE, send};
 use super::{Harness, start_rings};
-use crate::{
-    Errno, Payload, PollCqError, QpState, QpType, Qpn, RawKind, RecvWr, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus,
-};
+use crate::backend::RawKind;
+use crate::error::{Errno, PollCqError};
+use crate::{Payload, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus};
 
 // contract: poll-once, poll-unsignaled
 #[test]
@@ -65,7 +65,7 @@ fn receives_carry_what_the_peer_sent() {
 /// Each invalid completion of a device is one error, with the completions around it intact.
 #[test]
 fn an_invalid_completion_is_an_error_at_its_place() {
-    type Spoil = fn(&mut crate::RawCompletion);
+    type Spoil = fn(&mut crate::backend::RawCompletion);
     let spoil: [(&str, Spoil); 6] = [
         ("another queue pair", |raw| raw.qpn = Qpn::new(0xff_fff0)),
         ("a queue pair beyond 24 bits", |raw| raw.qpn = Qpn::new(u32::MAX)),

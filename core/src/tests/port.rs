@@ -5,7 +5,10 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::Harness;
-use crate::{AsyncEvent, DeviceLoss, Errno, Event, Instant, Lid, LinkLayer, PhysState, PortAttr, PortState, WaitActiveError};
+use crate::backend::AsyncEvent;
+use crate::error::{DeviceLoss, Errno, WaitActiveError};
+use crate::platform::Instant;
+use crate::{Event, Lid, LinkLayer, PhysState, PortAttr, PortState};
 
 const SECOND: Duration = Duration::from_secs(1);
 

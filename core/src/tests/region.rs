@@ -8,11 +8,11 @@ use std::vec::Vec;
 
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, Harness, post, register, verbs_on};
+use crate::error::{AnswerFault, DeregMrError, Errno, PostSendError, RegMrError, SgeFault};
+use crate::platform::{AddressMap, Extent, OutOfRange};
 use crate::shared::check_sge;
-use crate::{
-    Access, AddressMap, AnswerFault, DeregMrError, DmaBuffer, Errno, Extent, KeyTag, Lkey, MrChange, MrHandle, MwType,
-    OutOfRange, PdHandle, PostSendError, QpRings, RegMrError, Sge, SgeFault, Verbs, storage,
-};
+use crate::storage::QpRings;
+use crate::{Access, DmaBuffer, KeyTag, Lkey, MrChange, MrHandle, MwType, PdHandle, Sge, Verbs, storage};
 
 /// A buffer of a test; the count of its clones shows whether it was dropped.
 #[derive(Debug)]

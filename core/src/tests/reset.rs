@@ -2,7 +2,8 @@
 
 use super::Harness;
 use super::post::send;
-use crate::{ModifyQpError, QpAttrMask, QpState, QpType, RecvWr, SendFlags, SendWr};
+use crate::error::ModifyQpError;
+use crate::{QpAttrMask, QpState, QpType, RecvWr, SendFlags, SendWr};
 
 /// Takes the queue pair from RESET to INIT.
 fn initialize(harness: &mut Harness) -> Result<(), ModifyQpError<super::MockError>> {

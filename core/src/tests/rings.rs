@@ -7,11 +7,11 @@ use std::vec::Vec;
 use super::mock::Mock;
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, Harness, LENGTH, register, start_rings};
+use crate::backend::RawKind;
+use crate::error::{PostRecvError, PostSendError};
 use crate::kept_verbs::KeptVerbs;
-use crate::{
-    Payload, PostRecvError, PostSendError, QpCap, QpInit, QpRings, QpState, QpType, RawKind, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, Verbs, WcStatus, storage,
-};
+use crate::storage::QpRings;
+use crate::{Payload, QpCap, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus, storage};
 
 /// The most SGEs of a request here.
 const SGES: u32 = 12;

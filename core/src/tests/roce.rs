@@ -4,9 +4,10 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use super::{Harness, MockError, attributes};
+use crate::error::{AttachMcastError, CreateAhError, Errno, LinkFault, ModifyQpError, SetGidError};
+use crate::platform::Instant;
 use crate::{
-    AddressVector, AttachMcastError, CreateAhError, Errno, Gid, GidEntry, GlobalRoute, Instant, LinkFault, LinkLayer, Mac,
-    ModifyQpError, PortAttr, PortState, QpAttr, QpAttrMask, QpState, QpType, SetGidError,
+    AddressVector, Gid, GidEntry, GlobalRoute, LinkLayer, Mac, PortAttr, PortState, QpAttr, QpAttrMask, QpState, QpType,
 };
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);

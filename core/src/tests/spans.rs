@@ -4,10 +4,11 @@ use std::vec::Vec;
 
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, Harness, register, shared_receives};
+use crate::backend::RawKind;
+use crate::error::{BindRefused, BindType1Error, FastRegError, PostRecvError, PostSendError, SgeFault};
 use crate::shared::{CachedRegion, RegionFacts, RegionSlot, Regions, check_sge, domain_word};
 use crate::{
-    Access, BindRefused, BindType1Error, FastReg, FastRegError, KeyTag, Lkey, MrHandle, MwType, Payload, PostRecvError,
-    PostSendError, RawKind, RecvWr, SendFlags, SendOp, SendWr, Sge, SgeFault, Type1Bind, WcStatus,
+    Access, FastReg, KeyTag, Lkey, MrHandle, MwType, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Type1Bind, WcStatus,
 };
 
 const KEY: Lkey = Lkey::new(0x1234_5678);

@@ -5,10 +5,10 @@ use std::string::ToString as _;
 use super::mock::MockError;
 use super::post::send;
 use super::{Harness, attributes, set_state};
+use crate::error::{Errno, LinkFault, ModifyQpError};
 use crate::transition::rule;
 use crate::{
-    Access, AddressVector, Completion, Errno, GlobalRoute, Lid, LinkFault, ModifyQpError, Psn, QpAttr, QpAttrMask as M,
-    QpState, QpType, Qpn, RecvWr, WcStatus,
+    Access, AddressVector, Completion, GlobalRoute, Lid, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn, RecvWr, WcStatus,
 };
 
 const STATES: [QpState; 7] =

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::format;
 use std::string::{String, ToString};
 
-use crate::{
-    AddressPart, BadWr, DeviceLoss, Errno, Lkey, Payload, PostRecvError, PostSendError, QpHandle, QpState, QpType, Qpn,
-    Refused, SendFlags, SendOp, SendWr, Sge, SgeFault, Srqn, TooFewPages, WcOpcode, WcStatus,
-};
+use crate::backend::AddressPart;
+use crate::error::{BadWr, DeviceLoss, Errno, PostRecvError, PostSendError, SgeFault};
+use crate::platform::TooFewPages;
+use crate::{Lkey, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus};
 
 /// Of `errno-base.h` and `errno.h` of Linux.
 const ERRNOS: [(Errno, i32, &str); 16] = [

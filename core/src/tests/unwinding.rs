@@ -11,7 +11,8 @@ mod wakers {
     use std::task::{Context, Wake, Waker};
 
     use super::*;
-    use crate::{CompletionEvent, DeviceLoss};
+    use crate::backend::CompletionEvent;
+    use crate::error::DeviceLoss;
 
     struct Task {
         panics: bool,
@@ -82,8 +83,10 @@ mod loggers {
     use std::vec::Vec;
 
     use super::*;
+    use crate::backend::AsyncEvent;
+    use crate::error::PollCqError;
     use crate::tests::post::send;
-    use crate::{AsyncEvent, PollCqError, QpState, WcStatus};
+    use crate::{QpState, WcStatus};
 
     std::thread_local! {
         static PANIC_AT: Cell<Option<&'static str>> = const { Cell::new(None) };
@@ -152,7 +155,7 @@ mod loggers {
     fn a_lost_device_flushes_though_the_logger_panics() {
         let mut harness = Harness::new();
         harness.verbs.post_send(harness.qp, &send(7, &[])).unwrap();
-        harness.device().loss = Some(crate::DeviceLoss::Gone);
+        harness.device().loss = Some(crate::error::DeviceLoss::Gone);
         unwinding("lost with their device", || harness.verbs.maintain());
         assert_eq!(harness.poll().map(|done| done.len()), Ok(1));
     }

@@ -8,12 +8,15 @@ use super::mock::{Entry, Kind, Mock, MockError, raw};
 use super::post::{REMOTE, each};
 use super::shared_receives::{harness, recv};
 use super::{BASE, CAP, Harness, LENGTH, register, set_state};
+use crate::backend::{DataOpcode, RawCompletion, RawKind};
+use crate::error::{
+    AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, DestroyCqError, DestroyQpError, DeviceLoss,
+    Errno, ModifyQpError, PollCqError, PostSendError, SgeFault,
+};
 use crate::{
-    Access, AllocXrcdError, AnswerFault, Completion, CompletionQueue, CqHandle, CreateQpError, CreateSrqError, DataOpcode,
-    DeallocXrcdError, DestroyCqError, DestroyQpError, DeviceLoss, Errno, KeyTag, ModifyQpError, MwType, NoReceives,
-    PollCqError, PostSendError, QpHandle, QpInit, QpState, QpType, Qpn, QueuePair, RawCompletion, RawKind, Rkey, SendFlags,
-    SendOp, SendWr, SgeFault, SharedReceiveQueue, SrqCap, SrqInit, Srqn, Type1Bind, WcData, WcOpcode, WcStatus, XrcDomain,
-    Xrcdn,
+    Access, Completion, CompletionQueue, CqHandle, KeyTag, MwType, NoReceives, QpHandle, QpInit, QpState, QpType, Qpn,
+    QueuePair, Rkey, SendFlags, SendOp, SendWr, SharedReceiveQueue, SrqCap, SrqInit, Srqn, Type1Bind, WcData, WcOpcode,
+    WcStatus, XrcDomain, Xrcdn,
 };
 
 type Domain = XrcDomain<Mock>;
@@ -607,6 +610,6 @@ fn a_domain_number_that_is_given_twice_is_refused() {
     }
     let alive = harness.device().domains.len();
     let full = harness.verbs.alloc_xrcd().map(drop).unwrap_err();
-    assert_eq!((full, full.errno()), (AllocXrcdError::Full { capacity: 16 }, crate::Errno::Enomem));
+    assert_eq!((full, full.errno()), (AllocXrcdError::Full { capacity: 16 }, crate::error::Errno::Enomem));
     assert_eq!(harness.device().domains.len(), alive, "the device was not asked");
 }

@@ -5,7 +5,7 @@ pub mod driver;
 
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{LyingMemory, MemoryMap, SimMemory};
 use bareverbs_sim::{Device, DeviceConfig, Profile};
@@ -42,12 +42,12 @@ impl Machine for Host {
 
     fn load(&mut self) -> [u8; 64] {
         let mut entry = [0; 64];
-        bareverbs::DmaMemory::read(&self.memory, 0, &mut entry).expect("a page");
+        bareverbs::platform::DmaMemory::read(&self.memory, 0, &mut entry).expect("a page");
         entry
     }
 
     fn store(&mut self, entry: [u8; 64]) {
-        bareverbs::DmaMemory::write(&mut self.memory, 0, &entry).expect("a page");
+        bareverbs::platform::DmaMemory::write(&mut self.memory, 0, &entry).expect("a page");
     }
 
     fn pause(&mut self) {

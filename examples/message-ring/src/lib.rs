@@ -8,10 +8,9 @@
 
 use core::fmt;
 
-use bareverbs::{
-    Completion, CompletionQueue, DmaBuffer, PollCqError, PostRecvError, PostSendError, Provider, QueuePair, RecvWr, Region,
-    Remote, SendWr, WcData, WcError,
-};
+use bareverbs::backend::Provider;
+use bareverbs::error::{PollCqError, PostRecvError, PostSendError};
+use bareverbs::{Completion, CompletionQueue, DmaBuffer, QueuePair, RecvWr, Region, Remote, SendWr, WcData, WcError};
 
 /// Bytes of a slot: the most that a message has.
 pub const SLOT: usize = 64;

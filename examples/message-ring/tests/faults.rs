@@ -1,7 +1,8 @@
 //! The ring on simulated devices: on any wire, with any seed, and when a side dies.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a test fails by it")]
 
-use bareverbs::{Access, PollCqError, PostRecvError, WcStatus};
+use bareverbs::error::{PollCqError, PostRecvError};
+use bareverbs::{Access, WcStatus};
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, Faults, Node, WireFaults, connect, pair};
 use message_ring::{Error, Receiver, SLOT, SLOTS, Sender};

@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::time::Duration;
 
+use bareverbs::platform::{Clock, Instant};
 use bareverbs::{
-    Access, Clock, CompletionQueue, DmaBuffer, Gid, Guid, Instant, Mac, Psn, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr,
-    WcStatus,
+    Access, CompletionQueue, DmaBuffer, Gid, Guid, Mac, Psn, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr, WcStatus,
 };
 use bareverbs_cm::{
     Accept, Attributes, Carrier, Config, ConnectRequest, ConnectionId, Endpoint, Event, Mad, Path, PortSpace, ServiceId,

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::time::Duration;
 
+use bareverbs::storage::QpRings;
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair,
-    SendWr, Verbs, WcStatus, storage,
+    Access, AddressVector, Completion, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr,
+    Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};

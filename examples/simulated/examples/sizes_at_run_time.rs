@@ -5,9 +5,11 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
+use bareverbs::backend::{Provider, RingSizes};
+use bareverbs::storage::{BoxedQpRings, BoxedStorage, Capacities};
 use bareverbs::{
-    Access, AddressVector, BoxedQpRings, BoxedStorage, Capacities, CompletionQueue, DmaBuffer, PdHandle, Provider, QpAttr,
-    QpCap, QpInit, QpType, QueuePair, RingSizes, SendWr, Verbs, WcStatus,
+    Access, AddressVector, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr, Verbs,
+    WcStatus,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::thread;
 
-use bareverbs::{Access, DmaBuffer, PostSendError, SendWr, WcStatus};
+use bareverbs::error::PostSendError;
+use bareverbs::{Access, DmaBuffer, SendWr, WcStatus};
 use bareverbs_testing::{End, Faults, connect, pair};
 
 const WRITES: u64 = 1000;

@@ -1,7 +1,7 @@
 //! What a hostile guest and its network do.
 
 use arbitrary::Arbitrary;
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 use bareverbs_mlx5_spec::{CmdOpcode, RegisterId};
 use bareverbs_sim::packet::{
     Aeth, Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, SUBNET_LANE, SUBNET_QPN, Syndrome, Transport,

@@ -2,7 +2,7 @@
 //! partitions, the connections of others, and frames that no queue pair accepts.
 
 use arbitrary::Arbitrary;
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 
 use super::guest::{BASE, FIRST_PSN, Guest, LEN, Neighbor, Path, QKEY, input};
 use super::guest_objects::pick;

@@ -1,6 +1,6 @@
 //! A machine with a simulated device, as a driver drives it that knows registers, memory and commands only.
 
-use bareverbs::{DmaMemory as _, Instant};
+use bareverbs::platform::{DmaMemory as _, Instant};
 use bareverbs_mlx5_spec::{CMD_ENTRY, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
 use bareverbs_sim::in_process::SimMemory;
 use bareverbs_sim::{Device, DeviceConfig, PageDemand};

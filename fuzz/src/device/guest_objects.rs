@@ -1,7 +1,7 @@
 //! Objects that a driver may make beside its first queue pairs, as it makes them, and what it does with them.
 
 use arbitrary::Arbitrary;
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 use bareverbs_mlx5_spec::{
     AttachToMcgIn, Cqc, CreateMkeyIn, CreateRmpIn, CreateSrqIn, CreateXrcSrqIn, Layout, Mkc, ModifyCqIn, Rmpc, Srqc, ViewMut,
     Wq, XrcSrqc,

@@ -1,6 +1,6 @@
 //! Two well-behaved guests that exchange messages over the wire, and check each byte and each completion.
 
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 
 use super::guest::{BASE, FIRST_PSN, LEN, Path};
 use super::well_behaved_guest::{CONNECTED, Cqe, WellBehavedGuest};

@@ -1,7 +1,7 @@
 //! Requests as programs make them: well-formed, by keys that exist or nearly so.
 
 use arbitrary::Arbitrary;
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 use bareverbs_mlx5_spec::{Mkc, ViewMut, WqeUmrCtrlSeg, mkey_mask};
 
 use super::guest::{BASE, Guest};

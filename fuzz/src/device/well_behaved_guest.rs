@@ -1,7 +1,7 @@
 //! A guest on the same wire that works correctly and expects the same of its device: registers, commands, the state of its
 //! port.
 
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 use bareverbs_mlx5_spec::{HcaVportContext, Layout as _, QueryHcaVportContextOut, View};
 use bareverbs_sim::DeviceConfig;
 

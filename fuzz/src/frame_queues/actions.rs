@@ -1,7 +1,7 @@
 //! What a hostile guest does with its queues for frames and its flow tables.
 
 use arbitrary::Arbitrary;
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 
 use super::end::{FrameEnd, Leading, SOURCE, segment};
 use crate::device;

@@ -1,6 +1,6 @@
 //! A guest with queues for frames, as a driver makes them: a send queue, a receive queue, and a flow table that leads to it.
 
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 use bareverbs_mlx5_spec::{
     CreateFlowGroupIn, CreateFlowTableIn, CreateRqIn, CreateRqtIn, CreateSqIn, CreateTirIn, CreateTisIn, DestFormatStruct,
     FlowContext, FlowCounterList, FlowTableContext, Layout as _, ModifyRqIn, ModifySqIn, QueueState, Rqc, Rqtc,

@@ -1,6 +1,6 @@
 //! A guest that sends and receives frames, and checks each byte.
 
-use bareverbs::DmaMemory as _;
+use bareverbs::platform::DmaMemory as _;
 
 use super::end::{BLOCK, BUFFER, BUFFERS, ENTRIES, FrameEnd, SOURCE, segment};
 use crate::device::guest::BASE;

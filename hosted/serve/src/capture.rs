@@ -186,7 +186,7 @@ impl Capture {
 mod tests {
     use std::sync::mpsc::{self, Receiver};
 
-    use bareverbs::Instant;
+    use bareverbs::platform::Instant;
     use bareverbs_sim::fabric::Direction;
     use bareverbs_sim::wire::PortId;
 

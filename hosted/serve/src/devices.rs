@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{self, Duration};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::fabric::{Arrival, Fabric, StationAddress, Tap, Uplink};
 use bareverbs_sim::wire::{PortId, Wire};
 

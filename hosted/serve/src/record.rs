@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_decode::command_table::{Exchange, Message};
 use bareverbs_decode::field_printer::from_hex;
 use bareverbs_sim::trace::{Record, Tracer};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{self, Duration};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::fabric::Port;
 
 use crate::device_slot::DeviceSlot;

@@ -453,7 +453,7 @@ fn with_faults(faults: WireFaults, seed: u64, wire: impl Wire + Send + 'static) 
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::Instant;
+    use bareverbs::platform::Instant;
     use bareverbs_sim::wire::Delivery;
     use bareverbs_sim::wire::Probability;
 

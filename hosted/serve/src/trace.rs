@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bareverbs::{Instant, Mac};
+use bareverbs::Mac;
+use bareverbs::platform::Instant;
 use bareverbs_decode::field_printer::{self, FieldValue, Value};
 use bareverbs_decode::send::Transport;
 use bareverbs_decode::{Decoded, Severity, command, completion, event, receive};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Event, Machine, Platform, QpRings, SrqEntries, Storage, storage};
+use bareverbs::platform::{Machine, Platform};
+use bareverbs::storage::{QpRings, SrqEntries, Storage};
+use bareverbs::{Event, storage};
 use bareverbs_mlx5::{CmdName, Error, Mlx5, Progress, TeardownReport};
 
 use super::card_error::CardError;

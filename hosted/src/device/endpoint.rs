@@ -1,9 +1,10 @@
 //! One end of a connection: its domain, memory, completion queues and queue pairs on a device that may carry the other end too.
 
 use anyhow::{Context as _, Result, bail};
+use bareverbs::platform::{OutOfRange, Platform};
 use bareverbs::{
-    Access, AddressHandle, AddressVector, Completion, CqHandle, DmaBuffer as _, NoReceives, OutOfRange, PdHandle, Platform,
-    QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, Region, SendQueue, Sge, SharedReceives, SrqCap, SrqInit, Srqn, XrcDomain,
+    Access, AddressHandle, AddressVector, Completion, CqHandle, DmaBuffer as _, NoReceives, PdHandle, QpAttr, QpCap, QpHandle,
+    QpInit, QpType, RecvWr, Region, SendQueue, Sge, SharedReceives, SrqCap, SrqInit, Srqn, XrcDomain,
 };
 
 use super::bring_up::{Backend, Device};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use bareverbs::{DmaBuffer, Instant, Machine, Platform};
+use bareverbs::DmaBuffer;
+use bareverbs::platform::{Instant, Machine, Platform};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::Host as SimHost;
 

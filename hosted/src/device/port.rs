@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
-use bareverbs::{PortAttr, WaitActiveError};
+use bareverbs::PortAttr;
+use bareverbs::error::WaitActiveError;
 
 use super::bring_up::Device;
 use super::host::Host;
@@ -85,7 +86,8 @@ fn text(name: &str, port: u8, attr: &PortAttr, waited: Duration, timeout: Durati
 mod tests {
     use std::sync::Arc;
 
-    use bareverbs::{Event, Instant, Lid, PhysState, PortState};
+    use bareverbs::platform::Instant;
+    use bareverbs::{Event, Lid, PhysState, PortState};
     use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform, World, WorldConfig};
     use bareverbs_sim::{DeviceConfig, Profile};
 
@@ -106,7 +108,7 @@ mod tests {
             self.host.name()
         }
 
-        fn machine(&self, arena: usize) -> Result<bareverbs::Machine<SimPlatform>> {
+        fn machine(&self, arena: usize) -> Result<bareverbs::platform::Machine<SimPlatform>> {
             self.host.machine(arena)
         }
 

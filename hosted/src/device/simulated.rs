@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use bareverbs::Machine;
-use bareverbs::{Clock as _, Instant};
+use bareverbs::platform::Machine;
+use bareverbs::platform::{Clock as _, Instant};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
@@ -95,7 +95,8 @@ impl Host for Simulated {
 mod tests {
     use std::sync::Arc;
 
-    use bareverbs::{Access, Completion, DeviceLoss, PollCqError};
+    use bareverbs::error::{DeviceLoss, PollCqError};
+    use bareverbs::{Access, Completion};
     use bareverbs_mlx5_spec::CmdOpcode;
     use bareverbs_sim::fault::Fault;
     use bareverbs_sim::in_process::{World, WorldConfig};

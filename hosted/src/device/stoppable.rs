@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bareverbs::{Clock, Instant, Platform};
+use bareverbs::platform::{Clock, Instant, Platform};
 
 /// How long the driver waits for one answer after Ctrl-C: a device that responds is torn down.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);

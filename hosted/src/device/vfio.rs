@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bareverbs::{Clock as _, Instant, Machine};
+use bareverbs::platform::{Clock as _, Instant, Machine};
 use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaAllocation, FirmwarePages, Interrupt, MonotonicClock, VfioPlatform, wait_any};

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{
-    Completion, Destination, PostSendError, Provider, QpHandle, QpType, Remote, SendBatch, SendFlags, SendWr, Sge, WcData,
-    WcStatus,
-};
+use bareverbs::backend::Provider;
+use bareverbs::error::PostSendError;
+use bareverbs::{Completion, Destination, QpHandle, QpType, Remote, SendBatch, SendFlags, SendWr, Sge, WcData, WcStatus};
 
 use super::buffer_layout::BufferLayout;
 use super::end::{PerfEnd, RECV_CQ, SEND_CQ, failed_completion, stream};

@@ -5,9 +5,11 @@ use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
+use bareverbs::backend::Provider as _;
+use bareverbs::error::PollCqError;
 use bareverbs::{
-    Access, Completion, Destination, DmaBuffer as _, Gid, Lid, LinkLayer, Mac, Mtu, PollCqError, Provider as _, Psn, Qkey,
-    QpAttr, QpCap, QpState, QpType, Qpn, Remote, Rkey, WcStatus,
+    Access, Completion, Destination, DmaBuffer as _, Gid, Lid, LinkLayer, Mac, Mtu, Psn, Qkey, QpAttr, QpCap, QpState, QpType,
+    Qpn, Remote, Rkey, WcStatus,
 };
 
 use super::buffer_layout::BufferLayout;

@@ -118,7 +118,7 @@ pub(super) struct Session<H: Host> {
     steps_to_check: u32,
     last_check: Instant,
     /// Time of the last progress, by the host's clock.
-    last_progress: Option<bareverbs::Instant>,
+    last_progress: Option<bareverbs::platform::Instant>,
     /// Whether there was progress since `last_progress` was set.
     has_progressed: bool,
     /// Offset of a byte to invert before the data is verified.

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use bareverbs::{AddressVector, Gid, Guid, Instant, Lid, LinkLayer, Mac, Mtu, PdHandle, Refused};
+use bareverbs::platform::Instant;
+use bareverbs::{AddressVector, Gid, Guid, Lid, LinkLayer, Mac, Mtu, PdHandle, Refused};
 use bareverbs_cm::{CarrierError, Config, Event, IpAddresses, IpPrivateData, Mad, Path, PathAddress, RejectReason, ServiceId};
 
 use super::args::CmArgs;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_cm::{Event, MAD_BYTES, ServiceId};
 use serde::Serialize;
 

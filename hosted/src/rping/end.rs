@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Access, Completion, DmaBuffer as _, Instant, Psn, QpAttr, QpCap, QpType, Qpn, Remote, Rkey, SendWr, WcStatus};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Completion, DmaBuffer as _, Psn, QpAttr, QpCap, QpType, Qpn, Remote, Rkey, SendWr, WcStatus};
 use bareverbs_cm::{Accept, Attributes, ConnectRequest, ConnectionId, Event, RejectReason, Req};
 
 use super::args::RpingArgs;

@@ -128,7 +128,7 @@ impl<H: Host> Harness<H> {
         self.devices.iter_mut().map(|device| device.host.simulated().map(retries)).sum()
     }
 
-    fn simulated_time(&mut self) -> Option<bareverbs::Instant> {
+    fn simulated_time(&mut self) -> Option<bareverbs::platform::Instant> {
         self.devices.of(Role::Client).host.simulated().map(|host| host.world().now())
     }
 }

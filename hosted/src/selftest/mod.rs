@@ -383,7 +383,7 @@ mod tests {
             "0000:01:00.0"
         }
 
-        fn machine(&self, arena: usize) -> Result<bareverbs::Machine<Self::Platform>> {
+        fn machine(&self, arena: usize) -> Result<bareverbs::platform::Machine<Self::Platform>> {
             self.0.machine(arena)
         }
 
@@ -391,7 +391,7 @@ mod tests {
             self.0.buffer(len)
         }
 
-        fn now(&self) -> bareverbs::Instant {
+        fn now(&self) -> bareverbs::platform::Instant {
             self.0.now()
         }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, DeregMrError, MwHandle, QpState, Rkey, SendWr, WcOpcode, WcStatus};
+use bareverbs::error::DeregMrError;
+use bareverbs::{Completion, MwHandle, QpState, Rkey, SendWr, WcOpcode, WcStatus};
 
 use super::harness::{Harness, Moved};
 use super::report::Refused;

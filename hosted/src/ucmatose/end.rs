@@ -7,7 +7,8 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Access, Completion, Instant, Psn, QpAttr, QpCap, QpType, Qpn, SendWr, WcStatus};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Completion, Psn, QpAttr, QpCap, QpType, Qpn, SendWr, WcStatus};
 use bareverbs_cm::{Accept, Attributes, ConnectRequest, ConnectionId, Event, RejectReason, Req};
 
 use super::args::UcmatoseArgs;

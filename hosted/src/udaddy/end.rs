@@ -7,9 +7,8 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{
-    Access, Completion, Destination, GlobalRoute, Instant, Qkey, QpAttr, QpCap, QpType, Qpn, SendWr, WcData, WcStatus,
-};
+use bareverbs::platform::Instant;
+use bareverbs::{Access, Completion, Destination, GlobalRoute, Qkey, QpAttr, QpCap, QpType, Qpn, SendWr, WcData, WcStatus};
 use bareverbs_cm::{Event, Path, QueryId, ResolveRequest, ServiceAnswer, ServiceTicket, SidrRep, SidrStatus};
 
 use super::args::UdaddyArgs;

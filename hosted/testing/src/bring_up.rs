@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use bareverbs::{GidEntry, LinkLayer, PortAttr, Provider, StorageView, Verbs};
+use bareverbs::backend::Provider;
+use bareverbs::storage::StorageView;
+use bareverbs::{GidEntry, LinkLayer, PortAttr, Verbs};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimPlatform};
@@ -18,7 +20,8 @@ const PORT: Duration = Duration::from_secs(60);
 /// its own.
 ///
 /// ```
-/// use bareverbs::{QpRings, storage};
+/// use bareverbs::storage::QpRings;
+/// use bareverbs::storage;
 /// use bareverbs_mlx5::Mlx5;
 /// use bareverbs_sim::in_process::{SimPlatform, World, WorldConfig};
 /// use bareverbs_testing::{bring_up, driver_config};

@@ -1,8 +1,9 @@
 //! Queue pairs of two hosts, connected.
 
+use bareverbs::backend::Provider;
 use bareverbs::{
-    Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Provider, Psn, Qkey, QpAttr,
-    QpCap, QpHandle, QpInit, QpType, QueuePair, RecvQueue, SharedReceives, SrqHandle, Verbs,
+    Access, AddressVector, Completion, CompletionQueue, GlobalRoute, LinkLayer, Mtu, PortAttr, Psn, Qkey, QpAttr, QpCap,
+    QpHandle, QpInit, QpType, QueuePair, RecvQueue, SharedReceives, SrqHandle, Verbs,
 };
 
 use crate::error::failed;

@@ -1,6 +1,7 @@
 //! Hosts whose devices are up, and the network between them.
 
-use bareverbs::{Access, PdHandle, QpRings, Region, SrqEntries, Storage, Verbs, storage};
+use bareverbs::storage::{QpRings, SrqEntries, Storage};
+use bareverbs::{Access, PdHandle, Region, Verbs, storage};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fault::Fault;

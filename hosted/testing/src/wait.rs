@@ -4,7 +4,10 @@ use core::fmt;
 use std::thread;
 use std::time::Duration;
 
-use bareverbs::{Clock, Completion, CompletionQueue, CqHandle, Cqn, PollCqError, Provider};
+use bareverbs::backend::Provider;
+use bareverbs::error::PollCqError;
+use bareverbs::platform::Clock;
+use bareverbs::{Completion, CompletionQueue, CqHandle, Cqn};
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::Host;
 use bareverbs_sim::rejection::Rejection;

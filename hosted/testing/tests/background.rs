@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bareverbs::{Access, Clock, Completion, SendWr, WcStatus};
+use bareverbs::platform::Clock;
+use bareverbs::{Access, Completion, SendWr, WcStatus};
 use bareverbs_testing::{Faults, Probability, WaitError, connect, pair};
 
 const OPEN: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);

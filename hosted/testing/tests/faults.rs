@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use bareverbs::{Access, Completion, DmaBuffer, PollCqError, SendWr, WcStatus};
+use bareverbs::error::PollCqError;
+use bareverbs::{Access, Completion, DmaBuffer, SendWr, WcStatus};
 use bareverbs_testing::{
     DeviceConfig, End, Fault, Faults, Network, Node, Probability, Profile, WaitError, WireFaults, connect, nodes, pair,
 };

@@ -1,9 +1,8 @@
 //! Mistakes of a program under test: each ends soon, and what is said of it names the cause.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by it")]
 
-use bareverbs::{
-    Access, AddressVector, Destination, GlobalRoute, Lkey, PostSendError, Qkey, QpType, RecvWr, SendWr, SgeFault, WcStatus,
-};
+use bareverbs::error::{PostSendError, SgeFault};
+use bareverbs::{Access, AddressVector, Destination, GlobalRoute, Lkey, Qkey, QpType, RecvWr, SendWr, WcStatus};
 use bareverbs_testing::{
     Connection, End, Faults, KeyFault, KeyUse, Node, QpcState, Rejection, WaitError, comparable, connect, connect_with, pair,
     path_to,

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use bareverbs::{Clock, Instant, LinkLayer, QpRings, Verbs, storage};
+use bareverbs::platform::{Clock, Instant};
+use bareverbs::storage::QpRings;
+use bareverbs::{LinkLayer, Verbs, storage};
 use bareverbs_conformance::{Traffic, check_buffer, check_clock_against, check_machine, check_traffic};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};

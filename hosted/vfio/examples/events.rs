@@ -5,7 +5,8 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
-use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendWr, Verbs, storage};
+use bareverbs::storage::QpRings;
+use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpType, SendWr, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;

@@ -4,8 +4,10 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use bareverbs::{Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, Mtu, OffsetMap, QpAttr, QpCap, QpInit};
-use bareverbs::{QpRings, QpType, QueuePair, Remote, SendWr, Sge, Verbs, WcStatus, storage};
+use bareverbs::platform::OffsetMap;
+use bareverbs::storage::QpRings;
+use bareverbs::{Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit};
+use bareverbs::{QpType, QueuePair, Remote, SendWr, Sge, Verbs, WcStatus, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 

@@ -4,7 +4,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use bareverbs::{Access, AddressVector, DmaBuffer as _, DmaFence as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn};
+use bareverbs::platform::DmaFence as _;
+use bareverbs::storage::QpRings;
+use bareverbs::{Access, AddressVector, DmaBuffer as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpType, Qpn};
 use bareverbs::{Remote, Rkey, SendWr, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::CpuFence;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister};
+use bareverbs::platform::{Doorbell, OutOfRange, Registers, WordRegister};
 use bareverbs_mmio::{MappedBar, MappedDoorbell, MappedWord};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -44,7 +44,7 @@ impl Drop for Mapped {
 /// The registers of a card. VFIO maps them uncached; they stay mapped until the value and all its doorbells are dropped.
 ///
 /// With the value goes the driver. So its drop disables the card's bus mastering: after a teardown that failed, the card would still
-/// access memory that is about to be unmapped. A [`bareverbs::Machine`] drops its registers before its memory.
+/// access memory that is about to be unmapped. A [`bareverbs::platform::Machine`] drops its registers before its memory.
 pub struct Bar {
     registers: MappedBar,
     mapped: Arc<Mapped>,

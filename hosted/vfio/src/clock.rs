@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use bareverbs::{Clock, Instant};
+use bareverbs::platform::{Clock, Instant};
 
 /// How long a wait spins before it sleeps: longer than most firmware commands take.
 const SPIN_TIME: Duration = Duration::from_micros(200);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bareverbs::Machine;
+use bareverbs::platform::Machine;
 use bareverbs_mmio::CpuFence;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::{

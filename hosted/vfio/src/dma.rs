@@ -4,7 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, RingLayout, RingToken};
+use bareverbs::platform::{AddressMap, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken};
+use bareverbs::{DmaBuffer, Refused};
 use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -394,7 +395,7 @@ impl DmaRing for DmaAllocationRing {
 pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use bareverbs::{OpensRings, RingView as _};
+    use bareverbs::platform::{OpensRings, RingView as _};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bareverbs::{DmaMemory as _, PageSource, TooFewPages};
+use bareverbs::platform::{DmaMemory as _, PageSource, TooFewPages};
 
 use crate::address_space::PAGE;
 use crate::dma::{DmaAllocation, HUGE};

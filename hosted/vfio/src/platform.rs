@@ -1,6 +1,6 @@
 //! The [`Platform`] of a driver on Linux.
 
-use bareverbs::Platform;
+use bareverbs::platform::Platform;
 use bareverbs_mmio::CpuFence;
 
 use crate::bar::Bar;
@@ -26,7 +26,7 @@ unsafe impl Platform for VfioPlatform {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use bareverbs::{Machine, PageSource as _};
+    use bareverbs::platform::{Machine, PageSource as _};
 
     use super::*;
     use crate::bar;

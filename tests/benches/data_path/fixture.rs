@@ -6,10 +6,12 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use bareverbs::platform::{Clock, Instant, Machine, OffsetMap, OutOfRange, Platform, Registers};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CompletionQueue, Destination, GidEntry, GlobalRoute, Instant, Lid, Machine,
-    MrHandle, MwHandle, MwType, OffsetMap, OutOfRange, Payload, Platform, Qkey, QpAttr, QpCap, QpInit, QpRings, QpType,
-    QueuePair, RecvWr, Registers, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, storage,
+    Access, AddressVector, Completion, CompletionQueue, Destination, GidEntry, GlobalRoute, Lid, MrHandle, MwHandle, MwType,
+    Payload, Qkey, QpAttr, QpCap, QpInit, QpType, QueuePair, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, Verbs,
+    storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bareverbs::{Clock, DmaFence, Doorbell, Instant, PageSource, Registers};
+use bareverbs::platform::{Clock, DmaFence, Doorbell, Instant, PageSource, Registers};
 use bareverbs_c::{
     BV_BARRIER_ACQUIRE, BV_BARRIER_FLUSH, BV_BARRIER_RELEASE, BV_MEMORY_SIZE, bv_device, bv_platform, bv_take_down,
 };

@@ -3,9 +3,10 @@
 use core::mem::MaybeUninit;
 use core::time::Duration;
 
+use bareverbs::error::Errno;
 use bareverbs::{
-    Access, Errno, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle, QpInfo,
-    QpInit, QpType, Region,
+    Access, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit,
+    QpType, Region,
 };
 use bareverbs_mlx5::{Config, Health};
 use bareverbs_mmio::IdentityBuffer;

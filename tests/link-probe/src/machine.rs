@@ -4,7 +4,9 @@
 use core::mem::size_of;
 use core::ptr::NonNull;
 
-use bareverbs::{Clock, Instant, Platform, QpRings, Storage, Verbs};
+use bareverbs::Verbs;
+use bareverbs::platform::{Clock, Instant, Platform};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 
@@ -61,7 +63,7 @@ pub type ProbeRings = QpRings<64, 64>;
 
 /// The machine handed in.
 #[cfg(feature = "whole")]
-pub type ProbeMachine = bareverbs::Machine<Probe>;
+pub type ProbeMachine = bareverbs::platform::Machine<Probe>;
 
 /// Of how many objects the size is taken, so that what is left over for alignment does not count.
 const MANY: usize = 64;

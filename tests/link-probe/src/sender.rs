@@ -1,6 +1,7 @@
 //! Writes to the peer, and their completions.
 
-use bareverbs::{Completion, Errno, Remote, SendWr, Sge};
+use bareverbs::error::Errno;
+use bareverbs::{Completion, Remote, SendWr, Sge};
 
 use crate::machine::{ProbeCompletionQueue, ProbeSendQueue};
 

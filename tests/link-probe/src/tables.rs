@@ -1,6 +1,6 @@
 //! The statics that the verbs work in.
 
-use bareverbs::{QpRings, Storage};
+use bareverbs::storage::{QpRings, Storage};
 use static_cell::{ConstStaticCell, StaticCell};
 
 use crate::machine::{ProbeDriver, ProbeRings, ProbeTables};

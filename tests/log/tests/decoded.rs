@@ -5,9 +5,10 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::iter;
 
+use bareverbs::error::ModifyQpError;
+use bareverbs::storage::Storage;
 use bareverbs::{
-    Completion, Event, ModifyQpError, MwType, Payload, QpAttr, QpAttrMask, QpInit, QpState, QpType, SendOp, Storage, Verbs,
-    WcStatus, storage,
+    Completion, Event, MwType, Payload, QpAttr, QpAttrMask, QpInit, QpState, QpType, SendOp, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{Clock, Instant};
+use bareverbs::platform::{Clock, Instant};
 use bareverbs_sim::in_process::Host;
 
 use super::lies::Lies;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory};
 
 /// Below all memory of the simulated host.

@@ -12,7 +12,8 @@ mod steps;
 
 use core::time::Duration;
 
-use bareverbs::{QpRings, SrqEntries, Storage, Verbs};
+use bareverbs::Verbs;
+use bareverbs::storage::{QpRings, SrqEntries, Storage};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
 

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::thread;
 
+use bareverbs::error::PollCqError;
+use bareverbs::storage::{QpRings, SrqEntries, Storage};
 use bareverbs::{
-    Access, Completion, CompletionQueue, Destination, DmaBuffer, MrHandle, MwHandle, MwType, PdHandle, PollCqError, QpCap,
-    QpHandle, QpInit, QpRings, QpType, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap,
-    SrqEntries, SrqInit, Srqn, Storage, Verbs, WcOpcode,
+    Access, Completion, CompletionQueue, Destination, DmaBuffer, MrHandle, MwHandle, MwType, PdHandle, QpCap, QpHandle, QpInit,
+    QpType, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, Srqn, Verbs,
+    WcOpcode,
 };
 use bareverbs_mlx5::{Config, CqeSize};
 use bareverbs_sim::in_process::{Host, SimBuffer};

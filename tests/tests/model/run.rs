@@ -4,10 +4,12 @@ mod binds;
 
 use core::time::Duration;
 
+use bareverbs::error::PostSendError;
+use bareverbs::storage::{QpRings, SrqEntries};
 use bareverbs::{
-    Access, Binding, Completion, Destination, Event, MaskedOp, MaskedWr, MrChange, MwType, Payload, PostSendError, Psn, Qkey,
-    QpAttr, QpAttrMask, QpRings, QpState, QpType, RecvWr, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, SrqEntries,
-    Srqn, Type1Bind, WcData, WcOpcode, WcStatus,
+    Access, Binding, Completion, Destination, Event, MaskedOp, MaskedWr, MrChange, MwType, Payload, Psn, Qkey, QpAttr,
+    QpAttrMask, QpState, QpType, RecvWr, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, Srqn, Type1Bind, WcData,
+    WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::CqeSize;
 use bareverbs_sim::DeviceConfig;

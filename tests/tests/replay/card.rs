@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_decode::command_table::Exchange;
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CMD_ENTRY, CMD_INLINE, CapabilityType, CmdHcaCap, CmdIfBox, CmdOpcode, CmdQueueEntry, InitialSeg,

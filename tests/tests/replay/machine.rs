@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{Clock, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, WordRegister};
+use bareverbs::platform::{Clock, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, WordRegister};
 use bareverbs_decode::command_table::Exchange;
 use bareverbs_sim::in_process::{MemoryMap, SimFence, SimMemory, SimPages};
 

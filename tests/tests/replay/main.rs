@@ -13,7 +13,8 @@ use core::ops::ControlFlow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use bareverbs::{LinkLayer, Provider as _};
+use bareverbs::LinkLayer;
+use bareverbs::backend::Provider as _;
 use bareverbs_decode::command_table::{Exchange, HEADING, parse};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Progress, Step, TeardownReport};
 use bareverbs_serve::record;

@@ -1,6 +1,7 @@
 //! Capabilities of the device: queried, set, and checked.
 
-use bareverbs::{Access, CqModeration, DeviceAttr, MaskedAtomics, MwType2, Platform, SrqCap};
+use bareverbs::platform::Platform;
+use bareverbs::{Access, CqModeration, DeviceAttr, MaskedAtomics, MwType2, SrqCap};
 use bareverbs_mlx5_spec::{
     AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, PortType, QueryHcaCapIn,
     QueryHcaCapOut, ROCE_VERSION_2, RoceCap, SetHcaCapIn, Sub, View, ViewMut, ts_format,

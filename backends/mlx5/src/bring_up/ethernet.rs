@@ -2,7 +2,8 @@
 //!
 //! The order of the commands is that of Linux (`mlx5_core`, then the network interface, then `mlx5_ib`).
 
-use bareverbs::{Gid, GidEntry, GlobalRoute, Guid, LinkLayer, Mac, PhysState, Platform, PortAttr, PortState};
+use bareverbs::platform::Platform;
+use bareverbs::{Gid, GidEntry, GlobalRoute, Guid, LinkLayer, Mac, PhysState, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     Buffer, CmdHcaCap, CmdOpcode, ModifyNicVportContextIn, ModifyNicVportFieldSelect, NicVportContext, PTYS_ETHERNET, PaosReg,
     PmtuReg, PtysReg, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateOut, REGISTER_READ,

@@ -3,7 +3,8 @@
 //!
 //! The driver uses port 1. A function of a ConnectX-4 or later has no other, since a card has a function for each port.
 
-use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, Platform, PortAttr, PortState};
+use bareverbs::platform::Platform;
+use bareverbs::{AddressVector, Gid, Guid, Lid, Mtu, PhysState, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, Buffer, CmdHcaCap, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, REGISTER_READ, REGISTER_WRITE, RegisterHostEndianness,

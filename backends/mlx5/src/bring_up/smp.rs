@@ -4,7 +4,8 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock as _, Gid, Guid, Lid, PhysState, Platform, PortAttr};
+use bareverbs::platform::{Clock as _, Platform};
+use bareverbs::{Gid, Guid, Lid, PhysState, PortAttr};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, GUIDS_PER_BLOCK, Layout, MAD_BUSY, MadIfcIn, MadIfcOut, NodeInfo, PKEYS_PER_BLOCK, PortInfo,
     SMP_BASE_VERSION, SMP_CLASS_VERSION, SMP_GET, SMP_GET_RESP, SMP_LID_ROUTED, Smp, Sub, SubnetAttribute, View, mad_ifc,

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use bareverbs::{Clock, DmaMemory, PageSource, Platform, Registers};
+use bareverbs::platform::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
     CmdHcaCap, CmdOpcode, EventType, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiOut, SetIssiIn, cmd,
     query_pages,

@@ -2,9 +2,12 @@
 
 use std::boxed::Box;
 
+use bareverbs::backend::Provider;
+use bareverbs::platform::{Clock, Machine, OffsetMap};
+use bareverbs::storage::QpRings;
 use bareverbs::{
-    Access, AddressVector, Clock, Lid, Machine, MwType, OffsetMap, Payload, Provider, QpAttr, QpCap, QpInit, QpRings, QpType,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Type1Bind, Verbs, storage,
+    Access, AddressVector, Lid, MwType, Payload, QpAttr, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Type1Bind, Verbs, storage,
 };
 
 use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
@@ -197,7 +200,7 @@ fn a_driver_may_be_made_where_it_stays() {
         // It is down: teardown only returns the machine.
         let driver = place.take().expect("up or not, it is there");
         let machine = driver.teardown().map_or_else(|(_, machine)| machine, |(machine, _)| machine);
-        assert!(machine.clock.now() > bareverbs::Instant::from_nanos(0), "seed {seed}: the one that was used");
+        assert!(machine.clock.now() > bareverbs::platform::Instant::from_nanos(0), "seed {seed}: the one that was used");
     }
     assert!(came_up > 5, "{came_up}: the noise is too loud to test more than the first steps");
 }
@@ -209,7 +212,7 @@ fn a_device_that_reads_as_all_ones_has_the_time_of_the_boot() {
     let config = Config { boot_timeout: core::time::Duration::from_millis(10), ..Config::DEFAULT };
     let Err((error, machine)) = Driver::bring_up(machine, &config) else { panic!("it is gone") };
     assert_eq!((error.step, error.cause), (Step::WaitBoot, Error::DeviceGone));
-    let took = machine.clock.now().since(bareverbs::Instant::from_nanos(0));
+    let took = machine.clock.now().since(bareverbs::platform::Instant::from_nanos(0));
     assert!(took >= config.boot_timeout, "{took:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::{DmaFence, Platform, Registers};
+use bareverbs::platform::{DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use super::CommandInterface;

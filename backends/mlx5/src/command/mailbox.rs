@@ -1,6 +1,6 @@
 //! Chains of mailbox blocks: where a command's input and output lie beyond its first 16 bytes.
 
-use bareverbs::{DmaMemory, OutOfRange};
+use bareverbs::platform::{DmaMemory, OutOfRange};
 use bareverbs_mlx5_spec::{CmdIfBox, MAILBOX, MAILBOX_DATA, ViewMut};
 
 use crate::dma::arena::{Arena, PAGE, PageUse};

@@ -13,7 +13,7 @@ mod queue;
 
 use core::time::Duration;
 
-use bareverbs::{Clock, DmaFence, DmaMemory, Instant, Machine, Platform, Registers};
+use bareverbs::platform::{Clock, DmaFence, DmaMemory, Instant, Machine, Platform, Registers};
 use bareverbs_mlx5_spec::{
     Buffer, CMD_INLINE, CmdIn, CmdOpcode, CmdOut, CmdQueueEntry, Command, InitialSeg, Layout, PCI_CMD_XPORT, View, ViewMut,
 };
@@ -87,7 +87,7 @@ pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
     probe: Option<Instant>,
     /// The reason why the device does not respond any more. No command is sent once it is set, and no memory is freed.
     pub(crate) dead: Option<Error>,
-    /// How many pages the firmware has, and may have. The machine's [`PageSource`](bareverbs::PageSource) knows which they are.
+    /// How many pages the firmware has, and may have. The machine's [`PageSource`](bareverbs::platform::PageSource) knows which they are.
     pub(crate) held: u32,
     page_limit: u32,
     /// Number of this function. Nobody else's gets pages: a driver that enables virtual functions gives them theirs.

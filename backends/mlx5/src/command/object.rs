@@ -1,6 +1,6 @@
 //! Creation and destruction of objects of the device, with the memory that they lie in.
 
-use bareverbs::{DmaMemory, Platform};
+use bareverbs::platform::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{CmdOpcode, Command, CreateQpOut, DestroyQpIn, Layout, View, ViewMut};
 
 use super::{Call, CommandClass, CommandInterface, List};

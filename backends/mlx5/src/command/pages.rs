@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-use bareverbs::{Clock, PageSource, Platform, TooFewPages};
+use bareverbs::platform::{Clock, PageSource, Platform, TooFewPages};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, EventType, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, cmd,
     manage_pages,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock, Platform};
+use bareverbs::platform::{Clock, Platform};
 use bareverbs_mlx5_spec::{CmdOpcode, Layout, QueryIssiIn, QueryIssiOut};
 
 use super::{Call, CommandClass, CommandInterface};

@@ -1,6 +1,6 @@
 //! The command queue: slots, tokens, entries.
 
-use bareverbs::{DmaMemory, OutOfRange};
+use bareverbs::platform::{DmaMemory, OutOfRange};
 use bareverbs_mlx5_spec::{Buffer, CMD_INLINE, CmdQueueEntry};
 
 use super::mailbox::xor_of;

@@ -1,5 +1,5 @@
 //! The arena from which the memory of the driver is allocated: pages, contiguous ranges of pages, doorbell records. Pages of the
-//! firmware come from the machine's [`PageSource`](bareverbs::PageSource).
+//! firmware come from the machine's [`PageSource`](bareverbs::platform::PageSource).
 
 use heapless::Vec;
 

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use bareverbs::{Doorbell, Registers};
+use bareverbs::platform::{Doorbell, Registers};
 use bareverbs_mlx5_spec::{UAR_BLUEFLAME, UAR_PAGE, WQEBB};
 
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! The queues for frames in the caller's hands.
 
-use bareverbs::{Mac, Platform};
+use bareverbs::Mac;
+use bareverbs::platform::Platform;
 
 use super::config::{Checksums, EthernetConfig};
 use super::error::{FrameError, FrameQueueFault, OpenEthernetError};

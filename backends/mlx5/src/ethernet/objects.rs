@@ -1,6 +1,8 @@
 //! The objects of the queues for frames: made and ended. The order is that of Linux's network driver (`mlx5e_open_locked`).
 
-use bareverbs::{Access, Mac, MrRequest, OffsetMap, Platform, RecvRing as _, Sge};
+use bareverbs::backend::{MrRequest, RecvRing as _};
+use bareverbs::platform::{OffsetMap, Platform};
+use bareverbs::{Access, Mac, Sge};
 use bareverbs_mlx5_spec::{
     Buffer, CmdHcaCap, CmdOpcode, Command, CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateRqIn, CreateSqIn,
     CreateTirIn, CreateTisIn, DS_UNIT, DeleteFteIn, DeleteFteOut, DestFormatStruct, DestroyFlowGroupIn, FLOW_TABLE_NIC_RECEIVE,

@@ -1,9 +1,8 @@
 //! The queues for frames while they work: WQEs, completions, doorbells. Every value from the device is checked.
 
-use bareverbs::{
-    CqReader as _, CqRing as _, DmaMemory, Lkey, Mac, Peek, Platform, RecvRing as _, SendFlags, SendRing as _, SendWriter as _,
-    Sge,
-};
+use bareverbs::backend::{CqReader as _, CqRing as _, Peek, RecvRing as _, SendRing as _, SendWriter as _};
+use bareverbs::platform::{DmaMemory, Platform};
+use bareverbs::{Lkey, Mac, SendFlags, Sge};
 use bareverbs_mlx5_spec::{Cqe, CqeOpcode, DS_UNIT, ErrCqe, WQEBB, WqeEthSeg, WqeOpcode, be_word, eth_checksum, frame_ok};
 
 use super::config::Checksums;
@@ -266,7 +265,7 @@ fn fault_of<P: Platform>(entry: &Mlx5CqReader<'_, P>) -> FrameQueueFault {
 mod tests {
     use std::vec::Vec;
 
-    use bareverbs::{Machine, Registers};
+    use bareverbs::platform::{Machine, Registers};
     use bareverbs_mlx5_spec::{CQE, InlineMode};
 
     use super::super::config::inline_bytes;

@@ -1,6 +1,8 @@
 //! Asynchronous events.
 
-use bareverbs::{AsyncEvent, Cqn, Platform, Qpn, Srqn};
+use bareverbs::backend::AsyncEvent;
+use bareverbs::platform::Platform;
+use bareverbs::{Cqn, Qpn, Srqn};
 use bareverbs_mlx5_spec::{
     CqError, Eqe, EventType, HealthBuffer, InitialSeg, PortChange, PortStateChangeEvent, QpEvents, View,
 };

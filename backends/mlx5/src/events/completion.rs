@@ -1,6 +1,8 @@
 //! Queues of completion events.
 
-use bareverbs::{CompletionEvent, Cqn, Platform};
+use bareverbs::Cqn;
+use bareverbs::backend::CompletionEvent;
+use bareverbs::platform::Platform;
 use bareverbs_mlx5_spec::{CompEvent, EventType};
 use heapless::Vec;
 
@@ -26,7 +28,7 @@ impl<P: Platform> Mlx5CompletionEvents<P> {
     }
 }
 
-impl<P: Platform> bareverbs::CompletionEvents for Mlx5CompletionEvents<P> {
+impl<P: Platform> bareverbs::backend::CompletionEvents for Mlx5CompletionEvents<P> {
     fn next(&mut self, vector: Option<u16>) -> CompletionEvent {
         let count = self.queues.len();
         for turn in 0..count {
@@ -59,7 +61,7 @@ impl<P: Platform> bareverbs::CompletionEvents for Mlx5CompletionEvents<P> {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::CompletionEvents as _;
+    use bareverbs::backend::CompletionEvents as _;
     use bareverbs_mlx5_spec::{EQE, UAR_PAGE};
 
     use super::*;

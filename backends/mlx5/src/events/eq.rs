@@ -1,6 +1,6 @@
 //! Event queues.
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingView, WordRegister};
+use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingView, WordRegister};
 use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd};
 
 use crate::dma::arena::ObjectMemory;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock, Instant, Platform};
+use bareverbs::platform::{Clock, Instant, Platform};
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg};
 
 use crate::command::CommandInterface;

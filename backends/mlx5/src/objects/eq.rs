@@ -1,6 +1,6 @@
 //! Creation of event queues.
 
-use bareverbs::{DmaMemory, Platform};
+use bareverbs::platform::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CreateEqIn, EQE, Eqc, Eqe, EventType, UAR_PAGE, cmd};
 
 use crate::driver::Driver;

@@ -1,6 +1,9 @@
 //! Memory keys: regions with their page lists, windows.
 
-use bareverbs::{Access, AddressMap, DeviceError as _, Extent, KeyTag, Lkey, MrRequest, MwType, Platform, Rkey};
+use bareverbs::backend::MrRequest;
+use bareverbs::error::DeviceError as _;
+use bareverbs::platform::{AddressMap, Extent, Platform};
+use bareverbs::{Access, KeyTag, Lkey, MwType, Rkey};
 use bareverbs_mlx5_spec::{
     AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTOWORD, QueryMkeyIn, QueryMkeyOut, WQEBB,
     WqeKlm, cmd,

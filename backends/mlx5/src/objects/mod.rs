@@ -9,7 +9,7 @@ pub(crate) mod srq;
 pub(crate) mod uar;
 pub(crate) mod xrc;
 
-use bareverbs::Platform;
+use bareverbs::platform::Platform;
 use bareverbs_mlx5_spec::{CmdOpcode, View, cmd};
 
 use crate::dma::arena::ObjectMemory;

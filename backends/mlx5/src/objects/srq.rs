@@ -2,7 +2,9 @@
 //!
 //! Older interface steps have CREATE_SRQ instead. A device with such a step is said to have no shared receive queues.
 
-use bareverbs::{DeviceAttr, Platform, SrqCap, SrqSizes};
+use bareverbs::backend::SrqSizes;
+use bareverbs::platform::Platform;
+use bareverbs::{DeviceAttr, SrqCap};
 use bareverbs_mlx5_spec::{
     ARM_XRC_SRQ, ArmXrcSrqIn, Buffer, CmdOpcode, CreateRmpIn, CreateXrcSrqIn, DS_UNIT, ModifyRmpIn, QueryRmpIn, QueryRmpOut,
     QueryXrcSrqIn, QueryXrcSrqOut, Rmpc, Wq, XrcSrqc, cmd, rmp_bitmask, rmpc_state, wq_type,

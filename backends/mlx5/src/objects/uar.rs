@@ -1,6 +1,6 @@
 //! Allocation of the UAR page.
 
-use bareverbs::{Platform, Registers};
+use bareverbs::platform::{Platform, Registers};
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdOpcode, UAR_PAGE, View, cmd};
 
 use crate::dma::arena::ObjectMemory;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::vec::Vec;
 
-use bareverbs::{
+use bareverbs::platform::{
     Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, PageSource, Platform, Registers, RingLayout,
     RingToken, RingView, TooFewPages, WordRegister,
 };

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{
     CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdOpcode, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
     PCI_CMD_XPORT, View, ViewMut,

@@ -35,7 +35,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CmdStatus, CqArm, EventType, QpcState, View};
 
 use crate::fabric::frame_pool::FramePool;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use crate::wire::{Frame, PortId};
 

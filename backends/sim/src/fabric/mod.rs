@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use parking_lot::MutexGuard;
 
 use self::inbox::{FlowControl, Inbox, Reservation, Source};

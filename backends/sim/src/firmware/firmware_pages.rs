@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CmdStatus, FIRMWARE_PAGE};
 
 use crate::audit::Finding;

@@ -9,7 +9,7 @@ pub(crate) mod unsupported;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
 use crate::config::{DeviceConfig, MIN_MEMORY_LIMIT};

@@ -81,7 +81,7 @@ impl<F: FnMut(u64, &mut [u8]), M: HostMemory> HostMemory for LyingMemory<F, M> {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::DmaMemory;
+    use bareverbs::platform::DmaMemory;
 
     use super::*;
     use crate::in_process::SimMemory;

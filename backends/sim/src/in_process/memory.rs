@@ -5,7 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken, RingView};
+use bareverbs::DmaBuffer;
+use bareverbs::platform::{AddressMap, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingToken, RingView};
 use parking_lot::RwLock;
 
 use super::idle_reads::{IdleReads, WeakWorld};

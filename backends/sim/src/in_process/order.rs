@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bareverbs::{
+use bareverbs::platform::{
     DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingLayout, RingToken, RingView, WordRegister,
 };
 use parking_lot::Mutex;

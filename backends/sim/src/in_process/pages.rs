@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bareverbs::{DmaMemory, PageSource, TooFewPages};
+use bareverbs::platform::{DmaMemory, PageSource, TooFewPages};
 
 use super::memory::MemoryMap;
 

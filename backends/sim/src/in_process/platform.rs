@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use bareverbs::{Clock, DmaFence, Doorbell, Instant, OutOfRange, Platform, Registers, WordRegister};
+use bareverbs::platform::{Clock, DmaFence, Doorbell, Instant, OutOfRange, Platform, Registers, WordRegister};
 
 use super::memory::SimMemory;
 use super::pages::SimPages;

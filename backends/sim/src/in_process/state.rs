@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use parking_lot::ReentrantMutex;
 
 use super::config::WorldConfig;

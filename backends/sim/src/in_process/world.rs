@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bareverbs::{Instant, Machine};
+use bareverbs::platform::{Instant, Machine};
 use parking_lot::ReentrantMutex;
 
 use super::capture::Capture;
@@ -331,7 +331,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{Clock, DmaMemory, Registers};
+    use bareverbs::platform::{Clock, DmaMemory, Registers};
 
     use super::*;
     use crate::fault::Fault;

@@ -11,7 +11,7 @@ mod trap;
 #[cfg(test)]
 mod tests;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use crate::config::DeviceConfig;
 use crate::port::{KeyCheck, Port};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{KeyViolationNotice, MKeyViolationNotice, Notice, ViewMut};
 
 use super::mad::{MAD, MAX_REPORTED_HOPS, at, class, double_word, long, method, word};

@@ -1,6 +1,6 @@
 //! Health: the counter that shows life, and what a failing device says.
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{HealthBuffer, ViewMut};
 
 /// Nanoseconds between two steps of the health counter: real firmware counts about this fast, drivers look every two

@@ -1,6 +1,6 @@
 //! The initialization segment: version, command queue, state of the interface, health, timer.
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg, Layout, ViewMut};
 
 use crate::config::DeviceConfig;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use super::{Delivery, Destination, Frame, PortId, Wire};
 use crate::identity::PortIdentity;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use super::{Delivery, Destination, PortId, Probability, Random, Wire};
 use crate::identity::PortIdentity;

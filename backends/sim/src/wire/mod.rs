@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use crate::identity::{LidTable, PortIdentity};
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid, is_subnet_management};

@@ -1,6 +1,6 @@
 //! A port whose queue pairs use up each turn is managed nevertheless.
 
-use bareverbs::{DmaMemory, Instant};
+use bareverbs::platform::{DmaMemory, Instant};
 use bareverbs_sim::packet::{
     Bth, Deth, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport, destination,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::trace::{Record, Tracer};

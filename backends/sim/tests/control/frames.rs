@@ -1,6 +1,6 @@
 //! Frames between the queues of several devices with Ethernet ports: bytes, checksums, completions, and which queue gets what.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 
 use crate::host::*;
 use crate::nic::{Nic, Queue, number};

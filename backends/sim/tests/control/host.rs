@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::{DmaMemory, Instant};
+use bareverbs::platform::{DmaMemory, Instant};
 use bareverbs_sim::in_process::{MemoryMap, SimMemory};
 use bareverbs_sim::{Device, DeviceConfig, PageDemand, Profile};
 

@@ -1,6 +1,6 @@
 //! A host that writes anything anywhere: nothing panics, nothing hangs.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 
 use crate::host::{Host, input, plain};
 

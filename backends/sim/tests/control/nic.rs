@@ -1,7 +1,7 @@
 //! Queues and flow tables of an Ethernet port: what is created, changed, refused and ended. The offsets are those of
 //! `mlx5_ifc.h`.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_sim::DeviceConfig;
 
 use crate::host::*;

@@ -1,6 +1,6 @@
 //! Firmware pages.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::{DeviceConfig, PageDemand};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::{CommandTime, DeviceConfig, PageDemand, Profile};
 
 use crate::host::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::MemoryMap;
 use bareverbs_sim::{Device, HcaState, HealthReport};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_sim::audit::Finding;
 
 use crate::host::{BASE, Host, be32, input, plain};

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant as WallClock};
 
-use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Registers};
+use bareverbs::platform::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Registers};
 use bareverbs_sim::host_memory::HostMemory;
 use bareverbs_sim::in_process::{Host, MemoryMap, OrderLog, SimClock, SimFence, SimMemory, SimRegisters, World, WorldConfig};
 

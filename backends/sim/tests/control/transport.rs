@@ -1,6 +1,6 @@
 //! How commands travel: mailbox chains, tokens, signatures, slots, delivery errors.
 
-use bareverbs::DmaMemory;
+use bareverbs::platform::DmaMemory;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::fault::Fault;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::packet::{
     Bth, Deth, Grh, InfiniBandLink, Lrh, Opcode, Operation, Packet, Place, SUBNET_LANE, SUBNET_QPN, Transport,

@@ -1,6 +1,7 @@
 //! What the caller does with connections.
 
-use bareverbs::{Gid, Guid, Instant, Psn, Qkey, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Gid, Guid, Psn, Qkey, Qpn};
 
 use super::connection::{Connection, Role, State, Terms};
 use super::{Config, Endpoint};

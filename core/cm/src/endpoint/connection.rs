@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use bareverbs::{Guid, Instant, Lid, Mtu, Psn, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Guid, Lid, Mtu, Psn, Qpn};
 
 use crate::codes::Transport;
 use crate::event::{Attributes, Cause, ConnectionId, Event, RtrAttributes, RtsAttributes};

@@ -8,7 +8,8 @@ mod timers;
 
 use core::time::Duration;
 
-use bareverbs::{Guid, Instant};
+use bareverbs::Guid;
+use bareverbs::platform::Instant;
 
 pub use self::calls::{Accept, ConnectRequest};
 use self::connection::{Connection, Query, Reply};

@@ -1,6 +1,7 @@
 //! What a received datagram does.
 
-use bareverbs::{Guid, Instant, Mtu, Psn, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Guid, Mtu, Psn, Qpn};
 use bareverbs_ib_spec::{CmAttribute, MadHeader, View};
 
 use super::Endpoint;

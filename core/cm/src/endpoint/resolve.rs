@@ -1,6 +1,7 @@
 //! Service ID resolution: the queue pair of a service for datagrams (IBTA volume 1, 12.11).
 
-use bareverbs::{Instant, Qkey, Qpn};
+use bareverbs::platform::Instant;
+use bareverbs::{Qkey, Qpn};
 use bareverbs_ib_spec::CmSidrRep;
 
 use super::Endpoint;

@@ -1,6 +1,6 @@
 //! What time does.
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use super::Endpoint;
 use super::calls::rejection;

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ptr::NonNull;
 
-use bareverbs::Machine;
+use bareverbs::platform::Machine;
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{InitialSeg, Layout as _};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};

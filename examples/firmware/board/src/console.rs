@@ -6,7 +6,7 @@
 use core::fmt::{self, Write};
 use core::time::Duration;
 
-use bareverbs::Clock as _;
+use bareverbs::platform::Clock as _;
 use heapless::String;
 use spin::Mutex;
 

@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-use bareverbs::{Clock as _, Instant};
+use bareverbs::platform::{Clock as _, Instant};
 use spin::Mutex;
 
 use crate::{Timer, arch};

@@ -51,7 +51,7 @@ pub use failure::{During, Failure};
 pub use machine::NAME;
 pub use start::restart;
 
-use bareverbs::{Clock, Instant, Platform};
+use bareverbs::platform::{Clock, Instant, Platform};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 
 /// The machine as the driver sees it: a BAR mapped uncached (on AArch64 its doorbells write-combining), memory that the card reaches under the CPU's addresses, the

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use bareverbs::Clock as _;
+use bareverbs::platform::Clock as _;
 use spin::Mutex;
 
 use crate::{Timer, arch, console};

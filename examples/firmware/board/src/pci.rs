@@ -10,7 +10,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use bareverbs::Clock as _;
+use bareverbs::platform::Clock as _;
 use heapless::Vec;
 use spin::Mutex;
 use volatile_register::{RO, RW};

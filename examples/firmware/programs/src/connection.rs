@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
+use bareverbs::platform::{Clock as _, Machine};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CompletionQueue, Event, InterruptHandler, Machine, Mtu, MwHandle, PdHandle,
-    Psn, QpAttr, QpCap, QpInit, QpRings, QpType, QueuePair, RecvWr, Region, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
-    storage,
+    Access, AddressVector, Completion, CompletionQueue, Event, InterruptHandler, Mtu, MwHandle, PdHandle, Psn, QpAttr, QpCap,
+    QpInit, QpType, QueuePair, RecvWr, Region, SendOp, SendWr, Sge, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};

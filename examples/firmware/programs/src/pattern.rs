@@ -1,6 +1,7 @@
 //! Bytes that both ends of a connection can work out: what was sent is compared with what came.
 
-use bareverbs::{DmaBuffer as _, OutOfRange, Region};
+use bareverbs::platform::OutOfRange;
+use bareverbs::{DmaBuffer as _, Region};
 use bareverbs_mmio::IdentityBuffer;
 use board::Failure;
 

@@ -7,14 +7,14 @@
 //~ error: `Card` does not say where its bytes lie for the device
 struct Card;
 
-fn verbs<P: bareverbs::Provider>(_: P) {}
-fn error<E: bareverbs::DeviceError>(_: E) {}
-fn events<E: bareverbs::CompletionEvents>(_: E) {}
-fn place<M: bareverbs::AddressMap>(_: M) {}
+fn verbs<P: bareverbs::backend::Provider>(_: P) {}
+fn error<E: bareverbs::error::DeviceError>(_: E) {}
+fn events<E: bareverbs::backend::CompletionEvents>(_: E) {}
+fn place<M: bareverbs::platform::AddressMap>(_: M) {}
 
 fn main() {
     verbs(Card);
-    let _ = bareverbs::RingToken::of(&Card);
+    let _ = bareverbs::platform::RingToken::of(&Card);
     error(String::new());
     events(Card);
     place(Card);

@@ -3,7 +3,7 @@
 //~ error: `u32` is not a register of four bytes
 //~ error: `Vec<u64>` is not a ring in memory that CPU and device share
 //~ error: `&'a [u64]` is not a view of a ring
-use bareverbs::{DmaMemory, DmaRing, OutOfRange, Registers, RingLayout, RingToken};
+use bareverbs::platform::{DmaMemory, DmaRing, OutOfRange, Registers, RingLayout, RingToken};
 
 struct Bar;
 

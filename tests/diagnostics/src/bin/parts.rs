@@ -9,7 +9,7 @@
 //~ error: `std::time::Instant` is not a clock
 struct Board;
 
-unsafe impl bareverbs::Platform for Board {
+unsafe impl bareverbs::platform::Platform for Board {
     type Registers = *mut u32;
     type Memory = Vec<u8>;
     type Pages = Vec<[u8; 4096]>;

@@ -3,7 +3,7 @@
 //~ note: platforms are `bareverbs_vfio::VfioPlatform` on Linux and `bareverbs_sim::in_process::SimPlatform` in tests; a machine without an operating system implements `Platform`
 struct Board;
 
-fn takes<P: bareverbs::Platform>(_: P) {}
+fn takes<P: bareverbs::platform::Platform>(_: P) {}
 
 fn main() {
     takes(Board);

@@ -1,7 +1,8 @@
 //! A queue pair with receives of its own making.
 //~ error: `Mine` is not where the receives of a queue pair come from
 //~ note: it is a `RecvQueue`, `SharedReceives` or `NoReceives`
-use bareverbs::{Provider, QueuePair, Verbs};
+use bareverbs::backend::Provider;
+use bareverbs::{QueuePair, Verbs};
 
 struct Mine;
 

@@ -3,7 +3,8 @@
 mod resize;
 pub(crate) mod ring;
 
-use bareverbs::{CqModeration, DmaMemory, Platform, Registers};
+use bareverbs::CqModeration;
+use bareverbs::platform::{DmaMemory, Platform, Registers};
 use bareverbs_mlx5_spec::{
     Buffer, Cqc, Cqe, CqeOpcode, CreateCqIn, ModifyCqIn, QueryCqIn, QueryCqOut, UAR_CQ_ARM, UAR_PAGE, cmd,
 };

@@ -3,7 +3,7 @@
 //! The device ends the old ring with an entry that says so, and goes on in the new one with the counter after it. What waits in the old
 //! ring is copied, one counter further each, as libmlx5 does (`mlx5_cq_resize_copy_cqes`).
 
-use bareverbs::{DmaMemory, Platform};
+use bareverbs::platform::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{Buffer, CQE, CmdOpcode, Cqc, Cqe, CqeOpcode, ModifyCqIn};
 
 use super::ring::{Mlx5CqRing, RingSize};

@@ -4,10 +4,9 @@ use core::cell::Cell;
 
 use crate::config::CqeSize;
 use crate::log::format_as;
-use bareverbs::{
-    CqReader as _, CqRing as _, DmaFence, DmaMemory, DmaRing, Doorbell, Lid, Peek, Platform, Qpn, RawCompletion, RawKind,
-    Registers, RingView, Rkey, Source, WcData, WcStatus,
-};
+use bareverbs::backend::{CqReader as _, CqRing as _, Peek, RawCompletion, RawKind};
+use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Doorbell, Platform, Registers, RingView};
+use bareverbs::{Lid, Qpn, Rkey, Source, WcData, WcStatus};
 use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
 
 /// The word that the device writes last. Owner, opcode, QP number and counter lie in it, so one load reads them all.
@@ -135,7 +134,7 @@ fn status(syndrome: u32) -> WcStatus {
     }
 }
 
-impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
+impl<P: Platform> bareverbs::backend::CqRing for Mlx5CqRing<P> {
     type Reader<'a>
         = Mlx5CqReader<'a, P>
     where
@@ -189,7 +188,7 @@ impl<P: Platform> Mlx5CqReader<'_, P> {
     }
 }
 
-impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
+impl<P: Platform> bareverbs::backend::CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);

@@ -1,6 +1,8 @@
 //! Addresses of datagrams, and multicast groups.
 
-use bareverbs::{AddressVector, EncodedAddress, Gid, Platform};
+use bareverbs::backend::EncodedAddress;
+use bareverbs::platform::Platform;
+use bareverbs::{AddressVector, Gid};
 use bareverbs_mlx5_spec::{AttachToMcgIn, CmdHcaCap, DetachFromMcgIn, Layout, ViewMut, WqeDatagramSeg, cmd};
 
 use super::Qp;

@@ -7,7 +7,9 @@ mod roce;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 
-use bareverbs::{DeviceAttr, DmaMemory, Platform, QpCap, QpState, QpType, RingSizes};
+use bareverbs::backend::RingSizes;
+use bareverbs::platform::{DmaMemory, Platform};
+use bareverbs::{DeviceAttr, QpCap, QpState, QpType};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, INLINE_HEAD};

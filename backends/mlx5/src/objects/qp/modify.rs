@@ -1,6 +1,7 @@
 //! The life of a queue pair: transitions and queries.
 
-use bareverbs::{Access, AddressVector, DmaMemory, Mtu, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
+use bareverbs::platform::{DmaMemory, Platform};
+use bareverbs::{Access, AddressVector, Mtu, PathMigState, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
     Ads, Buffer, CmdHcaCap, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn,
     Rst2initQpOut, ViewMut, cmd, opt_param, pm_state,
@@ -253,7 +254,8 @@ const fn rate_code(rate: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{GlobalRoute, Lid, Mac, QpType, RingSizes};
+    use bareverbs::backend::RingSizes;
+    use bareverbs::{GlobalRoute, Lid, Mac, QpType};
 
     use super::*;
     use crate::tests::mock::{MockPlatform, Shared, acknowledge, offer, started};

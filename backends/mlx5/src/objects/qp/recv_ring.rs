@@ -1,6 +1,7 @@
 //! The ring of receives of one queue pair, or of one shared receive queue.
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
+use bareverbs::Sge;
+use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Platform, RingView};
 use bareverbs_mlx5_spec::{WqeSrqNextSeg, be_word};
 
 use super::segment::{data, put_receive};
@@ -16,7 +17,7 @@ pub struct Mlx5RecvRing<P: Platform> {
 
 format_as!([P: Platform] Mlx5RecvRing<P>, "Mlx5RecvRing({} bytes an entry)", |this| this.units * 16);
 
-impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
+impl<P: Platform> bareverbs::backend::RecvRing for Mlx5RecvRing<P> {
     #[inline(always)]
     fn put(&mut self, at: u32, sges: &[Sge]) {
         let ring = self.ring.view();
@@ -41,7 +42,7 @@ impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
 }
 
 /// A linked list of receives.
-impl<P: Platform> bareverbs::SrqRing for Mlx5RecvRing<P> {
+impl<P: Platform> bareverbs::backend::SrqRing for Mlx5RecvRing<P> {
     fn put(&mut self, at: u16, next: u16, sges: &[Sge]) {
         let ring = self.ring.view();
         let unit = u32::from(at).wrapping_mul(self.units);
@@ -50,7 +51,7 @@ impl<P: Platform> bareverbs::SrqRing for Mlx5RecvRing<P> {
     }
 
     fn ring(&mut self, end: u32) {
-        bareverbs::RecvRing::ring(self, end);
+        bareverbs::backend::RecvRing::ring(self, end);
     }
 }
 
@@ -58,7 +59,8 @@ impl<P: Platform> bareverbs::SrqRing for Mlx5RecvRing<P> {
 mod tests {
     use std::vec::Vec;
 
-    use bareverbs::{Lkey, SrqRing};
+    use bareverbs::Lkey;
+    use bareverbs::backend::SrqRing;
 
     use super::*;
     use crate::ring::open_ring;

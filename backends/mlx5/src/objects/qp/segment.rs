@@ -1,6 +1,8 @@
 //! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, BindOp, EncodedAddress, Lkey, MaskedOp, MwType, RegOp, Remote, RingView, Rkey, SendFlags, Sge};
+use bareverbs::backend::{BindOp, EncodedAddress, RegOp};
+use bareverbs::platform::RingView;
+use bareverbs::{Access, Lkey, MaskedOp, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
     DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeKlm, WqeRaddrSeg,
     WqeUmrCtrlSeg, be_word, ce, fm, mkey_mask,

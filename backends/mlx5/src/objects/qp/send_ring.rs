@@ -5,10 +5,9 @@
 
 use core::cell::Cell;
 
-use bareverbs::{
-    AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, DmaFence, DmaMemory, DmaRing, MaskedOp, Payload, Platform,
-    RegOp, Registers, Remote, RingView, Rkey, SendFlags, Sge, Srqn,
-};
+use bareverbs::backend::{AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, RegOp};
+use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView};
+use bareverbs::{MaskedOp, Payload, Remote, Rkey, SendFlags, Sge, Srqn};
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeKlm, WqeOpcode, WqeXrcSeg, be_word, extended_atomic};
 
 use super::segment::{
@@ -56,7 +55,7 @@ impl<P: Platform> Mlx5SendRing<P> {
     }
 }
 
-impl<P: Platform> bareverbs::SendRing for Mlx5SendRing<P> {
+impl<P: Platform> bareverbs::backend::SendRing for Mlx5SendRing<P> {
     type Writer<'a>
         = Mlx5SendWriter<'a, P>
     where
@@ -228,7 +227,7 @@ fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, end: u32) {
     doorbell.switch_half();
 }
 
-impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
+impl<P: Platform> bareverbs::backend::SendWriter for Mlx5SendWriter<'_, P> {
     const ATOMIC_BLOCKS: u32 = 1;
     const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
 

@@ -6,7 +6,7 @@ mod resize;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
 
 use self::moderation::{Due, Moderation};

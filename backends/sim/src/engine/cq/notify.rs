@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 use super::moderation::Due;
 use super::{Armed, Completion, Cq, CqTable};

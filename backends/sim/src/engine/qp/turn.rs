@@ -1,6 +1,6 @@
 //! A queue pair's turn: it takes a packet, sends, responds or flushes. Also its context as a query shows it.
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{Qpc, QpcState, ViewMut};
 
 use crate::engine::psn;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc};
 
 use crate::engine::qp::context::QpContext;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 /// Queue pairs polled at a time.
 const QPS_PER_POLL: usize = 128;

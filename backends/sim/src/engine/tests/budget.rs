@@ -6,7 +6,7 @@ use super::super::PageSource;
 use super::harness::*;
 use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::step::Budget;
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{CmdOpcode, Mkc, Qpc, QpcState, View, ViewMut};
 
 const WRITE: u8 = 0x08;

@@ -207,7 +207,10 @@ fn a_requester_without_credits_makes_progress_over_a_bad_wire() {
             while pair.b.poll(&mut pair.qb.receive).is_some() {
                 taken += 1;
             }
-            assert!(pair.now < bareverbs::Instant::from_nanos(5_000_000_000), "seed {seed}: {done} done, {taken} taken");
+            assert!(
+                pair.now < bareverbs::platform::Instant::from_nanos(5_000_000_000),
+                "seed {seed}: {done} done, {taken} taken"
+            );
         }
         assert_eq!(taken, 20, "seed {seed}");
     }

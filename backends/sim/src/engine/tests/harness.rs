@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 use bareverbs_mlx5_spec::{
     Ads, CmdOpcode, CmdStatus, Cqc, Layout, MKEY_ANY_QPN, Mkc, Qpc, QpcSt, View, ViewMut, opt_param, rq_type,
 };

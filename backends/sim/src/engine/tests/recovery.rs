@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::harness::*;
 use crate::packet::{Operation, Packet};
 use crate::wire::{FaultyWire, PerfectWire, Probability, Random, Wire, WireFaults};
-use bareverbs::Instant;
+use bareverbs::platform::Instant;
 
 fn faulty(faults: WireFaults, seed: u64) -> Pair<FaultyWire<PerfectWire>> {
     // 4.096 us << 3 = 33 us, a few times the maximum delay.

@@ -212,7 +212,7 @@ fn loopback_needs_no_wire() {
     body.extend(data(at, 2000, key));
     host.post_send(&mut qa, 0x08, SIGNALED, 0, &body);
     // The timer of what is acknowledged already is no work.
-    while host.engine.next_due() == Some(bareverbs::Instant::default()) {
+    while host.engine.next_due() == Some(bareverbs::platform::Instant::default()) {
         host.with(|engine, ctx| engine.advance(ctx));
     }
     assert_eq!(host.engine.transmit(), None);

@@ -8,9 +8,10 @@
 use core::ptr::NonNull;
 use core::time::Duration;
 
+use bareverbs::platform::{Clock, Instant, Machine, Platform};
+use bareverbs::storage::{QpRings, Storage};
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, DmaBuffer as _, Instant, Machine, Platform, QpAttr, QpCap, QpInit, QpRings,
-    QpType, SendWr, Storage, Verbs, WcStatus, storage,
+    Access, AddressVector, Completion, DmaBuffer as _, QpAttr, QpCap, QpInit, QpType, SendWr, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory, PageRanges};

@@ -8,10 +8,8 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use bareverbs::{
-    Access, AddressVector, Clock as _, GidEntry, GlobalRoute, Instant, Mac, Mtu, Payload, Psn, QpAttr, Qpn, Remote, Rkey,
-    SendOp,
-};
+use bareverbs::platform::{Clock as _, Instant};
+use bareverbs::{Access, AddressVector, GidEntry, GlobalRoute, Mac, Mtu, Payload, Psn, QpAttr, Qpn, Remote, Rkey, SendOp};
 use bareverbs_mlx5::EthernetConfig;
 use bareverbs_mlx5_smoltcp::{FRAME, NetworkDevice, instant};
 use bareverbs_mmio::IdentityBuffer;

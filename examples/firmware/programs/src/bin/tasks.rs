@@ -8,9 +8,10 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::Waker;
 
+use bareverbs::platform::Clock as _;
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CompletionQueue, InterruptHandler, Mtu, PdHandle, QpAttr, QpCap, QpInit,
-    QpType, QueuePair, RecvWr, Region, SendWr, WcStatus,
+    Access, AddressVector, Completion, CompletionQueue, InterruptHandler, Mtu, PdHandle, QpAttr, QpCap, QpInit, QpType,
+    QueuePair, RecvWr, Region, SendWr, WcStatus,
 };
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 use board::card::Slot;
@@ -85,7 +86,7 @@ fn run(executor: &'static Executor, rdma: &mut Rdma) -> Result<(), Failure> {
         }
         // Wakes those whose time has come, and gives the time of the next.
         let next = interrupts::held(|| TIME.waiting.lock().next_expiration(TIME.now()));
-        let deadline = bareverbs::Instant::from_nanos(next.saturating_mul(NANOS)).min(due);
+        let deadline = bareverbs::platform::Instant::from_nanos(next.saturating_mul(NANOS)).min(due);
         interrupts::sleep_until(deadline, || WOKEN.swap(false, Ordering::Acquire));
     }
     Ok(())

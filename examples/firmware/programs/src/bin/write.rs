@@ -9,9 +9,8 @@
 
 use core::time::Duration;
 
-use bareverbs::{
-    Access, Clock as _, DmaBuffer as _, Event, MwType, Payload, Remote, Rkey, SendFlags, SendOp, Type1Bind, WcStatus,
-};
+use bareverbs::platform::Clock as _;
+use bareverbs::{Access, DmaBuffer as _, Event, MwType, Payload, Remote, Rkey, SendFlags, SendOp, Type1Bind, WcStatus};
 use bareverbs_mmio::IdentityBuffer;
 use board::card::Slot;
 use board::{During as _, Failure, Timer, println};

@@ -10,7 +10,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-use bareverbs::{Clock as _, DmaBuffer as _, DmaMemory as _, Payload, Remote, Rkey, SendOp, WcStatus};
+use bareverbs::platform::{Clock as _, DmaMemory as _};
+use bareverbs::{DmaBuffer as _, Payload, Remote, Rkey, SendOp, WcStatus};
 use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 use board::card::Slot;
 use board::{During as _, Failure, Timer, println};

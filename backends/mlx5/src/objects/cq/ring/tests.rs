@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use bareverbs::{CqReader as _, CqRing as _};
+use bareverbs::backend::{CqReader as _, CqRing as _};
 
 use super::*;
 use crate::ring::open_ring;

@@ -2,10 +2,8 @@
 
 use std::vec::Vec;
 
-use bareverbs::{
-    Access, EncodedAddress, Lkey, MaskedOp, MwType, Qkey, Qpn, RecvRing as _, RegOp, Remote, SendRing as _, SendWriter as _,
-    Srqn,
-};
+use bareverbs::backend::{EncodedAddress, RecvRing as _, RegOp, SendRing as _, SendWriter as _};
+use bareverbs::{Access, Lkey, MaskedOp, MwType, Qkey, Qpn, Remote, Srqn};
 
 use super::*;
 use crate::objects::qp::recv_ring::Mlx5RecvRing;

@@ -8,10 +8,9 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, DmaBuffer as _, Machine, QpAttr, QpCap, QpInit, QpRings, QpType, SendWr,
-    Storage, Verbs, storage,
-};
+use bareverbs::platform::{Clock as _, Machine};
+use bareverbs::storage::{QpRings, Storage};
+use bareverbs::{Access, AddressVector, Completion, DmaBuffer as _, QpAttr, QpCap, QpInit, QpType, SendWr, Verbs, storage};
 use bareverbs_mlx5::{Config, Mlx5};
 use board::card::Slot;
 use board::{During as _, Failure, println};

@@ -4,9 +4,10 @@
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 
-use bareverbs::{
-    AddressMap, Clock, DmaBuffer, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, OutOfRange, PageSource, Platform,
-    Registers, RingLayout, RingToken, RingView, TooFewPages, WordRegister,
+use bareverbs::DmaBuffer;
+use bareverbs::platform::{
+    AddressMap, Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Extent, Instant, OutOfRange, PageSource, Platform, Registers,
+    RingLayout, RingToken, RingView, TooFewPages, WordRegister,
 };
 
 /// Some bytes that the card accesses too: registers, or memory.
