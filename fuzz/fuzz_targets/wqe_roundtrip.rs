@@ -109,7 +109,7 @@ impl Queues {
 fn run(harness: &mut Harness, input: &Input) {
     let Harness { node, listener, pd, ground } = harness;
     let end = end_in(node, *pd, QpType::Rc, CAP, false);
-    let CreatedQueues { completion, send, user_index } = listener.created();
+    let CreatedQueues { completion, send, user_index, .. } = listener.created();
     let steps = rc_steps(&Connection::default(), Lid::new(1), end.qpn, 0, 0);
     to_rts(node, end.qp, &steps);
     ground.make_windows(node, *pd);

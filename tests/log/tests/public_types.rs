@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bareverbs::backend::*;
+use bareverbs::error::*;
+use bareverbs::platform::*;
+use bareverbs::storage::*;
 use bareverbs::{kind, *};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeSyndrome, EventType, QpcState};
 use bareverbs_mmio::*;
