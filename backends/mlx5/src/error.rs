@@ -222,6 +222,11 @@ errors! {
         } => Errno::Efault, "no device address for page {page} of the region";
         /// Address and device address of a page differ in their low bits, or a contiguous extent ends within a page.
         Misaligned => Errno::Einval, "addresses and device addresses of the region lie differently in their pages";
+        /// The firmware requested pages for another function, whose driver gives them.
+        ForeignPages {
+            /// The function.
+            function: u16
+        } => Errno::Eopnotsupp, "the firmware wants pages for function {function}, which its own driver has to give";
         /// A request exceeds a limit of the device or of the driver.
         LimitExceeded {
             /// The maximum.
@@ -231,7 +236,7 @@ errors! {
         Unsupported {
             /// The feature.
             feature: Feature
-        } => Errno::Eopnotsupp, "not supported: {feature:?}";
+        } => Errno::Eopnotsupp, "not supported: {feature}", feature = feature.text();
         /// The function is that of the card's own processor (BlueField's Arm side).
         EmbeddedCpu => Errno::Eopnotsupp, "not supported: the function of the card's own processor (BlueField); use the function that the host sees";
         /// No command performs this transition of a queue pair.
@@ -315,6 +320,19 @@ pub enum Feature {
     PathMigration,
     /// A call that the driver does not have.
     Call,
+}
+
+impl Feature {
+    /// Returns what is missing, for a text.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Xrc => "XRC",
+            Self::MemoryWindows => "memory windows",
+            Self::Atomics => "8-byte atomics",
+            Self::PathMigration => "path migration",
+            Self::Call => "a call that the driver does not have",
+        }
+    }
 }
 
 impl DeviceError for Error {

@@ -2,10 +2,11 @@
 
 use bareverbs::backend::{
     AsyncEvent, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq,
-    EncodedAddress, MrRequest, Provider, RingSizes, SrqSizes,
+    EncodedAddress, MrRequest, Provider, SrqSizes,
 };
 use bareverbs::error::DeviceLoss;
 use bareverbs::platform::{Clock, Instant, Platform};
+use bareverbs::storage::RingSizes;
 use bareverbs::{
     AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, LinkLayer, Lkey, MwType, PortAttr, Psn, QpAttr, QpAttrMask,
     QpCap, QpState, QpType, Qpn, Rkey, SrqCap, Srqn, Xrcdn,

@@ -299,8 +299,9 @@ mod tests {
             (Error::MadStatus { attribute: 0x11, status: 1 }, None),
             (Error::Unmapped { page: 1 }, None),
             (Error::Misaligned, None),
+            (Error::ForeignPages { function: 1 }, Some("which its own driver has to give")),
             (Error::LimitExceeded { limit: 1 }, None),
-            (Error::Unsupported { feature: Feature::Call }, Some("not supported: Call")),
+            (Error::Unsupported { feature: Feature::Call }, Some("a call that the driver does not have")),
             (Error::EmbeddedCpu, Some("use the function that the host sees")),
             (Error::Transition { from: QpState::Reset, to: QpState::Rts }, None),
             // Ctrl-C, which is no obstacle.

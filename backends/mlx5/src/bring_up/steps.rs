@@ -10,8 +10,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::{CommandInterface, CommandQueue};
-use crate::dma::arena::ObjectMemory;
-use crate::dma::arena::PAGE;
+use crate::dma::arena::{ObjectMemory, PAGE};
 use crate::driver::{BringUpState, Driver};
 use crate::error::{CmdName, Error, capped};
 use crate::events::async_event::ASYNC_EVENTS;

@@ -34,7 +34,10 @@ impl<P: Platform> CommandInterface<P> {
     /// `hook` is called before each batch; if it returns `Break`, no more are given.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32, hook: PageHook<'_>) -> Result<(), Error> {
         self.check_alive()?;
-        let allowed = if function == self.function { self.page_limit.saturating_sub(self.held) } else { 0 };
+        if function != self.function {
+            return self.refuse_pages(function, Error::ForeignPages { function });
+        }
+        let allowed = self.page_limit.saturating_sub(self.held);
         if count > allowed {
             log_event!(warn, "the firmware wants {} pages for function {}, {} are allowed", count, function, allowed);
             return self.refuse_pages(function, Error::PageLimit { wanted: count, allowed: allowed.into() });
@@ -181,8 +184,9 @@ impl<P: Platform> CommandInterface<P> {
             let view = event_data::<PagesReqEvent>(&entry);
             let (function, wanted) = (view.get(PagesReqEvent::FUNCTION_ID) as u16, view.get(PagesReqEvent::NUM_PAGES) as i32);
             log_event!(debug, "the firmware requests {} pages for function {}", wanted, function);
-            let served = if wanted >= 0 {
-                self.give_pages(function, wanted as u32, &mut |_, _| ControlFlow::Continue(()))
+            let served = if wanted >= 0 || function != self.function {
+                // What another function returns would not be of this one's pages: it is refused too.
+                self.give_pages(function, wanted.max(0) as u32, &mut |_, _| ControlFlow::Continue(()))
             } else {
                 // An event may return what the firmware has, and no more is asked for.
                 self.reclaim_pages(function, wanted.unsigned_abs().min(self.held)).map(|_| ())

@@ -281,7 +281,7 @@ fn another_function_gets_no_pages() {
     commands.function = 3;
     let seen = answer_all(&shared, 0);
     let mut go = |_, _| ControlFlow::Continue(());
-    assert_eq!(commands.give_pages(0x107, 5, &mut go), Err(Error::PageLimit { wanted: 5, allowed: 0.into() }));
+    assert_eq!(commands.give_pages(0x107, 5, &mut go), Err(Error::ForeignPages { function: 0x107 }));
     // MANAGE_PAGES with op_mod 0 (bytes 6 to 7) and its function_id (10 to 11): the pages cannot be given.
     assert_eq!(seen.borrow().len(), 1);
     assert_eq!(shared.borrow().memory[3 * 64 + 22..3 * 64 + 28], [0, 0, 0, 0, 1, 7]);

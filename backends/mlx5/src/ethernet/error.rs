@@ -63,7 +63,7 @@ errors! {
     /// Why a frame was not sent, or none was taken.
     pub enum FrameError {
         /// As many frames wait as the queue has room for. The device sends them by itself.
-        Full => Errno::Enomem, "as many frames wait as the queue has room for";
+        Full => Errno::Enospc, "as many frames wait as the queue has room for";
         /// The frame to send has fewer bytes than an Ethernet header, or more than
         /// [`Ethernet::max_frame`](crate::Ethernet::max_frame).
         Length {

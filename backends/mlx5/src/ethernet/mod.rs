@@ -11,6 +11,7 @@ mod made;
 mod objects;
 pub(crate) mod queues;
 
+/// The code of `min_inline_mode`, which the configuration names as the layout does.
 pub use bareverbs_mlx5_spec::InlineMode;
 pub use config::{Checksums, EthernetConfig, FrameFilter};
 pub use error::{FrameError, FrameQueueFault, OpenEthernetError};

@@ -12,8 +12,7 @@ pub(crate) mod xrc;
 use bareverbs::platform::Platform;
 use bareverbs_mlx5_spec::{CmdOpcode, View, cmd};
 
-use crate::dma::arena::ObjectMemory;
-use crate::dma::arena::PAGE;
+use crate::dma::arena::{ObjectMemory, PAGE};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;

@@ -4,8 +4,9 @@
 //! queue, a target a protection domain too. Linux has one of each, which do nothing, in a domain of their own, so that no peer reaches the
 //! shared receive queue by its number (`mlx5_ib_dev_res_init`). They are made here with the first domain, and end with the last.
 
-use bareverbs::backend::{RingSizes, SrqSizes};
+use bareverbs::backend::SrqSizes;
 use bareverbs::platform::Platform;
+use bareverbs::storage::RingSizes;
 use bareverbs::{QpType, SrqCap};
 use bareverbs_mlx5_spec::{CmdHcaCap, View, cmd, rq_type};
 

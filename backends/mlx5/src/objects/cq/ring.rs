@@ -4,7 +4,8 @@ use core::cell::Cell;
 
 use crate::config::CqeSize;
 use crate::log::format_as;
-use bareverbs::backend::{CqReader as _, CqRing as _, Peek, RawCompletion, RawKind};
+use bareverbs::backend::{CqReader, CqRing, Peek, RawCompletion};
+use bareverbs::error::RawKind;
 use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Doorbell, Platform, Registers, RingView};
 use bareverbs::{Lid, Qpn, Rkey, Source, WcData, WcStatus};
 use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
@@ -134,7 +135,7 @@ fn status(syndrome: u32) -> WcStatus {
     }
 }
 
-impl<P: Platform> bareverbs::backend::CqRing for Mlx5CqRing<P> {
+impl<P: Platform> CqRing for Mlx5CqRing<P> {
     type Reader<'a>
         = Mlx5CqReader<'a, P>
     where
@@ -188,7 +189,7 @@ impl<P: Platform> Mlx5CqReader<'_, P> {
     }
 }
 
-impl<P: Platform> bareverbs::backend::CqReader for Mlx5CqReader<'_, P> {
+impl<P: Platform> CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);

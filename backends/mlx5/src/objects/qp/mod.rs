@@ -7,8 +7,8 @@ mod roce;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 
-use bareverbs::backend::RingSizes;
 use bareverbs::platform::{DmaMemory, Platform};
+use bareverbs::storage::RingSizes;
 use bareverbs::{DeviceAttr, QpCap, QpState, QpType};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 

@@ -96,6 +96,7 @@ impl<P: Platform> Driver<P> {
             let admitted = if attr.max_dest_rd_atomic == 0 { Access::REMOTE_WRITE } else { Access::all() };
             let access = attr.access & admitted;
             let atomic = access.contains(Access::REMOTE_ATOMIC);
+            // As Linux has it for atomics on eight bytes (`get_atomic_mode`); a card that has greater ones gets their mode there.
             let mode = if self.attr.masked_atomics.eight { ATOMIC_MODE_8B } else { ATOMIC_MODE_IB };
             context
                 .set(Qpc::RRE, u32::from(access.contains(Access::REMOTE_READ)))
@@ -254,7 +255,7 @@ const fn rate_code(rate: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::backend::RingSizes;
+    use bareverbs::storage::RingSizes;
     use bareverbs::{GlobalRoute, Lid, Mac, QpType};
 
     use super::*;

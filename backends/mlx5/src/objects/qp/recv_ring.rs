@@ -1,6 +1,7 @@
 //! The ring of receives of one queue pair, or of one shared receive queue.
 
 use bareverbs::Sge;
+use bareverbs::backend::RecvRing;
 use bareverbs::platform::{DmaFence, DmaMemory, DmaRing, Platform, RingView};
 use bareverbs_mlx5_spec::{WqeSrqNextSeg, be_word};
 
@@ -17,7 +18,7 @@ pub struct Mlx5RecvRing<P: Platform> {
 
 format_as!([P: Platform] Mlx5RecvRing<P>, "Mlx5RecvRing({} bytes an entry)", |this| this.units * 16);
 
-impl<P: Platform> bareverbs::backend::RecvRing for Mlx5RecvRing<P> {
+impl<P: Platform> RecvRing for Mlx5RecvRing<P> {
     #[inline(always)]
     fn put(&mut self, at: u32, sges: &[Sge]) {
         let ring = self.ring.view();
@@ -51,7 +52,7 @@ impl<P: Platform> bareverbs::backend::SrqRing for Mlx5RecvRing<P> {
     }
 
     fn ring(&mut self, end: u32) {
-        bareverbs::backend::RecvRing::ring(self, end);
+        RecvRing::ring(self, end);
     }
 }
 

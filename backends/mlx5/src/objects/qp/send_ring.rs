@@ -3,6 +3,7 @@
 //! Each store is a whole word computed in CPU registers. Stores that belong together go to one 64-byte block, so that only
 //! whole blocks meet the end of the ring.
 
+use bareverbs::backend::{SendRing, SendWriter};
 use core::cell::Cell;
 
 use bareverbs::backend::{AtomicOp, AtomicOpcode, BindOp, DataOp, DataOpcode, DatagramOp, RegOp};
@@ -55,7 +56,7 @@ impl<P: Platform> Mlx5SendRing<P> {
     }
 }
 
-impl<P: Platform> bareverbs::backend::SendRing for Mlx5SendRing<P> {
+impl<P: Platform> SendRing for Mlx5SendRing<P> {
     type Writer<'a>
         = Mlx5SendWriter<'a, P>
     where
@@ -227,7 +228,7 @@ fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, end: u32) {
     doorbell.switch_half();
 }
 
-impl<P: Platform> bareverbs::backend::SendWriter for Mlx5SendWriter<'_, P> {
+impl<P: Platform> SendWriter for Mlx5SendWriter<'_, P> {
     const ATOMIC_BLOCKS: u32 = 1;
     const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
 
