@@ -3,16 +3,15 @@
 use core::cell::Cell;
 use core::hint::cold_path;
 
-use crate::FAST_PATH;
-use crate::backend::{CoreToken, CqReader, CqRing, CreatedCq, Peek, Provider, RawCompletion, RawKind};
-use crate::error::{AnswerFault, CreateCqError, DestroyCqError, DeviceLoss, NotifyCqError, PollCqError, StaleHandle};
+use crate::backend::{CoreToken, CqReader, CqRing, CreatedCq, Peek, Provider, RawCompletion};
+use crate::error::{AnswerFault, CreateCqError, DestroyCqError, DeviceLoss, NotifyCqError, PollCqError, RawKind, StaleHandle};
 use crate::log::{format_as, log_event};
 use crate::ring::locate;
 use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped};
-use crate::storage::SendFacts;
+use crate::storage::{MARKER_BYTES, SendFacts};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::{Completion, CqHandle, Cqn, QpHandle, Qpn, Refused, Source, WcData, WcOpcode, WcStatus};
+use crate::{Completion, CqHandle, Cqn, FAST_PATH, QpHandle, Qpn, Refused, Source, WcData, WcOpcode, WcStatus};
 
 /// Attributes of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,11 +138,11 @@ impl<P: Provider> CompletionQueue<'_, P> {
     pub fn poll_with_source(&mut self, out: &mut [(Completion, Option<Source>)]) -> Result<usize, PollCqError> {
         let (mut each, mut count) = (self.completions().with_source(), 0_usize);
         for place in out {
-            // Behind completions an error waits in the ring.
             match each.take_next(count != 0) {
                 Some(Ok(found)) => *place = found,
-                Some(Err(error)) => return Err(error),
-                None => break,
+                Some(Err(error)) if count == 0 => return Err(error),
+                // Behind completions an error stays, for the next call.
+                _ => break,
             }
             count = count.wrapping_add(1);
         }
@@ -702,8 +701,9 @@ fn flush(shared: &Shared<'_>, slot: &QpSlot<'_>, cq: u16) -> Option<Completion> 
         if slot.binds.load(Ordering::Acquire) != 0 {
             end_binds(shared, slot, qp, at, at, true);
         }
-        // By its length a marker that a drain has left is known.
-        return Some(Completion { byte_len: facts.bytes, ..done(facts.wr_id, facts.opcode) });
+        // A marker that a drain has left is known by its length; of all others it says nothing.
+        let byte_len = if facts.bytes == MARKER_BYTES { MARKER_BYTES } else { 0 };
+        return Some(Completion { byte_len, ..done(facts.wr_id, facts.opcode) });
     }
     if slot.recv_cq() == cq
         && let Some(at) = slot.recv.oldest()

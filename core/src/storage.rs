@@ -1,6 +1,5 @@
-//! Storage: tables of objects, and the rings of requests in flight, where the integrator declares them.
-//!
-//! Capacities stand here and nowhere else. All of it can stand in a `static`.
+//! Tables of objects and rings of requests in flight: [`Storage`], whose type [`storage!`](crate::storage!) names, with [`QpRings`] and
+//! [`SrqEntries`]. All of it can stand in a `static`; with the feature `alloc` `BoxedStorage` is the same on the heap.
 
 use crate::backend::Provider;
 #[cfg(feature = "alloc")]
@@ -8,6 +7,7 @@ pub use crate::boxed_storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capa
 use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
+pub use crate::provider::RingSizes;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::ring::Entries;
@@ -28,6 +28,9 @@ pub(crate) struct SendEntry {
     /// Blocks (16 bits), code of the operation (8 bits), from the lowest bit up.
     shape: AtomicU32,
 }
+
+/// Bytes of the marker of a drain among what is in flight. No request has as many: 2^31 is the most (IBTA 9.7.7).
+pub(crate) const MARKER_BYTES: u32 = u32::MAX;
 
 /// What [`SendEntry`] says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +177,8 @@ format_as!(
 /// not named has no room. The lifetime is that of the rings; without it the compiler finds it.
 ///
 /// ```
+/// use bareverbs::storage; // the macro
 /// use bareverbs::storage::QpRings;
-/// use bareverbs::storage;
 /// # use bareverbs_testing::Driver;
 ///
 /// type Tables = storage!['static, Driver; pds: 1, mrs: 4, cqs: 2, qps: 1];
@@ -225,9 +228,9 @@ macro_rules! storage {
     };
 }
 
-/// The tables of one device's objects, without heap. [`storage!`](crate::storage!) names the type readably. They have room for `PD` protection domains, `MR` regions, `MW` windows
-/// (and as many binds in flight), `CQ` completion queues, `QP` queue pairs and `SRQ` shared receive queues. The rings are separate,
-/// each of its own size ([`QpRings`], [`SrqEntries`]).
+/// The tables of one device's objects, without heap. [`storage!`](crate::storage!) names the type readably. There is room for
+/// `PD` protection domains, `MR` regions, `MW` windows (and as many binds in flight), `CQ` completion queues, `QP` queue pairs
+/// and `SRQ` shared receive queues. The rings are separate, each of its own size ([`QpRings`], [`SrqEntries`]).
 ///
 /// Each number is 65,535 at most. Other numbers do not compile.
 pub struct Storage<

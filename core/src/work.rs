@@ -687,7 +687,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Operation that completed.
     pub opcode: WcOpcode,
-    /// How it ended; of what is below, only `vendor_err` and [`WcData::Lost`] say something if not by [`WcStatus::Success`].
+    /// How it ended; of what is below, only `vendor_err` and [`WcData::Lost`] say something if not by [`WcStatus::Success`], and
+    /// `byte_len` of the marker of a drain ([`Verbs::drain_sq`](crate::Verbs::drain_sq)).
     pub status: WcStatus,
     /// The device's own code beside an error, 0 otherwise.
     pub vendor_err: u8,

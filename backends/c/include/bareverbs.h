@@ -599,7 +599,7 @@ typedef struct bv_qp_attr {
   uint32_t path_mtu;
   // Flow label of the global route, 20 bits.
   uint32_t flow_label;
-  // Q_Key of a queue pair for datagrams: it drops one with another.
+  // Q_Key of a UD queue pair: datagrams with another Q_Key are dropped.
   uint32_t qkey;
   // Index of the P_Key.
   uint16_t pkey_index;
@@ -754,7 +754,7 @@ typedef struct bv_wc {
   // The number of its queue pair on the wire.
   uint32_t qp_num;
   // How it ended: BV_WC_SUCCESS and the others. If it failed, of the members below only vendor_err and BV_WC_DEVICE_LOST say
-  // something.
+  // something, and byte_len of the marker of a drain (bv_drain_sq).
   uint32_t status;
   // What completed: BV_WC_SEND and the others.
   uint32_t opcode;
@@ -1007,7 +1007,7 @@ int32_t bv_create_cq(struct bv_device *device,
 // it stay, in their order, and its queue pairs complete into it meanwhile. The memory of both sizes is taken during the call.
 //
 // Errors: BV_EINVAL, the number is stale, 0 entries or more than the device has, or fewer than completions that wait. BV_ENOMEM, no memory is
-// left for it. Others: the device did not do it. The queue is as before.
+// left for it. Others: the device did not do it. The queue is as before, unless the device is lost.
 //
 // # Safety
 // `device` is of bv_init; `cq` is readable and writable.
@@ -1060,8 +1060,8 @@ int32_t bv_modify_qp_to_rts(struct bv_device *device,
                             struct bv_qp qp,
                             const struct bv_qp_attr *attr);
 
-// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET, which BV_QP_STATE alone leads to,
-// what was posted is dropped; its completions are when their queues are polled.
+// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). RESET (BV_QP_STATE alone)
+// discards what was posted. Its completions that wait in a completion queue are discarded when that is polled.
 //
 // Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. Others: the device did not do it. The queue pair
 // is as before.
@@ -1322,8 +1322,9 @@ int32_t bv_detach_mcast(struct bv_device *device, struct bv_qp qp, const uint8_t
 // uses the memory of none of them. `give`, unless NULL, gets what comes out of the completion queue meanwhile, of other queue pairs too,
 // without the sources of datagrams. The completion queue needs an entry for one request more.
 //
-// Errors: BV_EINVAL, the number is stale. BV_ETIMEDOUT, not all are done in time: the call may be repeated. Others: the device did not
-// do it, is lost, or wrote a completion that fits nothing.
+// Errors: BV_EINVAL, the number is stale. BV_ETIMEDOUT, not all are done in time: the call may be repeated. If it is not,
+// one poll of the queue returns the marker of the drain, which is no request of yours: BV_WC_RDMA_WRITE, flushed, with wr_id and byte_len of all ones.
+// Others: the device did not do it, is lost, or wrote a completion that fits nothing.
 //
 // # Safety
 // `device` is of bv_init. `give` is NULL or returns normally; it may be called with `context`, and a completion that is readable during

@@ -21,7 +21,7 @@ pub struct bv_wc {
     /// The number of its queue pair on the wire.
     pub qp_num: u32,
     /// How it ended: BV_WC_SUCCESS and the others. If it failed, of the members below only vendor_err and BV_WC_DEVICE_LOST say
-    /// something.
+    /// something, and byte_len of the marker of a drain (bv_drain_sq).
     pub status: u32,
     /// What completed: BV_WC_SEND and the others.
     pub opcode: u32,

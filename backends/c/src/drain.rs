@@ -50,8 +50,9 @@ unsafe fn drain_sends(up: Up<'_>, qp: bv_qp, timeout: Duration, give: Give, cont
 /// uses the memory of none of them. `give`, unless NULL, gets what comes out of the completion queue meanwhile, of other queue pairs too,
 /// without the sources of datagrams. The completion queue needs an entry for one request more.
 ///
-/// Errors: BV_EINVAL, the number is stale. BV_ETIMEDOUT, not all are done in time: the call may be repeated. Others: the device did not
-/// do it, is lost, or wrote a completion that fits nothing.
+/// Errors: BV_EINVAL, the number is stale. BV_ETIMEDOUT, not all are done in time: the call may be repeated. If it is not,
+/// one poll of the queue returns the marker of the drain, which is no request of yours: BV_WC_RDMA_WRITE, flushed, with wr_id and byte_len of all ones.
+/// Others: the device did not do it, is lost, or wrote a completion that fits nothing.
 ///
 /// # Safety
 /// `device` is of bv_init. `give` is NULL or returns normally; it may be called with `context`, and a completion that is readable during

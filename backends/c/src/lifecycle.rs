@@ -128,6 +128,7 @@ fn take_down(state: &mut State) -> Result<i32, Failure> {
     state.srqs.fill_with(|| None);
     state.domains.clear();
     state.ahs.clear();
+    state.poll_datagrams = None;
     state.cqs.fill_with(|| None);
     let driver = match verbs.into_provider() {
         Ok(driver) => driver,

@@ -1,6 +1,11 @@
 //! Objects by number that the verbs give as values without one: XRC domains, and address handles.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::argument::Argument;
+
+/// Tables that were made: each begins at a number of its own, so that a number of another device names nothing.
+static TABLES: AtomicU32 = AtomicU32::new(0);
 
 /// Writes `None` to each place of an array, so that neither the stack nor a constant ever has all of it.
 ///
@@ -18,13 +23,13 @@ pub(crate) unsafe fn empty<T, const N: usize>(array: *mut [Option<T>; N]) {
 pub(crate) struct Numbered<T, const N: usize> {
     /// What an object is called in a text.
     name: &'static str,
-    /// Each with how many were made before it.
-    places: [Option<(u32, T)>; N],
-    /// Objects that were made, so that no number comes twice.
-    made: u32,
+    /// Each with the count that its number has.
+    places: [Option<(u64, T)>; N],
+    /// Counts the objects that were made, so that no number comes twice.
+    made: u64,
 }
 
-/// Bits of a number that are the place, counted from 1. The others are how many objects were made before.
+/// Bits of a number that are the place, counted from 1. The others are the count.
 const PLACE_BITS: u32 = 8;
 
 impl<T, const N: usize> Numbered<T, N> {
@@ -38,7 +43,10 @@ impl<T, const N: usize> Numbered<T, N> {
         unsafe {
             (&raw mut (*this).name).write(name);
             empty(&raw mut (*this).places);
-            (&raw mut (*this).made).write(0);
+            // No read-modify-write: some processors lack it. A device is made by one caller at a time.
+            let tables = TABLES.load(Ordering::Relaxed);
+            TABLES.store(tables.wrapping_add(1), Ordering::Relaxed);
+            (&raw mut (*this).made).write(u64::from(tables & 0xff_ffff) << 32);
         }
     }
 
@@ -57,16 +65,16 @@ impl<T, const N: usize> Numbered<T, N> {
         let mut vacant = (1_u64..).zip(&mut self.places).filter(|(_, place)| place.is_none());
         let Some((index, place)) = vacant.next() else { return 0 };
         *place = Some((self.made, object));
-        let number = u64::from(self.made) << PLACE_BITS | index;
+        let number = self.made << PLACE_BITS | index;
         self.made = self.made.wrapping_add(1);
         number
     }
 
     /// Returns the place of an object, which is not empty.
-    fn place(&mut self, number: u64) -> Result<&mut Option<(u32, T)>, Argument> {
+    fn place(&mut self, number: u64) -> Result<&mut Option<(u64, T)>, Argument> {
         let index = (number & ((1 << PLACE_BITS) - 1)).checked_sub(1);
         let place = index.and_then(|index| self.places.get_mut(index as usize));
-        let is_it = |kept: &(u32, T)| u64::from(kept.0) == number >> PLACE_BITS;
+        let is_it = |kept: &(u64, T)| kept.0 == number >> PLACE_BITS;
         place.filter(|place| place.as_ref().is_some_and(is_it)).ok_or(Argument::Stale(self.name))
     }
 
@@ -77,13 +85,13 @@ impl<T, const N: usize> Numbered<T, N> {
     }
 
     /// Takes an object out.
-    pub(crate) fn take(&mut self, number: u64) -> Result<(u32, T), Argument> {
+    pub(crate) fn take(&mut self, number: u64) -> Result<(u64, T), Argument> {
         let name = self.name;
         self.place(number)?.take().ok_or(Argument::Stale(name))
     }
 
     /// Puts an object back under the number that it had.
-    pub(crate) fn put_back(&mut self, number: u64, kept: (u32, T)) {
+    pub(crate) fn put_back(&mut self, number: u64, kept: (u64, T)) {
         let index = (number & ((1 << PLACE_BITS) - 1)).wrapping_sub(1);
         if let Some(place) = self.places.get_mut(index as usize) {
             *place = Some(kept);

@@ -60,7 +60,7 @@ pub struct bv_qp_attr {
     pub path_mtu: u32,
     /// Flow label of the global route, 20 bits.
     pub flow_label: u32,
-    /// Q_Key of a queue pair for datagrams: it drops one with another.
+    /// Q_Key of a UD queue pair: datagrams with another Q_Key are dropped.
     pub qkey: u32,
     /// Index of the P_Key.
     pub pkey_index: u16,
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn bv_create_cq(device: *mut bv_device, entries: u32, cq: 
 /// it stay, in their order, and its queue pairs complete into it meanwhile. The memory of both sizes is taken during the call.
 ///
 /// Errors: BV_EINVAL, the number is stale, 0 entries or more than the device has, or fewer than completions that wait. BV_ENOMEM, no memory is
-/// left for it. Others: the device did not do it. The queue is as before.
+/// left for it. Others: the device did not do it. The queue is as before, unless the device is lost.
 ///
 /// # Safety
 /// `device` is of bv_init; `cq` is readable and writable.
@@ -414,8 +414,8 @@ pub unsafe extern "C" fn bv_modify_qp_to_rts(device: *mut bv_device, qp: bv_qp, 
     }
 }
 
-/// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). To RESET, which BV_QP_STATE alone leads to,
-/// what was posted is dropped; its completions are when their queues are polled.
+/// Changes the attributes of a queue pair that `mask` names (BV_QP_STATE and the others). RESET (BV_QP_STATE alone)
+/// discards what was posted. Its completions that wait in a completion queue are discarded when that is polled.
 ///
 /// Errors: BV_EINVAL, the number is stale, or an attribute or the transition is invalid. Others: the device did not do it. The queue pair
 /// is as before.

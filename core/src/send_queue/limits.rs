@@ -83,7 +83,7 @@ impl SendLimits {
         handle: QpHandle,
         qp_type: QpType,
         (pd, domain): (PdHandle, u64),
-        sizes: &crate::backend::RingSizes,
+        sizes: &crate::storage::RingSizes,
         sq_sig_all: bool,
         device: &DeviceAttr,
     ) -> Self {
@@ -155,7 +155,7 @@ pub(crate) fn refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::RingSizes;
+    use crate::storage::RingSizes;
     use crate::{Handle, QpCap};
 
     /// For each transport, with atomics and without, and each number of SGEs: operations and flags come back as they were put in, and a bit

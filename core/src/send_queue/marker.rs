@@ -2,10 +2,9 @@
 
 use super::PostCursor;
 use crate::backend::{DataOp, DataOpcode, Provider, SendRing, SendWriter};
+use crate::storage::MARKER_BYTES;
 use crate::{Remote, SendFlags, SendQueue, WcOpcode};
 
-/// Bytes of a marker in the record of what is in flight. No request has as many: 2^31 is the most (IBTA 9.7.7).
-pub(crate) const MARKER_BYTES: u32 = u32::MAX;
 /// `wr_id` of a marker.
 pub(crate) const MARKER_WR_ID: u64 = u64::MAX;
 

@@ -6,10 +6,10 @@ use std::vec::Vec;
 use super::mock::{Kind, MockError, raw};
 use super::post::send;
 use super::{ALL_RIGHTS, Harness, LENGTH, attributes, register, set_state};
-use crate::backend::{AddressPart, RawCompletion, RawKind};
+use crate::backend::RawCompletion;
 use crate::error::{
-    AttachMcastError, CreateAhError, DestroyQpError, DetachMcastError, Errno, LinkFault, ModifyQpError, PollCqError,
-    PostSendError, SgeFault,
+    AddressPart, AttachMcastError, CreateAhError, DestroyQpError, DetachMcastError, DeviceLoss, Errno, LinkFault,
+    ModifyQpError, PollCqError, PostSendError, RawKind, SgeFault,
 };
 use crate::{
     AddressHandle, AddressVector, Completion, Destination, Gid, GlobalRoute, Lid, MCAST_GROUPS, Mtu, Payload, PdHandle,
@@ -323,6 +323,21 @@ fn sources_come_into_an_array_and_an_error_waits_behind_them() {
         found,
         [Ok(std::vec![(0, 41), (1, 42)]), Ok(std::vec![(2, 43)]), Err(bad), Ok(std::vec![(3, 44)]), Ok(Vec::new())]
     );
+}
+
+/// What a lost device leaves is flushed into the array; that it is lost is said by the next call.
+#[test]
+fn sources_come_into_an_array_before_the_loss() {
+    let (mut harness, _) = harness();
+    for wr_id in 0..3 {
+        harness.verbs.post_recv(harness.qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    harness.device().loss = Some(DeviceLoss::Gone);
+    assert!(harness.verbs.maintain().is_err());
+    let mut out = [(Completion::EMPTY, None); 8];
+    assert_eq!(harness.verbs.poll_with_source(harness.cq, &mut out), Ok(3));
+    assert_eq!(out.map(|(done, _)| done.wr_id)[..3], [0, 1, 2]);
+    assert_eq!(harness.verbs.poll_with_source(harness.cq, &mut out), Err(PollCqError::DeviceLost { loss: DeviceLoss::Gone }));
 }
 
 #[test]

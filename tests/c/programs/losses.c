@@ -23,7 +23,9 @@ int main(void)
     struct node *a = add_node(world, 1), *b = add_node(world, 2), *c = add_node(world, 3);
     bv_sge sge;
     bv_send_wr wr;
-    bv_wc wc;
+    bv_wc wc, flushed[8];
+    bv_qp_init init;
+    bv_qp datagrams;
     bv_qp_attr attr;
     bv_event event;
     int32_t result = 0;
@@ -76,23 +78,30 @@ int main(void)
     OK(a, bv_modify_qp_to_rts(a->device, a->qp, &attr));
     attr = attr_to(c, a);
     OK(c, bv_modify_qp_to_rts(c->device, c->qp, &attr));
+    init = qp_init_of(c);
+    OK(c, bv_create_ud_qp(c->device, &init, &datagrams));
     bv_sim_remove(c->host);
     to_peer(&wr, c, 0);
     OK(a, bv_post_send(a->device, a->qp, &wr, 1, NULL));
     CHECK(wait_for(a).status == BV_WC_RETRY_EXC_ERR);
 
-    /* The device itself is gone: what was posted is flushed, with the reason, and then the queue says so. */
+    /* The device itself is gone: what was posted is flushed, with the reason, and then the queue says so. With the queue pair
+       of datagrams completions are polled another way. */
     wr = wr_of(BV_WR_RDMA_WRITE, 9, NULL);
     sge = sge_of(c, 0, 8);
     wr.sg_list = &sge;
     wr.num_sge = 1;
     to_peer(&wr, a, 0);
-    OK(c, bv_post_send(c->device, c->qp, &wr, 1, NULL));
+    for (i = 0; i < 3; i++) {
+        wr.wr_id = 9 + i;
+        OK(c, bv_post_send(c->device, c->qp, &wr, 1, NULL));
+    }
     for (i = 0; i < 1000 && (result = bv_maintain(c->device, NULL)) == 0; i++)
         bv_sim_advance(world, 100000000);
     CHECK(result < 0);
-    RESULT(c, 1, bv_poll_cq(c->device, c->cq, &wc, 1));
-    CHECK(wc.wr_id == 9 && wc.status == BV_WC_WR_FLUSH_ERR && (wc.wc_flags & BV_WC_DEVICE_LOST) != 0);
+    RESULT(c, 3, bv_poll_cq(c->device, c->cq, flushed, 8));
+    for (i = 0; i < 3; i++)
+        CHECK(flushed[i].wr_id == 9 + (uint64_t)i && flushed[i].status == BV_WC_WR_FLUSH_ERR && (flushed[i].wc_flags & BV_WC_DEVICE_LOST) != 0);
     RESULT(c, -BV_EIO, bv_poll_cq(c->device, c->cq, &wc, 1));
     CHECK(says(c, "lost"));
     RESULT(c, -BV_EIO, bv_post_send(c->device, c->qp, &wr, 1, NULL));
