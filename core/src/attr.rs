@@ -235,9 +235,9 @@ pub struct MaskedAtomics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CqModeration {
-    /// Completions since the queue was armed for which the event comes.
+    /// Completions after arming at which the event is raised.
     pub count: u16,
-    /// Microseconds after the queue's event before, or for its first event after the completion, at which it comes with fewer.
+    /// Microseconds after the previous event (for the first: after the completion) at which it is raised with fewer.
     pub period: u16,
 }
 

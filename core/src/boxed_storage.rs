@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::backend::{Provider, RingSizes};
+use crate::backend::Provider;
 use crate::claim::Taken;
 use crate::completion::Cq;
 use crate::log::format_as;
@@ -11,7 +11,7 @@ use crate::region::{Mr, Pd};
 use crate::ring::Entries;
 use crate::shared::{CqSlot, QpSlot, RegionSlot, Regions, Shared};
 use crate::srq_slot::{Srq, SrqEntriesView, SrqEntry, SrqSlot};
-use crate::storage::{RingsView, SendEntry, StorageView, view_of};
+use crate::storage::{RingSizes, RingsView, SendEntry, StorageView, view_of};
 use crate::sync::{Lock, Word64};
 use crate::table::{Slot, Table};
 use crate::window::{Mw, WindowCell, Windows};

@@ -1,5 +1,15 @@
 #![doc = include_str!("../README.md")]
 //!
+//! # Modules
+//!
+//! | where | what | for |
+//! |---|---|---|
+//! | this page | [`Verbs`], queues, requests, completions, attributes | every program |
+//! | [`mod@storage`] | tables and rings, whose type [`storage!`] names | every program |
+//! | [`error`] | an enum for each call, with its [`Errno`](error::Errno) | every program |
+//! | [`platform`] | what a machine implements: registers, memory, fences, a clock | a board |
+//! | [`backend`] | what a driver implements | a driver |
+//!
 //! # Steps of a program
 //!
 //! 1. A backend brings the device up, and [`Verbs::new`] takes it with tables of a chosen size ([`storage!`], [`QpRings`](storage::QpRings);

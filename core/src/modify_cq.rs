@@ -9,8 +9,8 @@ use crate::{CqHandle, CqModeration};
 impl<P: Provider> Verbs<'_, P> {
     /// Sets the moderation of a completion queue's events (`ibv_modify_cq`). Once the queue is armed
     /// ([`CompletionQueue::req_notify`](crate::CompletionQueue::req_notify)), its event comes with the `count`-th completion, or `period`
-    /// microseconds after its event before, whichever is first. Of an event that waits already the device decides; the simulated one
-    /// raises it at once. Polling is not delayed, nor is the event of a queue that is armed while completions wait in it.
+    /// microseconds after the event before (the first event: after the completion), whichever is first. If an event is already
+    /// pending, the device decides; the simulated one raises it at once. Polling is not delayed, nor is the event of a queue that is armed while completions wait in it.
     ///
     /// A queue is created without moderation, and [`CqModeration::default`] ends it. A resize keeps it.
     ///

@@ -3,8 +3,8 @@
 //! The core checks what the verbs promise and keeps the tables; a backend turns checked requests into its device's
 //! language. It may rely on the checks, and it must not rely on its device: whatever the device says becomes an error value.
 
-use crate::backend::{EncodedAddress, RawKind};
-use crate::error::{DeviceError, DeviceLoss};
+use crate::backend::EncodedAddress;
+use crate::error::{DeviceError, DeviceLoss, RawKind};
 use crate::log::format_as;
 use crate::platform::{AddressMap, Instant};
 use crate::{

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use crate::backend::{CoreToken, CreateQpParams, CreatedQp, Provider, RingSizes};
+use crate::backend::{CoreToken, CreateQpParams, CreatedQp, Provider};
 use crate::completion::Cq;
 use crate::error::{
     AnswerFault, AttachMcastError, CreateQpError, DestroyQpError, DetachMcastError, LinkFault, ModifyQpError, QueryQpError,
@@ -13,13 +13,13 @@ use crate::log::log_event;
 use crate::recv_queue::{ReceiveSide, RecvQueue};
 use crate::send_queue::{PostNamed, SendLimits, SendQueue};
 use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, domain_word, is_dropped};
+use crate::storage::RingSizes;
 use crate::sync::Ordering;
 use crate::table::Table;
-use crate::transition;
 use crate::verbs::Verbs;
 use crate::{
     Access, AddressVector, CqHandle, DeviceAttr, Gid, LinkLayer, Mtu, PathMigState, PdHandle, PortAttr, PortState, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, Refused, SrqHandle, Xrcdn, kind,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, Refused, SrqHandle, Xrcdn, kind, transition,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -173,7 +173,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # Errors
     /// The capacities exceed the device's.
     pub fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
-        ring_sizes(&self.provider, qp_type, cap)
+        // The target of XRC has none.
+        if qp_type == QpType::XrcRecv { Ok(RingSizes::default()) } else { ring_sizes(&self.provider, qp_type, cap) }
     }
 
     /// Implements [`Self::create_qp`] and [`Self::create_qp_with_srq`]; `named` posts datagrams, if the queue pair is one for them. The

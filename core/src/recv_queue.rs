@@ -1,13 +1,12 @@
 //! Receive queues: posting of receive requests.
 
-use crate::FAST_PATH;
 use crate::attr::MAX_MESSAGE;
 use crate::backend::{Provider, RecvRing};
 use crate::error::{BadWr, PostRecvError};
 use crate::log::format_as;
 use crate::shared::{CachedRegion, NO_CQ, Owner, QpSlot, Regions, Shared, check_sge, domain_word};
 use crate::sync::Ordering;
-use crate::{Access, PdHandle, QpHandle, RecvWr, Sge, SrqHandle};
+use crate::{Access, FAST_PATH, PdHandle, QpHandle, RecvWr, Sge, SrqHandle};
 
 /// The receive queue of one queue pair: its owner posts, on any core.
 pub struct RecvQueue<'s, P: Provider> {

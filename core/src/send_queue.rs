@@ -13,13 +13,12 @@ pub(crate) use self::cursor::{PostCursor, free_end};
 pub(crate) use self::limits::{BASIC, OpSet, SendLimits, can_send, refusal};
 
 use self::cursor::{free_blocks, ring_from};
-use crate::FAST_PATH;
 use crate::backend::{DataOp, Provider, SendRing, SendWriter};
 use crate::error::{BadWr, BindType1Error, PostSendError};
 use crate::log::format_as;
 use crate::shared::{CachedRegion, Owner, QpSlot, Shared};
 use crate::window::Type1Bind;
-use crate::{MwHandle, Payload, QpHandle, Remote, Rkey, SendFlags, SendOp, SendWr, Sge};
+use crate::{FAST_PATH, MwHandle, Payload, QpHandle, Remote, Rkey, SendFlags, SendOp, SendWr, Sge};
 
 /// Posts a request that names where it goes; rings the doorbell if `ring`. A queue has this as a function that its queue pair was
 /// created with ([`datagram`], [`xrc`]): a program that creates none of its transport does not contain it.

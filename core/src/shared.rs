@@ -4,7 +4,7 @@
 //! Each word names who writes it: one, but for the state of a queue pair, whose writers hold the lock. Others read it.
 
 use crate::claim::Claim;
-use crate::error::DeviceLoss;
+use crate::error::{DeviceLoss, SgeFault};
 use crate::ring::locate;
 use crate::srq_slot::SrqSlot;
 use crate::storage::RingsView;
@@ -400,18 +400,18 @@ fn find_beyond(slots: &[RegionSlot], mask: u32, lkey: Lkey) -> Option<RegionFact
 /// Returns what is wrong with an SGE of a queue pair whose domain has slot `pd`, if its region must have the rights `need`.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
-pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), crate::error::SgeFault> {
-    let Some(region) = regions.find(sge.lkey) else { return Err(crate::error::SgeFault::UnknownKey) };
+pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), SgeFault> {
+    let Some(region) = regions.find(sge.lkey) else { return Err(SgeFault::UnknownKey) };
     // Both domains exist as long as their region and queue pair do: one slot is one domain.
     if region.pd != pd {
-        return Err(if sge.lkey.get() == 0 { crate::error::SgeFault::UnknownKey } else { crate::error::SgeFault::Domain });
+        return Err(if sge.lkey.get() == 0 { SgeFault::UnknownKey } else { SgeFault::Domain });
     }
     if !region.access.contains(need) {
-        return Err(crate::error::SgeFault::Access);
+        return Err(SgeFault::Access);
     }
     if !region.contains(sge.addr, u64::from(sge.length)) {
         let Sge { addr, length, .. } = *sge;
-        return Err(crate::error::SgeFault::Range { addr, length, start: region.base, size: region.length });
+        return Err(SgeFault::Range { addr, length, start: region.base, size: region.length });
     }
     Ok(())
 }

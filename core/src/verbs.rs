@@ -1,8 +1,8 @@
 //! The verbs on one device: its tables, and every operation on them.
 
-use crate::backend::{AddressPart, CoreToken, Provider};
+use crate::backend::{CoreToken, Provider};
 use crate::completion::Cq;
-use crate::error::{CreateAhError, QueryError, SetGidError};
+use crate::error::{AddressPart, CreateAhError, QueryError, SetGidError};
 use crate::link::{check_group, check_path};
 use crate::log::format_as;
 use crate::queue_pair::Qp;

@@ -4,7 +4,7 @@
 //! them, which nothing else of posting and polling takes.
 
 use crate::backend::{CoreToken, Provider};
-use crate::error::{AllocMwError, AnswerFault, BindRefused, DeallocMwError};
+use crate::error::{AllocMwError, AnswerFault, BindRefused, DeallocMwError, StaleHandle};
 use crate::log::log_event;
 use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
@@ -630,9 +630,9 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Errors
     /// The handle is stale.
-    pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, crate::error::StaleHandle> {
+    pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, StaleHandle> {
         self.shared.windows.with(|windows| {
-            let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(crate::error::StaleHandle)?;
+            let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(StaleHandle)?;
             Ok(MwInfo { pd, kind, rkey: state.rkey, binding: state.binding })
         })
     }

@@ -1,13 +1,14 @@
 //! Extended reliable connections (IBTA annex A14): domains, their shared receive queues, initiators and targets.
 
-use crate::backend::{CoreToken, CreateXrcQpParams, CreateXrcSrqParams, Provider, RawCompletion, RawKind, RingSizes};
+use crate::backend::{CoreToken, CreateXrcQpParams, CreateXrcSrqParams, Provider, RawCompletion};
 use crate::completion::{self, CompletionQueue};
-use crate::error::{AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, PollCqError};
+use crate::error::{AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, PollCqError, RawKind};
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{cookie_of, ring_sizes, use_cq};
 use crate::recv_queue::NoReceives;
 use crate::send_queue::xrc::post_xrc;
 use crate::shared::{NO_CQ, QpSlot};
+use crate::storage::RingSizes;
 use crate::sync::Ordering;
 use crate::verbs::{Verbs, XRC_DOMAINS};
 use crate::{

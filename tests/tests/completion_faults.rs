@@ -3,8 +3,7 @@
 
 use core::time::Duration;
 
-use bareverbs::backend::RawKind;
-use bareverbs::error::{Errno, PollCqError};
+use bareverbs::error::{Errno, PollCqError, RawKind};
 use bareverbs::{Completion, CqInfo, Event, Payload, QpCap, QpInit, QpState, QpType, Qpn, RecvWr, SendOp, WcStatus};
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;

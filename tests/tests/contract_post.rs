@@ -1,6 +1,6 @@
 //! Posting: the rows of the contract about sends and receives (`docs/src/contract.md`), each refusal with its errno and its error.
 
-use bareverbs::error::{BadWr, BindRefused, Errno, PostRecvError, PostSendError, SgeFault};
+use bareverbs::error::{BadWr, BindRefused, DestroyQpError, Errno, ModifyQpError, PostRecvError, PostSendError, SgeFault};
 use bareverbs::platform::OffsetMap;
 use bareverbs::{
     Access, Binding, Completion, KeyTag, Lkey, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr,
@@ -477,9 +477,9 @@ fn states_in_which_nothing_is_posted() {
 fn foreign_queue_pairs() {
     let mut fixture = Fixture::new(QpType::Rc);
     let mut foreign = fixture.pair.b.verbs.take_qp(fixture.b.qp);
-    refused!(fixture.pair.a.verbs.reset_qp(&mut foreign), Einval, bareverbs::error::ModifyQpError::Stale);
+    refused!(fixture.pair.a.verbs.reset_qp(&mut foreign), Einval, ModifyQpError::Stale);
     let refused = (*fixture.pair.a.verbs).destroy_qp(foreign).unwrap_err();
-    assert_eq!(refused.error, bareverbs::error::DestroyQpError::Stale);
+    assert_eq!(refused.error, DestroyQpError::Stale);
     fixture.pair.b.verbs.keep_qp(refused.returned.unwrap());
     fixture.pair.assert_no_findings();
 }

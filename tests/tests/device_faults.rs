@@ -1,6 +1,7 @@
 //! A driver that distrusts its device: whatever the device does wrong comes out as an error value, in bounded time, and
 //! nothing is lost or half-made.
 
+use bareverbs::error::{DestroyQpError, ModifyQpError, PostSendError, QueryQpError};
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
@@ -501,8 +502,8 @@ fn removal_in_operation() {
     let bytes = region.buffer.part(0, 64);
     assert_eq!(register(verbs, a.pd, bytes, Access::empty()), Err(RegMrError::Device(gone)));
     assert_eq!(verbs.create_cq(4), Err(CreateCqError::Device(gone)));
-    assert_eq!(verbs.query_qp(a.qp), Err(bareverbs::error::QueryQpError::Device(gone)));
-    assert_eq!(verbs.destroy_qp(a.qp), Err(bareverbs::error::DestroyQpError::Device(gone)));
+    assert_eq!(verbs.query_qp(a.qp), Err(QueryQpError::Device(gone)));
+    assert_eq!(verbs.destroy_qp(a.qp), Err(DestroyQpError::Device(gone)));
     assert!(verbs.qp_info(a.qp).is_ok(), "it is as before");
     assert_eq!(verbs.direct().health(), Err(gone));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_secs(1));
@@ -685,13 +686,13 @@ fn device_errors_keep_what_was_posted() {
     let opcode = CmdOpcode::Qp2Err.code() as u16;
     arm(&fixture.node.host, status_of(opcode, CmdStatus::IntErr).0);
     let moved = fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE);
-    refused!(moved, Eio, bareverbs::error::ModifyQpError::Device(_));
+    refused!(moved, Eio, ModifyQpError::Device(_));
     assert_eq!(fixture.node.verbs.qp_info(qp).unwrap().recvs, 5);
     fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
     let found: Vec<_> = fixture.node.completions(cq, 5).iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(found, (0..5).map(|n| (n, WcStatus::WrFlushErr)).collect::<Vec<_>>());
     let wr = SendWr { wr_id: 1, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } };
-    refused!(fixture.node.verbs.post_send(qp, &wr), Enotconn, bareverbs::error::PostSendError::NotReady { .. });
+    refused!(fixture.node.verbs.post_send(qp, &wr), Enotconn, PostSendError::NotReady { .. });
     assert_eq!(fixture.node.verbs.provider().device_attr().phys_port_cnt, 1);
 }
 

@@ -4,7 +4,7 @@
 //! `mmio_wc_start`, register; for arming: record, barrier, register; and for completions: owner byte,
 //! `udma_from_device_barrier`, the rest, consumer index.
 
-use bareverbs::platform::Machine;
+use bareverbs::platform::{Clock, Instant, Machine};
 use bareverbs::{Access as Rights, Completion, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use bareverbs_mlx5::{Config, EthernetConfig, Mlx5};
 use bareverbs_sim::DeviceConfig;
@@ -68,7 +68,7 @@ impl Fixture {
     fn wait(&mut self) -> Completion {
         let mut one = [Completion::EMPTY];
         while self.verbs.poll_cq(self.cq, &mut one).unwrap() == 0 {
-            bareverbs::platform::Clock::relax(&self.host.clock(), bareverbs::platform::Instant::default());
+            Clock::relax(&self.host.clock(), Instant::default());
         }
         one[0]
     }
@@ -173,7 +173,7 @@ fn owner_then_acquire_then_the_rest_then_the_consumer_index() {
     let op = fixture.write(&sges);
     fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     for _ in 0..100 {
-        bareverbs::platform::Clock::relax(&fixture.host.clock(), bareverbs::platform::Instant::default());
+        Clock::relax(&fixture.host.clock(), Instant::default());
     }
     fixture.log.take();
     assert_eq!(fixture.verbs.poll_cq(fixture.cq, &mut none), Ok(1));

@@ -1,6 +1,6 @@
 //! Registration by work request: what the key opens, how it ends, and what a request that fails leaves.
 
-use bareverbs::error::{AllocFastMrError, DeallocMwError, DeregMrError, FastRegError};
+use bareverbs::error::{AllocFastMrError, DeallocMwError, DeregMrError, FastRegError, PostSendError};
 use bareverbs::{
     Access, FastMr, FastReg, FastRegion, KeyTag, Payload, QpAttr, QpAttrMask, QpState, QpType, RecvWr, Remote, Rkey, SendFlags,
     SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus,
@@ -244,21 +244,13 @@ fn an_sge_names_all_pieces() {
     // Checked as every SGE: range, rights, key.
     let post = |fixture: &mut Fixture, op: SendOp<'_>| fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(1, op));
     let beyond = [region.sge(1, places.len() as u32)];
-    refused!(
-        post(&mut fixture, SendOp::Write { payload: Payload::Sges(&beyond), remote }),
-        Erange,
-        bareverbs::error::PostSendError::Sge { .. }
-    );
+    refused!(post(&mut fixture, SendOp::Write { payload: Payload::Sges(&beyond), remote }), Erange, PostSendError::Sge { .. });
     fixture.invalidate(region.rkey());
     let read_only = fixture.register(&sges[..1], 4, Access::empty());
     let into = [read_only.sge(0, 1)];
-    refused!(post(&mut fixture, SendOp::Read { sges: &into, remote }), Eacces, bareverbs::error::PostSendError::Sge { .. });
+    refused!(post(&mut fixture, SendOp::Read { sges: &into, remote }), Eacces, PostSendError::Sge { .. });
     let old = [region.sge(0, 1)];
-    refused!(
-        post(&mut fixture, SendOp::Write { payload: Payload::Sges(&old), remote }),
-        Einval,
-        bareverbs::error::PostSendError::Sge { .. }
-    );
+    refused!(post(&mut fixture, SendOp::Write { payload: Payload::Sges(&old), remote }), Einval, PostSendError::Sge { .. });
     // One that is invalidated is the device's to refuse.
     fixture.invalidate(read_only.rkey());
     post(&mut fixture, SendOp::Write { payload: Payload::Sges(&into), remote }).unwrap();
@@ -541,7 +533,7 @@ fn it_is_made_within_the_tables_and_ends_registered_or_not() {
     let own = [region.sge(0, 1)];
     let op = SendOp::Write { payload: Payload::Sges(&own), remote: fixture.here.remote(0) };
     let gone = fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(1, op));
-    refused!(gone, Einval, bareverbs::error::PostSendError::Sge { .. });
+    refused!(gone, Einval, PostSendError::Sge { .. });
     refused!(fixture.post(&request(&sges, 8, Access::empty())), Einval, FastRegError::Stale);
     fixture.closed(region.remote(0));
     fixture.pair.b.verbs.dereg_mr_raw(fixture.pool.mr).unwrap();

@@ -1,5 +1,6 @@
 //! From bring-up to teardown and again: nothing leaks, pages come and go, events come when they are requested.
 
+use bareverbs::error::DestroyCqError;
 use core::ops::ControlFlow;
 use core::time::Duration;
 
@@ -706,13 +707,13 @@ fn refusals_name_what_does_not_fit() {
     assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();
     refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full { capacity: 16, fitting: 16 });
-    refused!(node.verbs.destroy_cq(cq), Ebusy, bareverbs::error::DestroyCqError::Busy { users: 32 });
+    refused!(node.verbs.destroy_cq(cq), Ebusy, DestroyCqError::Busy { users: 32 });
     for qp in qps {
         node.verbs.destroy_qp(qp).unwrap();
     }
     for cq in cqs {
         node.verbs.destroy_cq(cq).unwrap();
-        refused!(node.verbs.destroy_cq(cq), Einval, bareverbs::error::DestroyCqError::Stale);
+        refused!(node.verbs.destroy_cq(cq), Einval, DestroyCqError::Stale);
         refused!(node.verbs.create_qp(&init), Einval, CreateQpError::StaleCq);
     }
     down(node);

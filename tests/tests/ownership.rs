@@ -1,10 +1,8 @@
 //! Values that are dropped, and handles of another `Verbs`: nothing wedges a device, and nothing names what is another's.
 #![forbid(unsafe_code)]
 
-use bareverbs::error::CreateQpError;
-use bareverbs::error::{DeallocPdError, DeregMrError, TakeError};
-use bareverbs::platform::Clock;
-use bareverbs::platform::Instant;
+use bareverbs::error::{CreateQpError, DeallocPdError, DeregMrError, TakeError};
+use bareverbs::platform::{Clock, Instant};
 use bareverbs::storage::QpRings;
 use bareverbs::{DmaBuffer as _, Event, Payload, QpInit, QpType, SendOp, Verbs, WcStatus, storage};
 use bareverbs_sim::in_process::{Host, World, WorldConfig};

@@ -27,7 +27,19 @@ const CALLS: [(&str, &str); 16] = [
     ("SharedReceiveQueue::post_list", "the list of ibv_post_srq_recv"),
 ];
 
-/// The public calls of these types, of one line each, that take a request or begin a batch.
+/// Returns a source with each signature on one line.
+fn joined(source: &str) -> String {
+    let mut lines = String::new();
+    let mut open = false;
+    for line in source.lines() {
+        open = if open { !line.contains('{') } else { line.trim_start().starts_with("pub fn ") && !line.contains('{') };
+        lines.push_str(if lines.ends_with('\n') || lines.is_empty() { line } else { line.trim_start() });
+        lines.push(if open { ' ' } else { '\n' });
+    }
+    lines
+}
+
+/// The public calls of these types that take a request or begin a batch.
 fn found(types: &[&str]) -> BTreeMap<String, String> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src")];
     let mut found = BTreeMap::new();
@@ -38,7 +50,7 @@ fn found(types: &[&str]) -> BTreeMap<String, String> {
                 continue;
             }
             let mut of = None;
-            for line in fs::read_to_string(&path).unwrap().lines() {
+            for line in joined(&fs::read_to_string(&path).unwrap()).lines() {
                 if line.starts_with("impl") {
                     let subject = line.split(" for ").last().unwrap_or(line);
                     of = types.iter().find(|name| subject.contains(&format!(" {name}<"))).copied();
@@ -51,7 +63,8 @@ fn found(types: &[&str]) -> BTreeMap<String, String> {
                     continue;
                 };
                 let request = ["SendWr", "RecvWr", "MaskedWr", "Type1Bind", "FastReg<", "SendOp"];
-                let posts = arguments.starts_with("&mut self") && request.iter().any(|request| arguments.contains(request));
+                let posts = arguments.trim_start().starts_with("&mut self")
+                    && request.iter().any(|request| arguments.contains(request));
                 if posts || line.contains("-> SendBatch") {
                     found.insert(format!("{of}::{name}"), path.display().to_string());
                 }

@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::backend::RawKind;
-use bareverbs::error::{CreateQpError, CreateSrqError, DestroySrqError, Errno, PollCqError, PostRecvError, SgeFault};
+use bareverbs::error::{CreateQpError, CreateSrqError, DestroySrqError, Errno, PollCqError, PostRecvError, RawKind, SgeFault};
 use bareverbs::{
     Access, AddressVector, Completion, CompletionQueue, Destination, DmaBuffer, Event, Payload, Psn, Qkey, QpAttr, QpAttrMask,
     QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, Region, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,

@@ -1,5 +1,6 @@
 //! Requests over the loopback of a port: what CPU and device see of each other.
 
+use bareverbs::error::{CreateQpError, DeviceError};
 use core::fmt;
 use core::time::Duration;
 
@@ -193,7 +194,7 @@ pub fn check_traffic<'s, P: Provider, B: DmaBuffer + 'static, C: Clock>(
     let pd = verbs.alloc_pd().map_err(|error| refused(Step::AllocPd, error.errno()))?;
     let region = verbs.reg_mr(pd, buffer, access).map_err(|error| refused(Step::RegMr, error.error.errno()))?;
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let create_qp = |error: bareverbs::error::CreateQpError<P::Error>| refused(Step::CreateQp, error.errno());
+    let create_qp = |error: CreateQpError<P::Error>| refused(Step::CreateQp, error.errno());
     let sizes = verbs.ring_sizes(QpType::Rc, &cap).map_err(create_qp)?;
     let entries = sizes.send_blocks.saturating_add(sizes.recv_entries);
     let cq = verbs.create_cq(entries).map_err(|error| refused(Step::CreateCq, error.errno()))?;
@@ -365,8 +366,7 @@ impl<P: Provider, B: DmaBuffer, C: Clock> Run<'_, '_, '_, P, B, C> {
     fn pause(&mut self, deadline: Instant, due: &mut Instant) -> Result<bool, TrafficFault> {
         let now = self.clock.now();
         if now >= *due {
-            *due =
-                self.verbs.maintain().map_err(|error| refused(Step::Maintain, bareverbs::error::DeviceError::errno(&error)))?;
+            *due = self.verbs.maintain().map_err(|error| refused(Step::Maintain, DeviceError::errno(&error)))?;
         }
         if now >= deadline {
             return Ok(false);

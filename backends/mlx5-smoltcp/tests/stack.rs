@@ -1,6 +1,8 @@
 //! smoltcp on two simulated cards: an address by DHCP, ARP, ping, TCP through loss, IPv6 with neighbor discovery.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
 
+use bareverbs::platform::Instant;
+use bareverbs::storage::{QpRings, Storage};
 use std::time::Duration;
 
 use bareverbs_mlx5::{Config as DriverConfig, EthernetConfig};
@@ -212,8 +214,8 @@ fn ipv6_resolves_its_neighbors() {
 fn buffers_have_room_for_the_longest_frame() {
     let world = bareverbs_sim::in_process::World::new(bareverbs_sim::in_process::WorldConfig::default());
     let host = world.add(bareverbs_testing::DeviceConfig::with_lid(1).with_ethernet()).unwrap();
-    let rings = bareverbs::storage::QpRings::<64, 16>::new();
-    let mut tables = bareverbs::storage::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let rings = QpRings::<64, 16>::new();
+    let mut tables = Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
     let config = DriverConfig { ethernet_mtu: 4000, ..driver_config(&host) };
     let mut verbs = bareverbs_testing::bring_up(&host, &config, &mut tables).unwrap();
     verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
@@ -233,8 +235,8 @@ fn an_interface_survives_a_shorter_mtu() {
         node.verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
     }
     let long = here.network().world().add(bareverbs_testing::DeviceConfig::with_lid(3).with_ethernet()).unwrap();
-    let rings = bareverbs::storage::QpRings::<64, 16>::new();
-    let mut tables = bareverbs::storage::Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
+    let rings = QpRings::<64, 16>::new();
+    let mut tables = Storage::<bareverbs_testing::Driver, 1, 1, 1, 1, 1>::new([rings.view()]);
     let config = DriverConfig { ethernet_mtu: 9000, ..driver_config(&long) };
     let mut verbs = bareverbs_testing::bring_up(&long, &config, &mut tables).unwrap();
     verbs.direct().open_ethernet(&EthernetConfig::DEFAULT).unwrap();
@@ -242,7 +244,7 @@ fn an_interface_survives_a_shorter_mtu() {
     let ethernet = verbs.direct().ethernet().unwrap();
     let config = Config::new(EthernetAddress(ethernet.mac().0).into());
     let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
-    let mut interface = Interface::new(config, &mut device, instant(bareverbs::platform::Instant::default()));
+    let mut interface = Interface::new(config, &mut device, instant(Instant::default()));
     interface.update_ip_addrs(|all| all.push(IpCidr::new(SERVER.into(), 24)).unwrap());
     let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 8], vec![0; 8192]);
     let mut socket = udp::Socket::new(buffer(), buffer());
@@ -256,7 +258,7 @@ fn an_interface_survives_a_shorter_mtu() {
     let ethernet = here.verbs.direct().ethernet().unwrap();
     let mut device = NetworkDevice::new(ethernet, &mut receive, &mut send).unwrap();
     for at in 1..=4 {
-        interface.poll(instant(bareverbs::platform::Instant::from_nanos(at * 1_000_000)), &mut device, &mut sockets);
+        interface.poll(instant(Instant::from_nanos(at * 1_000_000)), &mut device, &mut sockets);
     }
     assert_eq!(device.ethernet().fault(), None);
     here.network().world().advance(Duration::from_millis(1));

@@ -2,8 +2,8 @@
 
 use bareverbs::backend::Provider;
 use bareverbs::error::{
-    CreateAhError, CreateCqError, CreateQpError, ModifyQpError, NotifyCqError, PollCqError, PostRecvError, PostSendError,
-    QueryError, RegMrError,
+    CreateAhError, CreateCqError, CreateQpError, DeviceError, ModifyQpError, NotifyCqError, PollCqError, PostRecvError,
+    PostSendError, QueryError, RegMrError,
 };
 use bareverbs::platform::OutOfRange;
 use bareverbs::{
@@ -124,7 +124,7 @@ pub enum CarrierError<E> {
     Buffer(OutOfRange),
 }
 
-impl<E: bareverbs::error::DeviceError> core::fmt::Display for CarrierError<E> {
+impl<E: DeviceError> core::fmt::Display for CarrierError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Poll(error) => error.fmt(f),
@@ -142,9 +142,9 @@ impl<E: bareverbs::error::DeviceError> core::fmt::Display for CarrierError<E> {
     }
 }
 
-impl<E: bareverbs::error::DeviceError> core::error::Error for CarrierError<E> {}
+impl<E: DeviceError> core::error::Error for CarrierError<E> {}
 
-impl<E: bareverbs::error::DeviceError> core::fmt::Display for OpenError<E> {
+impl<E: DeviceError> core::fmt::Display for OpenError<E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Buffer { length } => write!(f, "a buffer of {length} bytes is too small"),
@@ -157,7 +157,7 @@ impl<E: bareverbs::error::DeviceError> core::fmt::Display for OpenError<E> {
     }
 }
 
-impl<E: bareverbs::error::DeviceError> core::error::Error for OpenError<E> {}
+impl<E: DeviceError> core::error::Error for OpenError<E> {}
 
 /// What a [`Carrier`] asks of the storage of its verbs: one queue pair with these capacities, one completion queue, one region.
 pub const CARRIER_CAP: QpCap =

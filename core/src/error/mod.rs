@@ -5,6 +5,8 @@ mod memory;
 mod queue;
 mod request;
 
+pub use crate::address::AddressPart;
+pub use crate::attr::RawKind;
 pub use crate::errno::Errno;
 pub use crate::link::LinkFault;
 pub use crate::loss::DeviceLoss;

@@ -4,8 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::{AnswerFault, operation_error};
-use crate::backend::AddressPart;
-use crate::error::{DeviceLoss, Errno, LinkFault, PollCqError};
+use crate::error::{AddressPart, DeviceLoss, Errno, LinkFault, PollCqError};
 use crate::{CqModeration, LinkLayer, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, SrqCap};
 
 /// Returns how the physical function of a virtual one enables its port.

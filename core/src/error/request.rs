@@ -3,8 +3,7 @@
 use core::fmt;
 
 use super::{Outside, SendQueueFull, operation_error};
-use crate::backend::RawKind;
-use crate::error::{BindRefused, DeviceLoss, Errno};
+use crate::error::{BindRefused, DeviceLoss, Errno, RawKind};
 use crate::{Cqn, Lkey, QpHandle, QpState, QpType, Qpn, SendFlags, Srqn, WcOpcode};
 
 operation_error! {

@@ -10,11 +10,12 @@ use std::vec::Vec;
 
 use crate::backend::{
     AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams, CreatedCq,
-    CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress, MrRequest, Peek, Provider, RawCompletion, RawKind,
-    RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+    CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress, MrRequest, Peek, Provider, RawCompletion, RecvRing,
+    RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
 };
-use crate::error::{DeviceError, DeviceLoss, Errno};
+use crate::error::{DeviceError, DeviceLoss, Errno, RawKind};
 use crate::platform::Instant;
+use crate::storage::RingSizes;
 use crate::sync::Ordering;
 use crate::{
     AddressVector, Cqn, DeviceAttr, Gid, GidEntry, KeyTag, LinkLayer, Lkey, MaskedOp, MwType, Payload, PortAttr, Psn, QpAttr,

@@ -24,8 +24,7 @@ use self::device::Device;
 use crate::error::{CreateQpError, ModifyQpError};
 use crate::kept_verbs::KeptVerbs;
 use crate::platform::OffsetMap;
-use crate::storage::QpRings;
-use crate::storage::SendFacts;
+use crate::storage::{QpRings, SendFacts};
 use crate::sync::Ordering;
 use crate::{
     Access, AddressVector, CqHandle, Lid, MrHandle, Payload, PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit,

@@ -9,8 +9,7 @@ use super::device::Device;
 use super::{Between, attributes};
 use crate::error::{DeviceLoss, PollCqError, PostRecvError};
 use crate::kept_verbs::KeptVerbs;
-use crate::storage::SendFacts;
-use crate::storage::{QpRings, SrqEntries};
+use crate::storage::{QpRings, SendFacts, SrqEntries};
 use crate::sync::modelled::check;
 use crate::{
     CompletionQueue, QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,

@@ -7,10 +7,9 @@ use std::vec::Vec;
 
 use super::mock::Mock;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, register};
-use crate::backend::RingSizes;
 use crate::error::{AllocMwError, AllocPdError, CreateCqError, CreateQpError, Errno, RegMrError};
 use crate::kept_verbs::KeptVerbs;
-use crate::storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities};
+use crate::storage::{BoxedQpRings, BoxedSrqEntries, BoxedStorage, Capacities, RingSizes};
 use crate::{Access, MwType, QpInit, QpType, SrqCap, SrqInit, Verbs};
 
 const SIZES: RingSizes = RingSizes {

@@ -236,7 +236,7 @@ fn stale_receives_are_dropped_too() {
     for wr_id in 0..3 {
         harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id, sges: &[] }).unwrap();
     }
-    let raw = harness.raw(crate::backend::RawKind::Recv, 0, WcStatus::Success);
+    let raw = harness.raw(crate::error::RawKind::Recv, 0, WcStatus::Success);
     harness.push(raw);
     let mut queue = harness.verbs.take_cq(harness.cq);
     harness.step(harness.qp, QpState::Reset);

@@ -1,5 +1,8 @@
 //! A device that is lost: every request is given exactly once, and every call fails with the reason.
 
+use crate::error::{
+    AllocMwError, AllocPdError, CreateCqError, DeallocMwError, DestroyQpError, ModifyQpError, QueryError, QueryQpError,
+};
 use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
@@ -8,10 +11,10 @@ use super::mock::{Entry, MockError, raw};
 use super::post::send;
 use super::region::Buffer;
 use super::{ALL_RIGHTS, BASE, Harness, attributes};
-use crate::backend::{AsyncEvent, RawKind};
+use crate::backend::AsyncEvent;
 use crate::error::{
     BindType1Error, DeregMrError, DeviceLoss, Errno, NotifyCqError, PollCqError, PollEventError, PostRecvError, PostSendError,
-    RegMrError,
+    RawKind, RegMrError,
 };
 use crate::{
     Access, Completion, Event, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr,
@@ -336,19 +339,19 @@ fn every_call_fails_and_takes_nothing() {
     let before = harness.device().alive;
     let verbs = &mut harness.verbs;
     let device = MockError::NoAnswer;
-    assert_eq!(verbs.alloc_pd(), Err(crate::error::AllocPdError::Device(device)));
-    assert_eq!(verbs.create_cq(4), Err(crate::error::CreateCqError::Device(device)));
-    assert_eq!(verbs.alloc_mw(pd, MwType::Type2), Err(crate::error::AllocMwError::Device(device)));
-    assert_eq!(verbs.dealloc_mw(mw), Err(crate::error::DeallocMwError::Device(device)));
-    assert_eq!(verbs.query_port(1).err(), Some(crate::error::QueryError::Device(device)));
-    assert_eq!(verbs.query_gid(1, 0).err(), Some(crate::error::QueryError::Device(device)));
-    assert_eq!(verbs.query_pkey(1, 0).err(), Some(crate::error::QueryError::Device(device)));
-    assert_eq!(verbs.query_qp(qp).err(), Some(crate::error::QueryQpError::Device(device)));
-    assert_eq!(verbs.destroy_qp(qp), Err(crate::error::DestroyQpError::Device(device)));
+    assert_eq!(verbs.alloc_pd(), Err(AllocPdError::Device(device)));
+    assert_eq!(verbs.create_cq(4), Err(CreateCqError::Device(device)));
+    assert_eq!(verbs.alloc_mw(pd, MwType::Type2), Err(AllocMwError::Device(device)));
+    assert_eq!(verbs.dealloc_mw(mw), Err(DeallocMwError::Device(device)));
+    assert_eq!(verbs.query_port(1).err(), Some(QueryError::Device(device)));
+    assert_eq!(verbs.query_gid(1, 0).err(), Some(QueryError::Device(device)));
+    assert_eq!(verbs.query_pkey(1, 0).err(), Some(QueryError::Device(device)));
+    assert_eq!(verbs.query_qp(qp).err(), Some(QueryQpError::Device(device)));
+    assert_eq!(verbs.destroy_qp(qp), Err(DestroyQpError::Device(device)));
     assert_eq!(verbs.poll_event(), Err(PollEventError::Device(device)));
     for state in [QpState::Err, QpState::Reset] {
         let moved = verbs.modify_qp(qp, &attributes(state), QpAttrMask::STATE);
-        assert_eq!(moved, Err(crate::error::ModifyQpError::Device(device)));
+        assert_eq!(moved, Err(ModifyQpError::Device(device)));
     }
     let loss = DeviceLoss::Reset;
     assert_eq!(verbs.post_send(qp, &send(1, &[])), Err(PostSendError::DeviceLost { loss }));

@@ -8,10 +8,11 @@ use std::vec::Vec;
 use crate::backend::{
     AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
     CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress,
-    MrRequest, Peek, Provider, RawCompletion, RawKind, RecvRing, RegOp, RingSizes, SendRing, SendWriter, SrqRing, SrqSizes,
+    MrRequest, Peek, Provider, RawCompletion, RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
 };
-use crate::error::{DeviceError, DeviceLoss, Errno};
+use crate::error::{DeviceError, DeviceLoss, Errno, RawKind};
 use crate::platform::Instant;
+use crate::storage::RingSizes;
 use crate::{
     Access, AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, Guid, KeyTag, LinkLayer, Lkey, MaskedAtomics,
     MaskedOp, MwType, Payload, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, Remote, Rkey, SendFlags, Sge,

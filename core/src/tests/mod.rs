@@ -33,19 +33,16 @@ use std::vec;
 use std::vec::Vec;
 
 use self::mock::{Device, Mock, MockError};
-use crate::backend::{RawCompletion, RawKind};
-use crate::error::{PollCqError, RegMrError};
+use crate::backend::RawCompletion;
+use crate::error::{PollCqError, RawKind, RegMrError};
 use crate::kept_verbs::KeptVerbs;
 use crate::platform::OffsetMap;
+#[cfg(feature = "alloc")]
+use crate::storage::{BoxedQpRings, BoxedStorage, Capacities, RingSizes};
 use crate::sync::Ordering;
 use crate::{
     Access, AddressVector, Completion, CqHandle, Lid, MrHandle, MwHandle, MwType, PdHandle, Psn, Qkey, QpAttr, QpAttrMask,
     QpCap, QpHandle, QpInit, QpState, QpType, Qpn, Sge, Verbs, WcStatus,
-};
-#[cfg(feature = "alloc")]
-use crate::{
-    backend::RingSizes,
-    storage::{BoxedQpRings, BoxedStorage, Capacities},
 };
 #[cfg(not(feature = "alloc"))]
 use crate::{storage, storage::QpRings};

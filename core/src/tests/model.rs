@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use super::mock::{Device, Mock};
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, attributes, register};
-use crate::backend::{RawCompletion, RawKind};
-use crate::error::{BindRefused, BindType1Error, DeallocMwError, DeviceLoss, PollCqError, PostSendError};
+use crate::backend::RawCompletion;
+use crate::error::{BindRefused, BindType1Error, DeallocMwError, DeviceLoss, PollCqError, PostSendError, RawKind};
 use crate::kept_verbs::KeptVerbs;
 use crate::storage::QpRings;
 use crate::{

@@ -1,5 +1,6 @@
 //! Rows of the contract about domains, regions, windows, completion queues, queries and events.
 
+use crate::error::{QueryQpError, RawKind};
 use std::string::ToString as _;
 
 use super::mock::{Mock, MockError};
@@ -225,7 +226,7 @@ fn stale_handles_are_errors_of_every_verb() {
     assert_eq!(harness.verbs.cq_info(harness.cq), Err(StaleHandle));
     assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Stale));
     assert_eq!(harness.verbs.qp_info(harness.qp), Err(StaleHandle));
-    assert_eq!(harness.verbs.query_qp(harness.qp), Err(crate::error::QueryQpError::Stale));
+    assert_eq!(harness.verbs.query_qp(harness.qp), Err(QueryQpError::Stale));
     assert_eq!(harness.verbs.destroy_qp(harness.qp), Err(DestroyQpError::Stale));
     assert_eq!(harness.device().alive, alive);
     assert_eq!(StaleHandle.errno(), Errno::Einval);
@@ -336,7 +337,7 @@ fn destroying_a_queue_pair_takes_its_completions_along() {
     harness.verbs.post_send(other, &post::send(2, &[])).unwrap();
     harness.verbs.post_send(harness.qp, &post::send(1, &[])).unwrap();
     harness.complete(0, WcStatus::Success);
-    let mut raw = harness.raw(crate::backend::RawKind::Send, 0, WcStatus::Success);
+    let mut raw = harness.raw(RawKind::Send, 0, WcStatus::Success);
     raw.qpn = harness.verbs.qp_info(other).unwrap().qpn;
     harness.push(raw);
     harness.verbs.destroy_qp(harness.qp).unwrap();

@@ -3,8 +3,7 @@
 use super::mock::Entry;
 use super::post::{REMOTE, send};
 use super::{Harness, start_rings};
-use crate::backend::RawKind;
-use crate::error::{Errno, PollCqError};
+use crate::error::{Errno, PollCqError, RawKind};
 use crate::{Payload, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus};
 
 // contract: poll-once, poll-unsignaled

@@ -1,5 +1,7 @@
 //! Rows of the contract about posting.
 
+use crate::error::DeallocMwError;
+use crate::storage::QpRings;
 use std::boxed::Box;
 use std::string::ToString as _;
 use std::vec::Vec;
@@ -358,11 +360,9 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
         |harness, _, mw, bind| harness.verbs.bind_type1(harness.qp, mw, bind).is_ok(),
     ];
     for (n, post) in kinds.into_iter().enumerate() {
-        let rings: &'static [crate::storage::QpRings<16, 8>; 1] =
-            Box::leak(Box::new([const { crate::storage::QpRings::new() }; 1]));
+        let rings: &'static [QpRings<16, 8>; 1] = Box::leak(Box::new([const { QpRings::new() }; 1]));
         // Room for as many binds as requests.
-        let storage =
-            <crate::storage![super::Mock; pds: 1, mrs: 1, mws: 5, cqs: 1, qps: 1]>::new(crate::storage::QpRings::views(rings));
+        let storage = <crate::storage![super::Mock; pds: 1, mrs: 1, mws: 5, cqs: 1, qps: 1]>::new(QpRings::views(rings));
         let mut verbs = crate::kept_verbs::KeptVerbs::new(crate::Verbs::new(super::Mock::new(), Box::leak(Box::new(storage))));
         let pd = verbs.alloc_pd().unwrap();
         let mr = register(&mut verbs, pd, BASE, LENGTH, super::ALL_RIGHTS).unwrap();
@@ -452,7 +452,7 @@ fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     while harness.device().execute(qpn) {}
     assert_eq!(harness.poll_ids(), [1]);
     assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
-    assert_eq!(harness.verbs.dealloc_mw(mw), Err(crate::error::DeallocMwError::Busy { binds: 1 }));
+    assert_eq!(harness.verbs.dealloc_mw(mw), Err(DeallocMwError::Busy { binds: 1 }));
     harness.verbs.ring_send_queue(harness.qp);
     while harness.device().execute(qpn) {}
     let done = harness.poll().unwrap();

@@ -1,15 +1,17 @@
 //! Shared receive queues on a device that does what the test says.
 
+use crate::backend::AsyncEvent;
+use crate::error::{DestroyQpError, DrainError, ModifyQpError};
 use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
 use super::mock::{Mock, MockError, raw};
 use super::{ALL_RIGHTS, BASE, CAP, Harness, LENGTH, register};
-use crate::backend::{RawCompletion, RawKind};
+use crate::backend::RawCompletion;
 use crate::error::{
     AnswerFault, ArmSrqError, BadWr, CreateQpError, CreateSrqError, DeallocPdError, DestroySrqError, DeviceLoss, Errno,
-    PollCqError, PostRecvError, QuerySrqError, SgeFault, StaleHandle,
+    PollCqError, PostRecvError, QuerySrqError, RawKind, SgeFault, StaleHandle,
 };
 use crate::kept_verbs::KeptVerbs;
 use crate::storage::{QpRings, SrqEntries};
@@ -285,7 +287,7 @@ fn a_queue_is_destroyed_when_no_queue_pair_uses_it() {
     assert_eq!(harness.verbs.destroy_dropped_srq(handle), Err(DestroySrqError::Busy { users: 1 }));
     let Sharing { send, recv: _ } = b;
     let b = send.qp();
-    assert_eq!(harness.verbs.destroy_dropped_qp(b), Err(crate::error::DestroyQpError::Owned));
+    assert_eq!(harness.verbs.destroy_dropped_qp(b), Err(DestroyQpError::Owned));
     drop(send);
     harness.verbs.destroy_dropped_qp(b).unwrap();
     harness.device().fail_after = Some(0);
@@ -308,9 +310,9 @@ fn a_queue_pair_of_parts_is_refused() {
     let (a, b) = (sharing(&mut harness, first.handle(), cq), sharing(&mut harness, second.handle(), cq));
     let mixed = QueuePair { send: a.send, recv: b.recv };
     let Refused { error, returned } = harness.verbs.verbs_mut().destroy_qp(mixed).unwrap_err();
-    assert_eq!(error, crate::error::DestroyQpError::Stale);
+    assert_eq!(error, DestroyQpError::Stale);
     let mut mixed = returned.unwrap();
-    assert_eq!(harness.verbs.reset_qp(&mut mixed), Err(crate::error::ModifyQpError::Stale));
+    assert_eq!(harness.verbs.reset_qp(&mut mixed), Err(ModifyQpError::Stale));
     let whole = QueuePair { send: mixed.send, recv: a.recv };
     harness.verbs.verbs_mut().destroy_qp(whole).unwrap();
 }
@@ -340,9 +342,9 @@ fn the_limit_is_armed_reported_once_and_queried() {
     assert_eq!(harness.verbs.query_srq(handle), Err(QuerySrqError::Device(MockError::Refused)));
     // Below at once; and of a queue that is not there.
     harness.verbs.arm_srq(handle, 1).unwrap();
-    let stray = crate::backend::AsyncEvent::SrqLimitReached(crate::Srqn::new(0x999));
+    let stray = AsyncEvent::SrqLimitReached(crate::Srqn::new(0x999));
     let number = harness.verbs.srq_info(handle).unwrap().srqn;
-    harness.device().events.extend([stray, crate::backend::AsyncEvent::SrqError(number)]);
+    harness.device().events.extend([stray, AsyncEvent::SrqError(number)]);
     let mut event = || harness.verbs.poll_event().unwrap();
     assert_eq!(event(), Some(Event::SrqLimitReached(handle)));
     assert_eq!((event(), event()), (Some(Event::Stray(stray)), Some(Event::SrqError(handle))));
@@ -361,7 +363,7 @@ fn an_error_flushes_what_was_taken_alone() {
     assert!(harness.device().take_shared(number));
     harness.step(a, QpState::Err);
     harness.device().complete_shared(number).unwrap();
-    harness.device().events.push_back(crate::backend::AsyncEvent::LastWqeReached(number));
+    harness.device().events.push_back(AsyncEvent::LastWqeReached(number));
     let done = harness.poll().unwrap();
     assert_eq!((done.len(), done[0].wr_id, done[0].qp, done[0].status), (1, 1, a, WcStatus::WrFlushErr));
     assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::LastWqeReached(a))));
@@ -578,13 +580,13 @@ fn a_queue_pair_that_may_have_taken_a_shared_receive_is_not_untouched() {
     for (steps, left) in [(0, QpState::Reset), (1, QpState::Init), (2, QpState::Rtr)] {
         harness.device().fail_after = Some(steps);
         let refused = harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right);
-        assert!(matches!(refused, Err(crate::error::ModifyQpError::Device(_))), "{steps}: {refused:?}");
+        assert!(matches!(refused, Err(ModifyQpError::Device(_))), "{steps}: {refused:?}");
         harness.device().fail_after = None;
         assert_eq!(harness.verbs.qp_info(qp.handle()).unwrap().state, left);
         harness.verbs.verbs_mut().reset_qp(&mut qp).unwrap();
     }
     let verbs = harness.verbs.verbs_mut();
-    assert_eq!(verbs.modify_qp_to_rts(qp.handle(), &right), Err(crate::error::ModifyQpError::Draining));
+    assert_eq!(verbs.modify_qp_to_rts(qp.handle(), &right), Err(ModifyQpError::Draining));
     assert_eq!(harness.poll_ids(), []);
     harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right).unwrap();
 }
@@ -596,7 +598,7 @@ fn an_event_from_before_a_reset_ends_no_drain() {
     let cq = harness.cq;
     let srq = create(&mut harness, 3);
     let a = sharing(&mut harness, srq.handle(), cq);
-    let last = crate::backend::AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
+    let last = AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
     let mut queue = harness.verbs.take_cq(cq);
     harness.device().events.push_back(last);
     let mut drain = || {
@@ -607,7 +609,7 @@ fn an_event_from_before_a_reset_ends_no_drain() {
         harness.device().events.push_back(last);
         (drained, events)
     };
-    assert_eq!(drain(), (Err(crate::error::DrainError::TimedOut { left: 0 }), vec![Event::Stray(last)]));
+    assert_eq!(drain(), (Err(DrainError::TimedOut { left: 0 }), vec![Event::Stray(last)]));
     // That of this life does.
     assert_eq!(drain(), (Ok(crate::Drained::default()), vec![Event::LastWqeReached(a.handle())]));
 }

@@ -4,8 +4,7 @@ use std::vec::Vec;
 
 use super::post::REMOTE;
 use super::{ALL_RIGHTS, Harness, register, shared_receives};
-use crate::backend::RawKind;
-use crate::error::{BindRefused, BindType1Error, FastRegError, PostRecvError, PostSendError, SgeFault};
+use crate::error::{BindRefused, BindType1Error, FastRegError, PostRecvError, PostSendError, RawKind, SgeFault};
 use crate::shared::{CachedRegion, RegionFacts, RegionSlot, Regions, check_sge, domain_word};
 use crate::{
     Access, FastReg, KeyTag, Lkey, MrHandle, MwType, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Type1Bind, WcStatus,

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::format;
 use std::string::{String, ToString};
 
-use crate::backend::AddressPart;
-use crate::error::{BadWr, DeviceLoss, Errno, PostRecvError, PostSendError, SgeFault};
+use crate::error::{AddressPart, BadWr, DeviceLoss, Errno, PostRecvError, PostSendError, SgeFault};
 use crate::platform::TooFewPages;
 use crate::{Lkey, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus};
 

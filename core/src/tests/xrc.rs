@@ -8,10 +8,10 @@ use super::mock::{Entry, Kind, Mock, MockError, raw};
 use super::post::{REMOTE, each};
 use super::shared_receives::{harness, recv};
 use super::{BASE, CAP, Harness, LENGTH, register, set_state};
-use crate::backend::{DataOpcode, RawCompletion, RawKind};
+use crate::backend::{DataOpcode, RawCompletion};
 use crate::error::{
     AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, DestroyCqError, DestroyQpError, DeviceLoss,
-    Errno, ModifyQpError, PollCqError, PostSendError, SgeFault,
+    Errno, ModifyQpError, PollCqError, PostSendError, RawKind, SgeFault,
 };
 use crate::{
     Access, Completion, CompletionQueue, CqHandle, KeyTag, MwType, NoReceives, QpHandle, QpInit, QpState, QpType, Qpn,

@@ -11,7 +11,7 @@ void find_nodes(struct node *nodes, size_t count)
 {
     struct function functions[32];
     size_t number;
-    require("there are not as many ConnectX cards as the program needs, that can be reset", find_cards(functions, 32) == count);
+    require("the number of usable ConnectX cards is not the one that the program needs", find_cards(functions, 32) >= count);
     for (number = 0; number < count; number++) {
         nodes[number].card.function = functions[number];
         require("the machine has too little memory for the pages of a card", give_pages(&nodes[number].card, number));

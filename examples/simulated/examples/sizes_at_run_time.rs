@@ -5,8 +5,8 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
-use bareverbs::backend::{Provider, RingSizes};
-use bareverbs::storage::{BoxedQpRings, BoxedStorage, Capacities};
+use bareverbs::backend::Provider;
+use bareverbs::storage::{BoxedQpRings, BoxedStorage, Capacities, RingSizes};
 use bareverbs::{
     Access, AddressVector, CompletionQueue, DmaBuffer, PdHandle, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr, Verbs,
     WcStatus,

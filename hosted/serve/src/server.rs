@@ -22,7 +22,6 @@ use crate::control_line::ControlLine;
 use crate::device_slot::{DeviceSlot, LineOutputs};
 use crate::devices::{DeviceHandle, Devices, Dropped, Ended, Running};
 use crate::error::ServeError;
-use crate::fd_limits;
 use crate::interrupts::{self, Vectors};
 use crate::joined::{self, Cable, DatagramAddress, FarEnd, JoinedStats, JoinedWire, NearEnd, StreamAddress};
 use crate::log::{Log, RateLimited};
@@ -30,7 +29,7 @@ use crate::pci_function::PciFunction;
 use crate::record::{Recording, Several};
 use crate::socket::{self, Claim};
 use crate::trace::{Printer, Sink};
-use crate::wire_link;
+use crate::{fd_limits, wire_link};
 
 /// Maximum number of driver errors that a summary lists.
 const MAX_FINDINGS_SHOWN: usize = 20;

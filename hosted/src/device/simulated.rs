@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use bareverbs::platform::Machine;
-use bareverbs::platform::{Clock as _, Instant};
+use bareverbs::platform::{Clock as _, Instant, Machine};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 

@@ -28,10 +28,9 @@ use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, DevicePair, Host, Role};
 use crate::outcome::Outcome;
-use crate::output;
 use crate::peer_connection::{self, DEFAULT_PORT, Listener, Wait, host_and_port};
 use crate::progress::Progress;
-use crate::trace;
+use crate::{output, trace};
 
 /// Maximum time, by the clock of the devices, without a completion.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);

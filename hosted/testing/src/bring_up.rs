@@ -20,8 +20,8 @@ const PORT: Duration = Duration::from_secs(60);
 /// its own.
 ///
 /// ```
+/// use bareverbs::storage; // the macro
 /// use bareverbs::storage::QpRings;
-/// use bareverbs::storage;
 /// use bareverbs_mlx5::Mlx5;
 /// use bareverbs_sim::in_process::{SimPlatform, World, WorldConfig};
 /// use bareverbs_testing::{bring_up, driver_config};

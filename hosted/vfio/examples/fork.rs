@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use bareverbs::storage::QpRings;
-use bareverbs::{Access, AddressVector, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit, QpType};
-use bareverbs::{QueuePair, SendWr, Sge, Verbs, storage};
+use bareverbs::{
+    Access, AddressVector, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit, QpType, QueuePair, SendWr, Sge, Verbs,
+    storage,
+};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use bareverbs::platform::OffsetMap;
 use bareverbs::storage::QpRings;
-use bareverbs::{Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit};
-use bareverbs::{QpType, QueuePair, Remote, SendWr, Sge, Verbs, WcStatus, storage};
+use bareverbs::{
+    Access, AddressVector, Completion, CompletionQueue, DmaBuffer as _, Mtu, QpAttr, QpCap, QpInit, QpType, QueuePair, Remote,
+    SendWr, Sge, Verbs, WcStatus, storage,
+};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 

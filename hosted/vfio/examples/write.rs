@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bareverbs::platform::DmaFence as _;
 use bareverbs::storage::QpRings;
-use bareverbs::{Access, AddressVector, DmaBuffer as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpType, Qpn};
-use bareverbs::{Remote, Rkey, SendWr, Verbs, storage};
+use bareverbs::{
+    Access, AddressVector, DmaBuffer as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpType, Qpn, Remote, Rkey, SendWr, Verbs, storage,
+};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};

@@ -254,7 +254,7 @@ operations! {
             }
         }
     };
-    write_batch_array = "WRITE, typed batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+    write_batch_array = "WRITE, batch of 32, SGEs from an array", ONE, BATCH, |fixture, runs| {
         let list = [(7_u64, fixture.remote, [fixture.sge]); BATCH];
         for _ in 0..runs {
             let mut batch = fixture.qp.send.batch();

@@ -1,6 +1,6 @@
 //! A driver on a device that lies: an input chooses the calls of a program, the writes of the device that are changed, and the outputs
 //! that are wrong. Whatever they are, nothing panics, each call ends in bounded time and work, each request completes at most once and
-//! only if it was posted, no byte outside of registered regions changes, and an honest device works on the same memory afterwards.
+//! only if it was posted, bytes around and between the regions stay as they are, and an honest device works on the same memory afterwards.
 
 mod input;
 mod lab;

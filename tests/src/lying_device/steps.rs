@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use bareverbs::error::PollCqError;
 use bareverbs::{
-    Access, Completion, FastReg, KeyTag, MwType, Payload, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, Type1Bind,
+    Access, Binding, Completion, ConnectedOp, FastReg, KeyTag, MwType, Payload, QpType, RecvWr, Rkey, SendFlags, SendOp,
+    SendWr, Type1Bind,
 };
-use bareverbs::{Binding, ConnectedOp};
 use bareverbs_sim::fault::Fault;
 
 use super::input::Input;

@@ -194,8 +194,10 @@ fn corrupt(ctx: &mut StepContext<'_>, opcode: u16, output: &mut [u8]) {
         _ => None,
     });
     let Some((offset, mask)) = changed else { return };
-    ctx.note(|| format!("the output of command {opcode:#x} is changed at {offset}, by {mask:#x}"));
     let at = usize::try_from(offset).unwrap_or(usize::MAX);
+    if at < output.len() && mask != 0 {
+        ctx.note(|| format!("the output of command {opcode:#x} is changed at {offset}, by {mask:#x}"));
+    }
     for (byte, bits) in output.iter_mut().skip(at).zip(mask.to_be_bytes()) {
         *byte ^= bits;
     }

@@ -9,11 +9,10 @@ use bareverbs_mlx5_spec::{InitialSeg, Layout as _};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory, PageRanges};
 use heapless::Vec;
 
-use crate::arch;
 use crate::description::Span;
 use crate::interrupts::{self, VECTORS};
 use crate::pci::{Address, Bar, Bus, Function, PciError};
-use crate::{Board, Timer};
+use crate::{Board, Timer, arch};
 
 /// Mellanox, now NVIDIA.
 const VENDOR: u16 = 0x15b3;
