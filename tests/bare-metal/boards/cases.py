@@ -46,10 +46,12 @@ def bring_up(machine):
         run.serve_devices(1)
         board = run.boot(machine, "bring-up", 0, on_root_bus=True)
         board.passes(run.stop)
-        board.wait_for(r"^[0-9a-f:.]+ ?15b3:1021, BAR0 33554432 bytes, 8 vectors", run.stop)
+        # Another card has another number and firmware, and the MTU that its port is configured with.
+        part, firmware, mtu = (r"[0-9a-f]{4}", r"\d+\.\d+\.\d+", r"\d+") if run.profile else ("1021", r"28\.39\.1002", "4096")
+        board.wait_for(rf"^[0-9a-f:.]+ ?15b3:{part}, BAR0 33554432 bytes, 8 vectors", run.stop)
         board.wait_for(r"^log: \d+\.\d{6} DEBUG bring-up: EnableHca \(bareverbs_mlx5::bring_up::steps\)$", run.stop)
-        board.wait_for(r"^log: \d+\.\d{6} INFO firmware 28\.39\.1002 is up, it has [1-9]\d* pages", run.stop)
-        board.wait_for(r"^port 1: Active, LID 1, MTU 4096$", run.stop)
+        board.wait_for(rf"^log: \d+\.\d{{6}} INFO firmware {firmware} is up, it has [1-9]\d* pages", run.stop)
+        board.wait_for(rf"^port 1: Active, LID 1, MTU {mtu}$", run.stop)
         board.wait_for(ALL_PAGES_BACK, run.stop)
         numbers = [line for line in board.lines if "does not belong to this program" in line]
         if numbers:
