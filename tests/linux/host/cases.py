@@ -742,6 +742,8 @@ CASES = [
         # Both drivers query their port by MAD_IFC.
         serve=("--no-ib-virt",),
         typical_seconds=40,
+        # On the profile of a card each end waits for its link.
+        timeout=900,
     ),
     own_driver(
         "vfio-rping",
