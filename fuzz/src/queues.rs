@@ -101,6 +101,13 @@ impl Listener {
         Queue { map: self.map.clone(), pages, page_size: PAGE << log_page_size, start, len }
     }
 
+    fn keep_completion_queue(&self, pages: Vec<u64>, context: View<'_, Cqc>) {
+        let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
+        let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
+        let queue = self.queue(pages, context.get(Cqc::LOG_PAGE_SIZE), start, len);
+        self.created.lock().unwrap().completion = Some(queue);
+    }
+
     fn command(&self, input: &[u8]) {
         let Some(opcode) = View::<CmdIn>::new(input).and_then(|head| CmdOpcode::from_code(head.get(CmdIn::OPCODE))) else {
             return;
@@ -108,21 +115,13 @@ impl Listener {
         if opcode == CmdOpcode::CreateCq
             && let Some(view) = View::<CreateCqIn>::new(input)
         {
-            let context = view.sub(CreateCqIn::CQ_CONTEXT);
-            let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
-            let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
-            let queue = self.queue(self.pages(view, CreateCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
-            self.created.lock().unwrap().completion = Some(queue);
+            self.keep_completion_queue(self.pages(view, CreateCqIn::PAS), view.sub(CreateCqIn::CQ_CONTEXT));
         }
         if opcode == CmdOpcode::ModifyCq
             && let Some(view) = View::<ModifyCqIn>::new(input)
             && view.tail64(ModifyCqIn::PAS, 0).is_some()
         {
-            let context = view.sub(ModifyCqIn::CQ_CONTEXT);
-            let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
-            let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
-            let queue = self.queue(self.pages(view, ModifyCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
-            self.created.lock().unwrap().completion = Some(queue);
+            self.keep_completion_queue(self.pages(view, ModifyCqIn::PAS), view.sub(ModifyCqIn::CQ_CONTEXT));
         }
         if opcode == CmdOpcode::CreateXrcSrq
             && let Some(view) = View::<CreateXrcSrqIn>::new(input)

@@ -1284,7 +1284,7 @@ int32_t bv_create_ah(struct bv_device *device,
 // `device` is of bv_init.
 int32_t bv_destroy_ah(struct bv_device *device, struct bv_ah ah);
 
-// Writes the address of whoever sent the datagram of this completion, for an answer through a port, from 1. `grh` is the beginning of
+// Writes the address of the sender of the datagram of this completion, for an answer through a port, from 1. `grh` is the beginning of
 // the receive; it may be NULL if wc_flags has no BV_WC_GRH. `sgid_index` is the index of the GID that the datagram was sent to. On an
 // Ethernet port the caller adds the MAC address (bv_ah_attr.dmac): the completion does not have it.
 //

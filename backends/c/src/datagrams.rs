@@ -1,11 +1,12 @@
 //! Queue pairs for datagrams, addresses, multicast groups.
 
-use bareverbs::{AddressVector, Gid, GlobalRoute, Lid, Mac, PdHandle, QpHandle, QpInit, QpType, Source};
+use bareverbs::{AddressVector, Gid, GlobalRoute, Lid, PdHandle, QpHandle, QpInit, QpType, Source};
 
 use crate::argument::{Argument, Output, reference};
 use crate::call::{negative, on_verbs};
 use crate::completion::bv_wc;
 use crate::device::{CQueuePair, Names, bv_device};
+use crate::path::{global_route, mac};
 use crate::poll::poll_datagrams;
 use crate::queues::{bv_qp_init, keep_qp};
 use crate::{BV_GRH_BYTES, BV_MAX_AH, BV_WC_GRH, bv_ah, bv_pd, bv_qp};
@@ -40,17 +41,14 @@ pub struct bv_ah_attr {
 
 impl bv_ah_attr {
     fn address_vector(&self) -> Result<AddressVector, Argument> {
-        if self.is_global > 1 {
-            return Err(Argument::Value("is_global", self.is_global.into()));
-        }
-        let grh = (self.is_global != 0).then_some(GlobalRoute {
+        let route = GlobalRoute {
             dgid: Gid(self.dgid),
             flow_label: self.flow_label,
             sgid_index: self.sgid_index,
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,
-        });
-        let dmac = (self.dmac != [0; 6]).then_some(Mac(self.dmac));
+        };
+        let (grh, dmac) = (global_route(self.is_global, route)?, mac(self.dmac));
         let Self { dlid, sl, src_path_bits, port_num, .. } = *self;
         Ok(AddressVector { dlid: Lid::new(dlid), sl, src_path_bits, port_num, grh, dmac, ..AddressVector::default() })
     }
@@ -121,7 +119,7 @@ pub unsafe extern "C" fn bv_destroy_ah(device: *mut bv_device, ah: bv_ah) -> i32
     }
 }
 
-/// Writes the address of whoever sent the datagram of this completion, for an answer through a port, from 1. `grh` is the beginning of
+/// Writes the address of the sender of the datagram of this completion, for an answer through a port, from 1. `grh` is the beginning of
 /// the receive; it may be NULL if wc_flags has no BV_WC_GRH. `sgid_index` is the index of the GID that the datagram was sent to. On an
 /// Ethernet port the caller adds the MAC address (bv_ah_attr.dmac): the completion does not have it.
 ///

@@ -37,6 +37,7 @@ mod gate;
 mod lifecycle;
 mod machine;
 mod numbered;
+mod path;
 mod platform;
 mod poll;
 mod port;

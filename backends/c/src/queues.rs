@@ -1,7 +1,7 @@
 //! Completion queues and queue pairs: made, connected, destroyed.
 
 use bareverbs::{
-    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mac, Mtu, PdHandle, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle,
+    Access, AddressVector, CqHandle, Gid, GlobalRoute, Lid, Mtu, PdHandle, Psn, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle,
     QpInfo, QpInit, QpState, QpType, Qpn, SrqHandle,
 };
 
@@ -9,6 +9,7 @@ use crate::argument::{Argument, Output, reference};
 use crate::call::{Up, cq_of, cq_place, on_verbs, qp_of, qp_place};
 use crate::device::{CQueuePair, Names, bv_device};
 use crate::failure::Failure;
+use crate::path::{global_route, mac};
 use crate::{
     BV_QP_ACCESS_FLAGS, BV_QP_AV, BV_QP_DEST_QPN, BV_QP_MAX_DEST_RD_ATOMIC, BV_QP_MAX_QP_RD_ATOMIC, BV_QP_MIN_RNR_TIMER,
     BV_QP_PATH_MTU, BV_QP_PKEY_INDEX, BV_QP_PORT, BV_QP_QKEY, BV_QP_RETRY_CNT, BV_QP_RNR_RETRY, BV_QP_RQ_PSN, BV_QP_SQ_PSN,
@@ -178,17 +179,16 @@ impl bv_qp_attr {
         if mask & BV_QP_STATE != 0 && state.is_none() {
             return Err(Argument::Value("qp_state", self.qp_state.into()));
         }
-        if mask & BV_QP_AV != 0 && self.is_global > 1 {
-            return Err(Argument::Value("is_global", self.is_global.into()));
-        }
-        let grh = (self.is_global != 0).then_some(GlobalRoute {
+        let route = GlobalRoute {
             dgid: Gid(self.dgid),
             flow_label: self.flow_label,
             sgid_index: self.sgid_index,
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,
-        });
-        let dmac = (self.dmac != [0; 6]).then_some(Mac(self.dmac));
+        };
+        // Looked at only where the mask names it.
+        let is_global = if mask & BV_QP_AV != 0 { self.is_global } else { self.is_global.min(1) };
+        let (grh, dmac) = (global_route(is_global, route)?, mac(self.dmac));
         let (dlid, sl, port_num) = (Lid::new(self.dlid), self.sl, self.port_num);
         let av = AddressVector { dlid, sl, port_num, grh, dmac, ..AddressVector::default() };
         Ok(QpAttr {

@@ -66,6 +66,16 @@ static inline bv_qp_init qp_init_of(const struct node *node)
     return init;
 }
 
+static inline bv_recv_wr recv_of(uint64_t wr_id, const bv_sge *sge)
+{
+    bv_recv_wr wr;
+    memset(&wr, 0, sizeof wr);
+    wr.wr_id = wr_id;
+    wr.sg_list = sge;
+    wr.num_sge = 1;
+    return wr;
+}
+
 static inline bv_qp_attr attr_to(const struct node *node, const struct node *peer)
 {
     bv_qp_attr attr;

@@ -1,16 +1,6 @@
 /* A shared receive queue: two queue pairs take from it, the limit event, what is refused, and its end. */
 #include "check.h"
 
-static bv_recv_wr recv_of(uint64_t wr_id, const bv_sge *sge)
-{
-    bv_recv_wr wr;
-    memset(&wr, 0, sizeof wr);
-    wr.wr_id = wr_id;
-    wr.sg_list = sge;
-    wr.num_sge = 1;
-    return wr;
-}
-
 int main(void)
 {
     bv_sim_world *world = bv_sim_world_new();

@@ -1,16 +1,6 @@
 /* XRC: one connection, two shared receive queues that requests name, the limit event, numbers that name nothing. */
 #include "check.h"
 
-static bv_recv_wr recv_of(uint64_t wr_id, const bv_sge *sge)
-{
-    bv_recv_wr wr;
-    memset(&wr, 0, sizeof wr);
-    wr.wr_id = wr_id;
-    wr.sg_list = sge;
-    wr.num_sge = 1;
-    return wr;
-}
-
 static bv_srq make_srq(struct node *node, bv_xrcd xrcd)
 {
     bv_srq_init init;

@@ -19,7 +19,7 @@ pub(super) enum Lie {
     Filled { byte: u8 },
 }
 
-/// The lies that are still to be told, and the writes so far.
+/// The lies that are left, and the writes so far.
 #[derive(Default)]
 pub(super) struct Lies {
     /// How many writes pass before it, and the lie.
@@ -28,8 +28,8 @@ pub(super) struct Lies {
     last: Vec<Vec<u8>>,
     /// Writes of the device.
     pub(super) writes: u64,
-    /// Lies that were told.
-    pub(super) told: u64,
+    /// Writes that were changed.
+    pub(super) changed: u64,
 }
 
 /// Lies at most that wait: an input of many thousand is no better than one of these.
@@ -59,7 +59,7 @@ impl Lies {
             Some((0, lie)) => {
                 let lie = *lie;
                 self.next.pop_front();
-                self.told += 1;
+                self.changed += 1;
                 match lie {
                     Lie::Invert { from_end, bits } => {
                         let at = bytes.len() - 1 - usize::from(from_end) % bytes.len();

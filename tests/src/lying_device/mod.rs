@@ -35,7 +35,7 @@ const CONFIG: Config = Config {
     firmware_pages: 1024,
     ..Config::DEFAULT
 };
-/// Simulated time that one step may take, if the device told the truth about its times.
+/// Simulated time that one step may take, if the device is right about its times.
 const STEP: Duration = Duration::from_secs(1);
 /// The same for a device that may have said that its commands take ten minutes: one that does not end is the last one.
 const PATIENT_STEP: Duration = Duration::from_secs(45 * 60);
@@ -45,7 +45,7 @@ const PATIENT_STEP: Duration = Duration::from_secs(45 * 60);
 pub struct Outcome {
     /// Completions that were polled.
     pub completions: u64,
-    /// Lies that the device told by its writes.
+    /// Writes of the device that were changed.
     pub lies: u64,
     /// Calls that did not succeed.
     pub refused: u64,
@@ -65,8 +65,8 @@ pub fn play(bytes: &[u8]) -> Outcome {
     let world = World::new(WorldConfig { max_step: Duration::from_millis(10), ..WorldConfig::default() });
     let mut lies = None;
     let added = world.add_with_memory(crate::instant(1), |map| {
-        let (memory, told) = lying(&map);
-        lies = Some(told);
+        let (memory, of_memory) = lying(&map);
+        lies = Some(of_memory);
         memory
     });
     let host = added.expect("a device");
@@ -104,7 +104,7 @@ pub fn play(bytes: &[u8]) -> Outcome {
     let again = Driver::bring_up(machine, &CONFIG).map_err(|(error, _)| error).expect("an honest device comes up");
     let (_, report) = again.teardown().map_err(|(error, _)| error).expect("an honest device is torn down");
     assert_eq!((report.pages_kept, report.needs_reset), (0, false));
-    let lies = lab.lies.lock().unwrap().told;
+    let lies = lab.lies.lock().unwrap().changed;
     Outcome { lies, ..outcome }
 }
 
