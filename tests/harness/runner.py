@@ -35,6 +35,7 @@ def parser(name, description):
     made.add_argument("--brief", action="store_true", help="without names: leave out what another case covers (--list tells which)")
     made.add_argument("--list", action="store_true", help="name the cases and end")
     made.add_argument("--bareverbs", type=pathlib.Path, metavar="PROGRAM", help="use this program instead of building it")
+    made.add_argument("--minutes", type=positive, metavar="N", help="begin no case after N minutes; those left out are named at the end")
     made.add_argument("--jobs", type=positive, metavar="N", default=jobs, help="run N cases at a time (one a CPU)")
     made.add_argument("--again", action="store_true", help="run each case that failed once more, alone; what it failed of is printed")
     made.add_argument("--json", action="store_true", help="print the results as JSON on stdout; progress goes to stderr")
@@ -89,9 +90,10 @@ class Schedule:
         self.results = []
         self.stop = Stop()
         self._lock = threading.Lock()
+        self._begin_until = time.monotonic() + given.minutes * 60 if given.minutes else None
 
     def run(self):
-        """Returns when all cases have ended, or soon after a signal."""
+        """Returns when all cases that began in time have ended, or soon after a signal."""
         # Not as an exception: one that is raised inside a join makes Python forget the thread.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self.stop.event.set())
@@ -116,8 +118,14 @@ class Schedule:
             if again:
                 self.results[self.results.index(result)] = again
 
+    def left_out(self):
+        """Returns the names of the cases that did not begin in time."""
+        return [case.name for case in [*self.busy, *self.waiting]]
+
     def _work(self, queues):
         while not self.stop.event.is_set():
+            if self._begin_until and time.monotonic() >= self._begin_until:
+                return
             with self._lock:
                 queue = next(filter(None, queues), None)
                 if not queue:
@@ -171,6 +179,10 @@ def report_file(given):
 def choose(given, cases, name):
     """Returns the cases that the command line names, or without names all that a run has; None after a message if there is no such case."""
     known = {case.name: case for case in cases}
+    brief = {case.name for case in cases if not case.only_named and not case.covered_by}
+    uncovered = {case.name: case.covered_by for case in cases if case.covered_by and case.covered_by not in brief}
+    if uncovered:
+        raise ValueError(f"covered by cases that are in no brief run: {uncovered}")
     unknown = [word for word in given.names if word not in known]
     if unknown:
         print(f"{name}: no case {', '.join(unknown)}; --list names them", file=sys.stderr)
@@ -209,6 +221,8 @@ def run(name, given, cases, prepare, folder, table=None):
     print(", ".join(f"{count} {word}" for word, count in counts.items()) + f" in {seconds} s", file=file, flush=True)
     if at_second_run:
         print(f"passed at the second run only: {', '.join(at_second_run)}", file=file, flush=True)
+    if schedule.left_out() and not schedule.stop.event.is_set():
+        print(f"not begun in {given.minutes} minutes: {', '.join(schedule.left_out())}", file=file, flush=True)
     if given.json:
         print(
             json.dumps({**counts, "seconds": seconds, "cases": [dataclasses.asdict(each) for each in schedule.results]}, indent=2)
