@@ -1,5 +1,7 @@
 //! The initialization segment: the first registers of BAR0.
 
+use core::time::Duration;
+
 crate::layout! {
     /// Health buffer of the initialization segment (`mlx5_ifc.h`, `health_buffer`).
     HealthBuffer "health_buffer", 64 bytes {
@@ -55,17 +57,19 @@ impl InitialSeg {
     /// State of the interface: a reset was requested (`MLX5_INITIAL_SEG_NIC_INTERFACE_SW_RESET`).
     pub const NIC_SOFTWARE_RESET: u32 = 7;
 
-    /// Returns the milliseconds of a timeout register ([`InitialSeg::CMD_EXEC_TO`], [`InitialSeg::CMD_Q_INIT_TO`]): bits 31 to 29 have the
+    /// Returns the time of a timeout register ([`InitialSeg::CMD_EXEC_TO`], [`InitialSeg::CMD_Q_INIT_TO`]): bits 31 to 29 have the
     /// unit, of which two count (milliseconds, seconds, minutes, hours), and bits 19 to 0 the number (Linux `tout.c`,
     /// `tout_convert_reg_field_to_ms`).
-    pub const fn timeout_ms(register: u32) -> u64 {
-        let unit = match register >> 29 & 3 {
-            0 => 1,
-            1 => 1000,
-            2 => 60_000,
-            _ => 3_600_000,
+    pub const fn timeout(register: u32) -> Duration {
+        let number = register & 0xf_ffff;
+        let seconds = match register >> 29 & 3 {
+            // Of 32 bits: the division of 64 takes a kilobyte of code where the processor has none.
+            0 => return Duration::from_millis(number as u64),
+            1 => 1,
+            2 => 60,
+            _ => 3600,
         };
-        (register & 0xf_ffff) as u64 * unit
+        Duration::from_secs(number as u64 * seconds)
     }
 
     /// Returns the state of the interface to the driver from its dword: [`InitialSeg::NIC_INTERFACE`] and the bit above it.
@@ -81,12 +85,12 @@ mod tests {
     /// Linux, `tout.c`: `tout_convert_reg_field_to_ms` multiplies by 60 for minutes and seconds, and by 1000 below hours.
     #[test]
     fn a_timeout_has_its_unit_in_bits_29_and_30() {
-        assert_eq!(InitialSeg::timeout_ms(7), 7);
-        assert_eq!(InitialSeg::timeout_ms(1 << 29 | 60), 60_000);
-        assert_eq!(InitialSeg::timeout_ms(2 << 29 | 2), 120_000);
-        assert_eq!(InitialSeg::timeout_ms(3 << 29 | 0xf_ffff), 0xf_ffff * 3_600_000);
+        assert_eq!(InitialSeg::timeout(1234), Duration::from_millis(1234));
+        assert_eq!(InitialSeg::timeout(1 << 29 | 60), Duration::from_secs(60));
+        assert_eq!(InitialSeg::timeout(2 << 29 | 2), Duration::from_secs(120));
+        assert_eq!(InitialSeg::timeout(3 << 29 | 0xf_ffff), Duration::from_secs(0xf_ffff * 3600));
         // Bit 31 does not count, nor do those between unit and number.
-        assert_eq!(InitialSeg::timeout_ms(1 << 31 | 0x1ff0_0000 | 5), 5);
+        assert_eq!(InitialSeg::timeout(1 << 31 | 0x1ff0_0000 | 5), Duration::from_millis(5));
     }
 
     /// Linux, `health.c`, `mlx5_get_nic_state`: bits 10 to 8 of `cmdq_addr_l_sz`.
