@@ -1,6 +1,7 @@
 //! Shared receive queues on simulated devices: bytes, several queue pairs, limits, RNR, flushes, refusals, a device that lies.
 
 use core::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
 
 use bareverbs::error::{CreateQpError, CreateSrqError, DestroySrqError, Errno, PollCqError, PostRecvError, RawKind, SgeFault};
 use bareverbs::{
@@ -8,6 +9,7 @@ use bareverbs::{
     QpCap, QpInit, QpState, QpType, QueuePair, RecvWr, Region, SendWr, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
     WcData, WcOpcode, WcStatus,
 };
+use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, End, Fault, Faults, Node, Probability, connect, connect_with_srq, pair};
 
@@ -485,6 +487,114 @@ fn each_request_of_a_lost_device_is_completed_or_flushed_once() {
         given.sort_unstable();
         assert_eq!(given.iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>(), (0..20).chain([100]).collect::<Vec<_>>());
     }
+}
+
+/// What is open of a device whose queue pairs share their receives: each queue pair's sends in their order, and the receives of all.
+#[derive(Default)]
+struct Open {
+    sends: [VecDeque<u64>; 3],
+    recvs: BTreeSet<u64>,
+    posted: u64,
+    /// Completed receives, flushed receives, flushed sends.
+    given: [u32; 3],
+}
+
+impl Open {
+    fn next_id(&mut self) -> u64 {
+        self.posted += 1;
+        self.posted
+    }
+
+    /// Polls a queue pair's completion queue once, and checks what it gives.
+    fn poll(&mut self, n: usize, end: &mut End<SharedReceives>, at_most: usize) -> Result<usize, PollCqError> {
+        let mut out = [Completion::EMPTY; 4];
+        let count = end.cq.poll(&mut out[..at_most])?;
+        for done in &out[..count] {
+            let is_flushed = done.status == WcStatus::WrFlushErr;
+            assert!(is_flushed == done.loss().is_some() && (is_flushed || done.status == WcStatus::Success), "{done:?}");
+            if done.opcode == WcOpcode::Recv {
+                assert!(self.recvs.remove(&done.wr_id), "not posted, or given before: {done:?}");
+            } else {
+                assert_eq!(self.sends[n].pop_front(), Some(done.wr_id), "{done:?}");
+            }
+            match (done.opcode == WcOpcode::Recv, is_flushed) {
+                (true, flushed) => self.given[usize::from(flushed)] += 1,
+                (false, flushed) => self.given[2] += u32::from(flushed),
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Random messages to three queue pairs, which write too. The device is lost after each step, and polled in pieces of another size.
+// contract: poll-once
+#[test]
+fn after_each_step_of_random_traffic_a_lost_device_leaves_no_receive() {
+    const STEPS: u64 = 60;
+    let mut given = [0; 3];
+    for last in 0..STEPS {
+        let [mut a, mut b] = pair(Faults::none()).unwrap();
+        let mut shared = srq(&mut b, 15);
+        let inbox = inbox(&mut b, 1);
+        let target = a.register(ROOM, Access::REMOTE_WRITE | Access::LOCAL_WRITE).unwrap();
+        let mut ends: Vec<_> = (0..3).map(|_| connect_with_srq(&mut a, &mut b, shared.handle()).unwrap()).collect();
+        let mut open = Open::default();
+        let mut seed = last + 1;
+        let mut dice = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..=last {
+            let n = dice(3) as usize;
+            let (from, into) = &mut ends[n];
+            match dice(7) {
+                0 => drop(open.poll(n, into, dice(4) as usize + 1).unwrap()),
+                1 => settle(&a),
+                2 | 3 => {
+                    for _ in 0..=dice(4) {
+                        let wr_id = open.next_id();
+                        if shared.post(&RecvWr { wr_id, sges: &[inbox.sge(0, 64)] }).is_ok() {
+                            open.recvs.insert(wr_id);
+                        }
+                    }
+                }
+                4 => {
+                    let wr_id = open.next_id();
+                    if into.qp.send.post(&SendWr::write(target.remote(0), b"x").id(wr_id)).is_ok() {
+                        open.sends[n].push_back(wr_id);
+                    }
+                }
+                // More messages than receives break the sender's queue pair, which is none of the device that is lost.
+                _ => drop(from.qp.send.post(&SendWr::send(b"message"))),
+            }
+        }
+        match last % 3 {
+            0 => b.remove(),
+            1 => b.arm(Fault::StuckCommand { opcode: CmdOpcode::AllocPd.code() as u16 }),
+            _ => b.remove_after(dice(2)),
+        }
+        if last % 3 == 2 {
+            // The doorbell is the write that the device does not see.
+            for _ in 0..2 {
+                let wr_id = open.next_id();
+                if ends[0].1.qp.send.post(&SendWr::write(target.remote(0), b"x").id(wr_id)).is_ok() {
+                    open.sends[0].push_back(wr_id);
+                }
+            }
+        }
+        assert!(b.verbs.alloc_pd().is_err());
+        for round in 0..2 {
+            for (n, (_, into)) in ends.iter_mut().enumerate() {
+                let at_most = (last as usize + n) % 4 + 1;
+                while let Ok(count) = open.poll(n, into, at_most) {
+                    assert!(count != 0 && round == 0, "neither a request nor the reason");
+                }
+            }
+        }
+        assert!(open.recvs.is_empty() && open.sends.iter().all(VecDeque::is_empty), "{:?} {:?}", open.recvs, open.sends);
+        given = core::array::from_fn(|which| given[which] + open.given[which]);
+    }
+    assert!(given.iter().all(|count| *count > 30), "{given:?}");
 }
 
 /// A list whose request names bytes that the device may not write breaks the queue pair that took it, as with any receive.
