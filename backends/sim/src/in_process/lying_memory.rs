@@ -15,7 +15,7 @@ use crate::host_memory::{DmaFault, HostMemory};
 /// device reads is what is there. To lie on demand, let the closure look at a switch that the test has; to lie by chance, give it a
 /// generator with a seed.
 ///
-/// The closure runs with the world locked: it must not use the world or its hosts.
+/// The closure runs with the world locked: it must not use the world, its hosts, or a memory that waits for them.
 ///
 /// ```
 /// use std::sync::Arc;
