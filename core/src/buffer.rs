@@ -137,6 +137,38 @@ impl<'s, B: DmaBuffer> Region<'s, B> {
         ManuallyDrop::into_inner(self.buffer)
     }
 
+    /// Gives the buffer back of a region that no command can end, since its device was lost: after the reset of the device. Its bytes
+    /// are as the last access of the device left them.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let mut region = a.register(64, Access::LOCAL_WRITE)?;
+    /// region.write(0, b"kept")?;
+    /// a.remove();
+    /// assert!(a.verbs.alloc_pd().is_err());
+    /// // The card is in its slot again, and is reset.
+    /// a.host.with_device(|device| {
+    ///     device.set_removed(false);
+    ///     device.reset();
+    /// });
+    /// // SAFETY: the device was reset, and nothing brings the old driver's keys back.
+    /// let buffer = unsafe { region.into_buffer_after_reset() };
+    /// let mut bytes = [0; 4];
+    /// buffer.read(0, &mut bytes)?;
+    /// assert_eq!(&bytes, b"kept");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    /// The verbs that registered the region have found their device lost, or are gone, and since then the device was reset
+    /// (function-level reset, reset of the bus above it, loss of power): it has no key of the region any more.
+    #[expect(unsafe_code, reason = "whether a device was reset is known to the machine alone")]
+    pub unsafe fn into_buffer_after_reset(self) -> B {
+        self.into_buffer()
+    }
+
     /// Returns the handle of the region, for binding windows.
     pub const fn handle(&self) -> MrHandle {
         self.handle
