@@ -956,7 +956,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             return Err(DestroyCqError::Busy { users: cq.users });
         }
         // Its events are taken by the interrupt handler: they must be gone before the number may come again.
-        if self.has_events && self.events.with(|events| events.is_none()) {
+        if self.has_taken_events() {
             return Err(DestroyCqError::EventsTaken);
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.

@@ -138,6 +138,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.events.with(|events| events.as_mut().map(|events| drain(events, self.shared, None)))
     }
 
+    /// Returns whether the interrupt handler is split off.
+    pub(crate) fn has_taken_events(&self) -> bool {
+        self.has_events && self.events.with(|events| events.is_none())
+    }
+
     /// Gives the queues of completion events back to the backend; `false` if they are taken.
     pub(crate) fn release_events(&mut self) -> bool {
         match self.events.with(Option::take) {

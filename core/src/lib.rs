@@ -112,7 +112,7 @@ pub use region::MrInfo;
 pub use rereg_mr::MrChange;
 pub use send_queue::{SendBatch, SendQueue};
 pub use srq::{SharedReceiveQueue, SrqInfo, SrqInit};
-pub use verbs::{Verbs, XRC_DOMAINS};
+pub use verbs::{Held, Verbs, XRC_DOMAINS};
 pub use window::{MwInfo, Type1Bind};
 pub use work::{
     Binding, Completion, ConnectedOp, MaskedOp, MaskedWr, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError,

@@ -1,5 +1,7 @@
 //! The verbs on one device: its tables, and every operation on them.
 
+use core::fmt;
+
 use crate::backend::{CoreToken, Provider};
 use crate::completion::Cq;
 use crate::error::{AddressPart, CreateAhError, QueryError, SetGidError};
@@ -14,11 +16,38 @@ use crate::sync::{Lock, Ordering};
 use crate::table::Table;
 use crate::window::{Mw, Windows};
 use crate::{
-    AddressHandle, AddressVector, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle, PortAttr, SrqHandle, Xrcdn, kind,
+    AddressHandle, AddressVector, CqHandle, DeviceAttr, Gid, GidEntry, LinkLayer, Mac, PdHandle, PortAttr, QpHandle, SrqHandle,
+    Xrcdn, kind,
 };
 
 /// XRC domains of one device, at most; a number for each is kept.
 pub const XRC_DOMAINS: usize = 16;
+
+/// A value that was not dropped ([`Verbs::held`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Held {
+    /// A queue of a queue pair: its send or its receive queue.
+    Qp(QpHandle),
+    /// A completion queue.
+    Cq(CqHandle),
+    /// A shared receive queue.
+    Srq(SrqHandle),
+    /// The interrupt handler.
+    Interrupts,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Qp(qp) => write!(f, "a queue of queue pair {qp:?} was not dropped"),
+            Self::Cq(cq) => write!(f, "completion queue {cq:?} was not dropped"),
+            Self::Srq(srq) => write!(f, "shared receive queue {srq:?} was not dropped"),
+            Self::Interrupts => f.write_str("the interrupt handler was not dropped"),
+        }
+    }
+}
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::storage::Storage).
 ///
@@ -236,17 +265,34 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// forget them too.
     ///
     /// # Errors
-    /// A queue or the interrupt handler was not dropped, and could use what the backend then gives to others. The verbs are as
-    /// before.
+    /// A queue or the interrupt handler was not dropped, and could use what the backend then gives to others: [`Self::held`] says
+    /// which. The verbs are as before.
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {
-        let owned = self.qps.iter().any(|(handle, _)| !self.is_qp_dropped(handle))
-            || self.cqs.iter().any(|(handle, _)| !self.is_cq_dropped(handle))
-            || self.srqs.iter().any(|(handle, _)| !self.is_srq_dropped(handle));
-        if owned || !self.release_events() {
+        if self.held().is_some() || !self.release_events() {
             return Err(self);
         }
         Ok(self.provider)
+    }
+
+    /// Returns a value that was not dropped, of those that keep [`Self::into_provider`] from giving the backend back.
+    ///
+    /// ```
+    /// # use bareverbs::Held;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let cq = a.verbs.create_cq(16)?;
+    /// assert_eq!(a.verbs.held(), Some(Held::Cq(cq.handle())));
+    /// drop(cq);
+    /// assert_eq!(a.verbs.held(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn held(&self) -> Option<Held> {
+        let qp = || self.qps.iter().map(|(handle, _)| handle).find(|handle| !self.is_qp_dropped(*handle)).map(Held::Qp);
+        let cq = || self.cqs.iter().map(|(handle, _)| handle).find(|handle| !self.is_cq_dropped(*handle)).map(Held::Cq);
+        let srq = || self.srqs.iter().map(|(handle, _)| handle).find(|handle| !self.is_srq_dropped(*handle)).map(Held::Srq);
+        let interrupts = || self.has_taken_events().then_some(Held::Interrupts);
+        qp().or_else(cq).or_else(srq).or_else(interrupts)
     }
 
     pub(crate) fn is_srq_dropped(&self, handle: SrqHandle) -> bool {
