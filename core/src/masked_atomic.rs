@@ -103,10 +103,10 @@ impl<'a, P: Provider> PostCursor<'a, P> {
             return Err(PostSendError::NoAtomics);
         }
         if sge.length != size {
-            return Err(PostSendError::AtomicLength { length: sge.length });
+            return Err(PostSendError::AtomicLength { length: sge.length, needed: size });
         }
         if !remote.addr.is_multiple_of(size.into()) {
-            return Err(PostSendError::AtomicAlignment { addr: remote.addr });
+            return Err(PostSendError::AtomicAlignment { addr: remote.addr, needed: size });
         }
         if let Err(fault) = check_sge(&self.queue.shared.regions, limits.pd.index(), Access::LOCAL_WRITE, sge) {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });

@@ -372,14 +372,14 @@ fn atomics_are_eight_aligned_bytes() {
             let sges = [fixture.here.sge(0, length)];
             let op_of = fixture.parts(&sges).op(op);
             let error = refused!(fixture.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicLength { .. });
-            assert_eq!(error, PostSendError::AtomicLength { length: length as u32 });
+            assert_eq!(error, PostSendError::AtomicLength { length: length as u32, needed: 8 });
         }
         for shift in 1..8 {
             let sges = [fixture.here.sge(0, 8)];
             let remote = fixture.there.remote(shift);
             let op_of = Parts { remote, ..fixture.parts(&sges) }.op(op);
             let error = refused!(fixture.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicAlignment { .. });
-            assert_eq!(error, PostSendError::AtomicAlignment { addr: remote.addr });
+            assert_eq!(error, PostSendError::AtomicAlignment { addr: remote.addr, needed: 8 });
         }
     }
     assert_eq!(fixture.free(), before);

@@ -242,7 +242,7 @@ operation_error! {
         KeyInUse {
             /// The key.
             rkey: Rkey
-        } => Ebusy, "the window may still be bound with key {rkey}: bind it with another tag, or poll first";
+        } => Ebusy, "the window may still be bound with key {rkey}: post a LOCAL_INV before, and bind with another tag, or poll the completion that ended its binding";
     }
 }
 
@@ -263,7 +263,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
+        } => Enotconn, "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)";
         /// The device is lost.
         DeviceLost {
             /// Why the device is lost.
@@ -343,7 +343,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)";
+        } => Enotconn, "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)";
         /// The device is lost.
         DeviceLost {
             /// Why the device is lost.
@@ -385,7 +385,7 @@ operation_error! {
         KeyInUse {
             /// The key.
             rkey: Rkey
-        } => Ebusy, "a registration with key {rkey} may not have ended: use another tag, or poll first";
+        } => Ebusy, "a registration with key {rkey} may not have ended: post a LOCAL_INV before, and use another tag, or poll the completion that ended it";
         /// Registrations or invalidations of it are in flight on another queue pair: which is the last would not be known.
         OtherQueuePair {
             /// The other queue pair.

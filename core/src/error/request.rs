@@ -100,15 +100,19 @@ pub enum PostSendError {
         /// Maximum in bytes.
         max: u32,
     },
-    /// The local buffer of an atomic does not have 8 bytes.
+    /// The local buffer of an atomic does not have as many bytes as the atomic.
     AtomicLength {
         /// Bytes given.
         length: u32,
+        /// Bytes of the atomic: 8, or 4 of a masked one.
+        needed: u32,
     },
-    /// The remote address of an atomic is no multiple of 8.
+    /// The remote address of an atomic is no multiple of its length.
     AtomicAlignment {
         /// The address.
         addr: u64,
+        /// Bytes of the atomic: 8, or 4 of a masked one.
+        needed: u32,
     },
     /// An SGE does not fit its region.
     Sge {
@@ -173,7 +177,10 @@ impl fmt::Display for PostSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotReady { state } => {
-                write!(f, "a queue pair in {state:?} does not send: it must be in Rts (modify_qp_to_rts)")
+                write!(
+                    f,
+                    "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)"
+                )
             }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
@@ -200,8 +207,10 @@ impl fmt::Display for PostSendError {
                 write!(f, "{length} bytes inline, the queue pair takes {max}: give them as SGEs of a region")
             }
             Self::MessageSize { max } => write!(f, "the maximum message has {max} bytes"),
-            Self::AtomicLength { length } => write!(f, "an atomic moves 8 bytes, not {length}"),
-            Self::AtomicAlignment { addr } => write!(f, "address {addr:#x} of an atomic is no multiple of 8"),
+            Self::AtomicLength { length, needed } => write!(f, "the atomic moves {needed} bytes, not {length}"),
+            Self::AtomicAlignment { addr, needed } => {
+                write!(f, "address {addr:#x} of an atomic of {needed} bytes is no multiple of {needed}")
+            }
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::Bind(refused) => refused.fmt(f),
             Self::QueueFull { needed, free, blocks } => SendQueueFull { needed, free, blocks }.fmt(f),

@@ -371,10 +371,10 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Returns what is wrong with the sizes of an atomic.
     pub(super) fn check_atomic(&self, op: &AtomicOp, sge: &Sge) -> Result<(), PostSendError> {
         if sge.length != 8 {
-            return Err(PostSendError::AtomicLength { length: sge.length });
+            return Err(PostSendError::AtomicLength { length: sge.length, needed: 8 });
         }
         if !op.remote.addr.is_multiple_of(8) {
-            return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
+            return Err(PostSendError::AtomicAlignment { addr: op.remote.addr, needed: 8 });
         }
         Ok(())
     }

@@ -207,8 +207,8 @@ fn atomics_move_eight_aligned_bytes() {
         harness.verbs.post_send(harness.qp, &wr(SendOp::FetchAdd { sge, remote, add: 1 }, SendFlags::empty()))
     };
     assert_eq!(post(8, 0x8008), Ok(()));
-    assert_eq!(post(4, 0x8008), Err(PostSendError::AtomicLength { length: 4 }));
-    assert_eq!(post(8, 0x8004), Err(PostSendError::AtomicAlignment { addr: 0x8004 }));
+    assert_eq!(post(4, 0x8008), Err(PostSendError::AtomicLength { length: 4, needed: 8 }));
+    assert_eq!(post(8, 0x8004), Err(PostSendError::AtomicAlignment { addr: 0x8004, needed: 8 }));
     let mut mock = super::Mock::new();
     mock.device.atomics = false;
     let mut verbs = super::verbs_on(mock);

@@ -133,7 +133,7 @@ fn what_is_wrong_with_a_request_is_named_and_nothing_is_posted() {
         (SendWr::send(&bytes), PostSendError::InlineSize { length: 129, max: 128 }),
         (SendWr::write(REMOTE, &lone).solicited(), solicited),
         (SendWr::fetch_add(REMOTE, good, 1).solicited(), solicited),
-        (SendWr::fetch_add(REMOTE, harness.sge(0, 4), 1), PostSendError::AtomicLength { length: 4 }),
+        (SendWr::fetch_add(REMOTE, harness.sge(0, 4), 1), PostSendError::AtomicLength { length: 4, needed: 8 }),
         (nested, PostSendError::NotToSrq),
         (inv, PostSendError::NotToSrq),
     ];
@@ -142,7 +142,7 @@ fn what_is_wrong_with_a_request_is_named_and_nothing_is_posted() {
     }
     let odd = crate::Remote { addr: 0x8004, ..REMOTE };
     let refused = harness.verbs.post_send(qp, &SendWr::fetch_add(odd, good, 1).to_srq(SRQN)).unwrap_err();
-    assert_eq!(refused, PostSendError::AtomicAlignment { addr: 0x8004 });
+    assert_eq!(refused, PostSendError::AtomicAlignment { addr: 0x8004, needed: 8 });
     for (sges, error) in [([good, beyond], sge(1, &beyond, range)), ([theirs, good], sge(0, &theirs, domain))] {
         assert_eq!(harness.verbs.post_send(qp, &SendWr::send(&sges).to_srq(SRQN)), Err(error));
     }
