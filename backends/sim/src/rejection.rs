@@ -78,6 +78,26 @@ pub enum Rejection {
         /// The operation.
         usage: KeyUse,
     },
+    /// A message of a peer was to invalidate a key, and could not: it is no registration or window of the queue pair's, or is free. The
+    /// peer gets no answer.
+    Invalidation {
+        /// The queue pair of this device.
+        qpn: u32,
+        /// The key.
+        key: u32,
+        /// Why not.
+        fault: KeyFault,
+    },
+    /// A request of this host to bind a window, to register or to invalidate by a request was not done: it ended with a memory window bind
+    /// error.
+    KeyChange {
+        /// The queue pair of this device.
+        qpn: u32,
+        /// The key that the request names: the one before the change.
+        key: u32,
+        /// Whether it was to be bound, and is.
+        is_bound: bool,
+    },
     /// A request of this host has an operation that the transport of its queue pair lacks. It ended with a local QP operation error.
     Operation {
         /// The queue pair of this device.
@@ -261,6 +281,17 @@ impl fmt::Display for Rejection {
                 // The driver gives no right to what may have no response.
                 let responds = matches!(usage, KeyUse::RemoteRead | KeyUse::RemoteAtomic);
                 f.write_str(if responds { ", or its max_dest_rd_atomic is 0)" } else { ")" })
+            }
+            Self::Invalidation { qpn, key, fault } => {
+                write!(f, "QP {qpn:#x}: key {key:#x} not invalidated, and no answer sent: {fault}")
+            }
+            Self::KeyChange { qpn, key, is_bound } => {
+                write!(f, "QP {qpn:#x}: bind, registration or invalidation of key {key:#x} refused")?;
+                f.write_str(if is_bound {
+                    ": it is bound, and LOCAL_INV or a bind of length 0 must end that first"
+                } else {
+                    ""
+                })
             }
             Self::Operation { qpn, operation, transport } => {
                 write!(f, "QP {qpn:#x}: {operation} refused: {transport} has no such operation")

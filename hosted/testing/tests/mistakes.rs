@@ -2,7 +2,9 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by it")]
 
 use bareverbs::error::{PostSendError, SgeFault};
-use bareverbs::{Access, AddressVector, Destination, GlobalRoute, Lkey, Qkey, QpType, RecvWr, SendWr, WcStatus};
+use bareverbs::{
+    Access, AddressVector, Binding, Destination, GlobalRoute, Lkey, MwType, Qkey, QpType, RecvWr, SendWr, WcStatus,
+};
 use bareverbs_testing::{
     Connection, End, Faults, KeyFault, KeyUse, Node, QpcState, Rejection, WaitError, comparable, connect, connect_with, pair,
     path_to,
@@ -132,6 +134,29 @@ fn a_refused_access_is_known_to_the_host_that_refused_it() {
     qa.qp.send.post(&SendWr::send(b"12345678")).unwrap();
     assert_eq!((qa.wait().unwrap().status, qb.wait().unwrap().status), (WcStatus::RemInvReqErr, WcStatus::LocLenErr));
     assert_eq!(b.rejections().pop(), Some(Rejection::ReceiveTooShort { qpn, room: 4, needed: 8 }));
+    // A key that no message ends: the sender has no answer, the receive fails.
+    let [mut qa, mut qb] = connect(&mut a, &mut b).unwrap();
+    let qpn = b.verbs.qp_info(qb.qp.handle()).unwrap().qpn.get();
+    qb.qp.recv.post(&RecvWr { wr_id: 1, sges: &[open.sge(0, 8)] }).unwrap();
+    qa.qp.send.post(&SendWr::send_with_inv(b"12345678", open.rkey())).unwrap();
+    assert_eq!((qa.wait().unwrap().status, qb.wait().unwrap().status), (WcStatus::RetryExcErr, WcStatus::RemInvReqErr));
+    let key = open.rkey().get();
+    assert_eq!(b.rejections().pop(), Some(Rejection::Invalidation { qpn, key, fault: KeyFault::Right }));
+
+    // A window that is bound is bound with another tag.
+    let [mut qa, _qb] = connect(&mut a, &mut b).unwrap();
+    let qpn = a.verbs.qp_info(qa.qp.handle()).unwrap().qpn.get();
+    let region = a.register(64, OPEN | Access::MW_BIND).unwrap();
+    let mw = a.verbs.alloc_mw(a.pd, MwType::Type2).unwrap();
+    let addr = region.remote(0).addr;
+    let binding = Binding { mr: region.handle(), addr, length: 64, access: Access::REMOTE_WRITE };
+    let tag = a.verbs.mw_info(mw).unwrap().rkey.tag().next();
+    qa.qp.send.post(&SendWr::bind_mw(mw, tag, binding)).unwrap();
+    assert_eq!(qa.wait().unwrap().status, WcStatus::Success);
+    let bound = a.verbs.mw_info(mw).unwrap().rkey;
+    qa.qp.send.post(&SendWr::bind_mw(mw, tag.next(), binding)).unwrap();
+    assert_eq!(qa.wait().unwrap().status, WcStatus::MwBindErr);
+    assert_eq!(a.rejections().pop(), Some(Rejection::KeyChange { qpn, key: bound.get(), is_bound: true }));
     assert_eq!((a.findings(), b.findings()), (vec![], vec![]), "none is the driver's mistake");
 }
 

@@ -395,8 +395,14 @@ impl KeyTable {
 
     /// Returns what is to be recorded of an access to `len` bytes at a place of a key, which failed.
     pub(in crate::engine) fn rejection(&self, (key, addr): (u32, u64), len: u64, access: Access, error: KeyError) -> Rejection {
+        let fault = self.fault(key, error);
+        Rejection::Access { qpn: access.qpn, usage: access.right.into(), key, addr, len, fault }
+    }
+
+    /// Returns why a key did not open, with the facts.
+    pub(in crate::engine) fn fault(&self, key: u32, error: KeyError) -> KeyFault {
         let mkey = self.keys.get(&index_of(key));
-        let fault = match (error, mkey) {
+        match (error, mkey) {
             (KeyError::Unknown, _) | (_, None) => KeyFault::Unknown,
             (KeyError::Tag, Some(mkey)) => KeyFault::Tag { tag: mkey.tag().0 },
             (KeyError::Free, _) => KeyFault::Free,
@@ -409,8 +415,7 @@ impl KeyTable {
             }
             (KeyError::Translation, _) => KeyFault::Translation,
             (KeyError::Memory, _) => KeyFault::Memory,
-        };
-        Rejection::Access { qpn: access.qpn, usage: access.right.into(), key, addr, len, fault }
+        }
     }
 
     /// Gives a key another context, and changes its list from `first` (counted in entries) on, or replaces it. Returns how many

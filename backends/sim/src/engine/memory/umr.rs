@@ -89,6 +89,11 @@ pub(in crate::engine) fn apply(
     Ok(keys.change(registry, index, context, list))
 }
 
+/// Returns whether the request wants a key that nothing is bound with, and something is.
+pub(in crate::engine) fn is_bound_already(keys: &KeyTable, number: u32, umr: &Umr) -> bool {
+    umr.check_free && keys.get(index_of(number)).is_some_and(|key| !key.is_free())
+}
+
 /// Returns the first entry that a list changes (`None` if it replaces all), if key and device have room for the list.
 fn room_for(key: &Mkey, registry: &Registry, offset: Option<u64>, raw: &[u8]) -> Result<Option<u64>, CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;

@@ -19,6 +19,7 @@ use crate::engine::qp::context::{QpContext, Service, vendor};
 use crate::engine::requester::state::{Kind, Requester, SendDone};
 use crate::engine::resources::{QpResources, QpStep};
 use crate::registry::Resource;
+use crate::rejection::Rejection;
 use crate::wqe_decode::{SendBody, SendWqe};
 
 /// Maximum packets sent and not acknowledged.
@@ -142,7 +143,12 @@ impl Requester {
                     step.ctx.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
                 let QpResources { keys, registry, .. } = &mut *step.shared;
-                umr::apply(keys, registry, step.ctx, issuer, *immediate, umr)
+                let changed = umr::apply(keys, registry, step.ctx, issuer, *immediate, umr);
+                if changed.is_err() {
+                    let is_bound = umr::is_bound_already(keys, *immediate, umr);
+                    step.ctx.reject(Rejection::KeyChange { qpn: qp.qpn, key: *immediate, is_bound });
+                }
+                changed
             }
             _ => Ok(0),
         };

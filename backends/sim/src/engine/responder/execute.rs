@@ -70,7 +70,8 @@ impl Responder {
             match step.shared.keys.invalidate_remotely(&mut step.shared.registry, key, domain, qpn) {
                 Ok(entries) => step.ctx.meter.count_entries(entries),
                 Err(error) => {
-                    step.ctx.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
+                    let fault = step.shared.keys.fault(key, error);
+                    step.ctx.reject(Rejection::Invalidation { qpn, key, fault });
                     return Err(Refusal::INVALIDATION.into());
                 }
             }
