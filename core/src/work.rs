@@ -377,6 +377,28 @@ impl<'a> SendWr<'a> {
 
     /// Creates a BIND_MW of a type 2 window; `tag` is that of its new key. One of type 1 is bound by
     /// [`SendQueue::bind_type1`](crate::SendQueue::bind_type1).
+    ///
+    /// ```
+    /// # use bareverbs::{Access, Binding, MwType, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// let mw = a.verbs.alloc_mw(a.pd, MwType::Type2)?;
+    /// let rkey = a.verbs.mw_info(mw)?.rkey;
+    /// // Another tag each time: a peer that kept the old key is refused.
+    /// let rkey = rkey.with_tag(rkey.tag().next());
+    /// let target = region.remote(0);
+    /// let binding = Binding { mr: region.handle(), addr: target.addr, length: 64, access: Access::REMOTE_WRITE };
+    /// qa.qp.send.post(&SendWr::bind_mw(mw, rkey.tag(), binding))?;
+    /// qa.wait()?.result()?;
+    /// qb.qp.send.post(&SendWr::write(bareverbs::Remote { rkey, ..target }, b"through the window"))?;
+    /// qb.wait()?.result()?;
+    /// qa.qp.send.post(&SendWr::local_inv(rkey))?;
+    /// qa.wait()?.result()?;
+    /// assert_eq!(a.verbs.mw_info(mw)?.binding, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub const fn bind_mw(mw: MwHandle, tag: KeyTag, binding: Binding) -> Self {
         Self::new(SendOp::BindMw { mw, tag, binding })
