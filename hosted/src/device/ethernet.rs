@@ -24,7 +24,8 @@ pub struct PathArgs {
     #[arg(long, short, value_name = "INDEX", visible_alias = "gid-index", visible_short_alias = 'x')]
     pub gid_idx: Option<u8>,
     /// Ethernet port: IP address of this end, which is set as the GID of the given index. If both ends are in this process, given
-    /// once for each, the client first; on one device they share one. Default: the link-local address of the port's MAC address, as index 0
+    /// once for each, the client first; on one device they share one. Default: the link-local address of the port's MAC address, as index 0.
+    /// InfiniBand port: only rping, ucmatose and udaddy take one, of the peer's subnet on ib0; it is set nowhere
     #[arg(long, value_name = "IP")]
     pub address: Vec<IpAddr>,
     /// Ethernet port: VLAN that packets of the GID are tagged with

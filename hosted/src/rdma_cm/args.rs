@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use bareverbs_cm::{IpPrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use clap::Args;
 
+use super::link::PeerArgs;
 use crate::args::{JsonArgs, UsageError, WaitArgs};
 use crate::device::Role;
 use crate::device::ethernet::PathArgs;
@@ -15,7 +16,7 @@ use crate::device::selection::DeviceChoice;
 pub struct CmArgs {
     /// IP address of the server; without it, this end is the server
     pub server: Option<IpAddr>,
-    /// Card behind VFIO with an Ethernet port: its PCI address. Default: both ends in this process on simulated devices
+    /// Card behind VFIO: its PCI address. Default: both ends in this process on simulated devices
     #[arg(long, short, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// Text that a client sends with its request, and a server with its answer
@@ -33,6 +34,9 @@ pub struct CmArgs {
     /// The address of this end and of its peer.
     #[command(flatten)]
     pub path: PathArgs,
+    /// The port of its peer on an InfiniBand subnet.
+    #[command(flatten)]
+    pub peer: PeerArgs,
 }
 
 /// Bytes of private data that messages have room for, besides what `rdma_cm` puts there.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use bareverbs::platform::Instant;
-use bareverbs::{AddressVector, Gid, Guid, Lid, LinkLayer, Mac, Mtu, PdHandle, Refused};
+use bareverbs::{AddressVector, Mtu, PdHandle, Refused};
 use bareverbs_cm::{CarrierError, Config, Event, IpAddresses, IpPrivateData, Mad, Path, PathAddress, RejectReason, ServiceId};
 
 use super::args::CmArgs;
+use super::link::{Link, no_mac};
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Carrier, Device, Host, Role};
 
@@ -21,9 +22,6 @@ pub(crate) const CM_TIMEOUT: u8 = 18;
 pub(crate) const CM_RETRIES: u8 = 7;
 /// Packet lifetime for the ACK timeout: 67 ms, encoded.
 const LIFE_TIME: u8 = 14;
-/// LID of a path on Ethernet.
-const NO_LID: Lid = Lid::new(0xffff);
-const HOP_LIMIT: u8 = 64;
 
 /// State machine of a port: room for the connections of an end, and for as many that have ended.
 type Cm = bareverbs_cm::Endpoint<{ 2 * CONNECTIONS }, 1, CONNECTIONS>;
@@ -32,12 +30,8 @@ type Cm = bareverbs_cm::Endpoint<{ 2 * CONNECTIONS }, 1, CONNECTIONS>;
 pub(crate) struct CmPort<H: Host> {
     /// Address of this end.
     pub(crate) local: IpAddr,
-    /// Its index in the table of the port.
-    pub(crate) gid_index: u8,
-    /// MAC address of the port.
-    pub(crate) mac: Mac,
-    /// MAC address of the peer, or of the router to it, if it is known.
-    pub(crate) peer_mac: Option<Mac>,
+    /// What the port and its peer are.
+    pub(crate) link: Link,
     /// MTU of the port.
     pub(crate) mtu: Mtu,
     /// What happened since the last look, for people.
@@ -63,14 +57,6 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Returns the error of an address without a MAC address.
-fn no_mac(address: IpAddr) -> anyhow::Error {
-    anyhow!(
-        "the address {address} does not tell its MAC address, and this command asks nobody for it (ARP): give --peer-mac, of the peer or \
-         of the router to it"
-    )
-}
-
 /// Returns private data up to the zeros that fill its field.
 fn text_of(private_data: &[u8]) -> String {
     let length = private_data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -94,7 +80,7 @@ impl<H: Host> CmPort<H> {
     /// Gives the port its address, and creates QP1 in a domain. A server listens on `service`. The port is active.
     ///
     /// # Errors
-    /// It is no Ethernet port, its address cannot be set, or there is no room for an object.
+    /// An option is missing or is not for such a port, its address cannot be set, or there is no room for an object.
     pub(crate) fn open(
         device: &mut Device<H>,
         pd: PdHandle,
@@ -104,53 +90,31 @@ impl<H: Host> CmPort<H> {
         service: ServiceId,
     ) -> Result<Self> {
         let port = device.verbs.query_port(PORT).context("query_port")?;
-        if port.link_layer != LinkLayer::Ethernet {
-            bail!("port {PORT} is an InfiniBand port: this command resolves no IP addresses there, and needs an Ethernet port");
-        }
-        let mac = port.mac;
-        let gid_index = args.path.gid_idx.unwrap_or(0);
-        let gid = device.local_gid(PORT, &port, Some(gid_index), entry)?;
+        let (link, local) = Link::open(device, &port, args, entry)?;
         let buffer = device.host.buffer(Carrier::<H>::BYTES).context("memory for QP1")?;
         let opened = Carrier::<H>::open(&mut device.verbs, pd, PORT, buffer);
         let carrier = opened.map_err(Refused::into_error).context("QP1")?;
-        let [a, b, c, d, e, f] = mac.0;
-        let guid = Guid(u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]));
         // All connections may be of one peer, which begins them at once.
-        let config =
-            Config { half_open: CONNECTIONS, half_open_per_peer: CONNECTIONS, per_peer: 2 * CONNECTIONS, ..Config::new(guid) };
+        let config = Config {
+            half_open: CONNECTIONS,
+            half_open_per_peer: CONNECTIONS,
+            per_peer: 2 * CONNECTIONS,
+            ..Config::new(link.guid(device))
+        };
         let mut cm = Box::new(Cm::new(config));
         if role == Role::Server {
             cm.listen(service).context("listen")?;
         }
-        let (local, peer_mac, mtu) = (gid.ip(), args.path.peer_mac, port.active_mtu);
-        Ok(Self { local, gid_index, mac, peer_mac, mtu, news: Vec::new(), cm, carrier })
-    }
-
-    /// Returns the MAC address of a peer.
-    fn mac_of(peer_mac: Option<Mac>) -> impl Fn(Gid) -> Option<Mac> {
-        move |gid| peer_mac.or_else(|| gid.link_local_mac())
+        Ok(Self { local, link, mtu: port.active_mtu, news: Vec::new(), cm, carrier })
     }
 
     /// Returns the path to a server.
     ///
     /// # Errors
-    /// Nobody has said its MAC address.
+    /// Nobody has said where on the link it is.
     pub(crate) fn path_to(&self, server: IpAddr) -> Result<Path> {
-        let remote_gid = Gid::from(server);
-        if Self::mac_of(self.peer_mac)(remote_gid).is_none() {
-            return Err(no_mac(server));
-        }
-        Ok(Path {
-            local_lid: NO_LID,
-            remote_lid: NO_LID,
-            local_gid: self.local.into(),
-            remote_gid,
-            hop_limit: HOP_LIMIT,
-            global: true,
-            packet_life_time: LIFE_TIME,
-            mtu: self.mtu,
-            ..Path::default()
-        })
+        let path = self.link.path_to(self.local, server)?;
+        Ok(Path { packet_life_time: LIFE_TIME, mtu: self.mtu, ..path })
     }
 
     /// Returns the private data of a request to a server: what `rdma_cm` wants to know, and a text.
@@ -192,7 +156,7 @@ impl<H: Host> CmPort<H> {
 
     /// Returns the error of a peer that does not answer.
     pub(crate) fn unanswered(&self) -> anyhow::Error {
-        anyhow!("the peer does not answer: it has ended, or has no entry for {} with {} (ip neigh add)", self.local, self.mac)
+        self.link.unanswered(self.local)
     }
 
     /// Returns the address vector of a path from this port.
@@ -200,21 +164,10 @@ impl<H: Host> CmPort<H> {
     /// # Errors
     /// The port has not the address that the path comes from, or nobody has said the peer's MAC address.
     pub(crate) fn address(&self, path: &PathAddress) -> Result<AddressVector> {
-        match self.carrier.address(path, Self::mac_of(self.peer_mac)) {
+        match self.carrier.address(path, |gid| self.link.mac_of(gid)) {
             Err(CarrierError::NoMac { gid }) => Err(no_mac(gid.ip())),
             found => found.context("path"),
         }
-    }
-
-    /// Returns the address vector of an answer to who sent a datagram, by what precedes that in its receive.
-    ///
-    /// # Errors
-    /// Nobody has said the sender's MAC address.
-    pub(crate) fn answer(&self, area: &[u8; bareverbs::GlobalRoute::AREA]) -> Result<AddressVector> {
-        let route = bareverbs::GlobalRoute::reply(area, self.gid_index);
-        let dmac = Self::mac_of(self.peer_mac)(route.dgid).ok_or_else(|| no_mac(route.dgid.ip()))?;
-        let grh = bareverbs::GlobalRoute { hop_limit: HOP_LIMIT, ..route };
-        Ok(AddressVector { port_num: PORT, grh: Some(grh), dmac: Some(dmac), ..AddressVector::default() })
     }
 
     /// Takes one datagram, or does what time asks for.
@@ -242,7 +195,8 @@ impl<H: Host> CmPort<H> {
     /// # Errors
     /// QP1 is broken, or nobody has said the peer's MAC address.
     pub(crate) fn transmit(&mut self, device: &mut Device<H>) -> Result<()> {
-        match self.carrier.transmit(&mut device.verbs, &mut *self.cm, Self::mac_of(self.peer_mac)) {
+        let link = self.link;
+        match self.carrier.transmit(&mut device.verbs, &mut *self.cm, |gid| link.mac_of(gid)) {
             Ok(()) => Ok(()),
             Err(CarrierError::NoMac { gid }) => Err(no_mac(gid.ip())),
             // A stranger's datagram asks for an answer that cannot be given: it gets none.

@@ -120,13 +120,14 @@ fn with_ends<P: Program, H: Host>(
         let mut end = P::End::new(*role, device, program, entry)?;
         let name = device.host.name();
         let port = end.port();
-        print(args, format_args!("{} {name}: address {}, MAC address {}", role_name(*role), port.local, port.mac))?;
+        print(args, format_args!("{} {name}: address {}, {}", role_name(*role), port.local, port.link))?;
         ends.push(end);
     }
     let mut server = args.server;
     if let [first, second] = ends.as_mut_slice() {
         let (one, other) = (first.port(), second.port());
-        (one.peer_mac, other.peer_mac) = (Some(other.mac), Some(one.mac));
+        one.link.meet(&other.link);
+        other.link.meet(&one.link);
         let client_is_first = devices.first().is_some_and(|(_, role)| *role == Role::Client);
         server = Some(if client_is_first { other.local } else { one.local });
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::Result;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
@@ -60,6 +61,24 @@ pub(crate) fn private_data_arrive_both_ways<P: Program + Args>() {
     }
 }
 
+/// Checks that both ends meet on InfiniBand ports and do all that they should, by LID and with a global route. That alone says the GID of
+/// the peer, and does not arrive at another one.
+pub(crate) fn meet_in_a_subnet<P: Program + Args>()
+where
+    P::Done: std::fmt::Debug,
+{
+    for (route, gid) in [(&[][..], None), (&[][..], Some("fe80::9")), (&["-g", "0"], None)] {
+        let mut pair = Pair::<P>::in_subnet(route, gid);
+        assert_eq!(pair.run_until(|ends| ends.iter().all(End::is_done)), None);
+        let [server, client] = [0, 1].map(|end| pair.ends[end].done());
+        assert!(server == client && server > <P::Done>::default(), "{server:?} {client:?}");
+        let told = &pair.ends[0].port().news;
+        assert!(told.iter().any(|line| line.starts_with("  request from 192.0.2.1, port ")), "{told:?}");
+    }
+    let (role, why) = Pair::<P>::in_subnet(&["-g", "0"], Some("fe80::9")).run_until(|_| false).expect("nobody has that GID");
+    assert!(role == Role::Client && why.contains("it has ended, is not at LID 2 with GID fe80::9, or "), "{why}");
+}
+
 /// A server and a client on devices of their own.
 pub(crate) struct Pair<P: Program> {
     /// The devices.
@@ -72,17 +91,42 @@ impl<P: Program> Pair<P> {
     /// Makes the two. The client asks with its first step.
     pub(crate) fn new(server: &P, client: &P, entries: [EntryArgs; 2]) -> Self {
         let world = World::new(WorldConfig::default());
-        let (mut devices, mut ends) = (Vec::new(), Vec::new());
+        let mut pair = Self { devices: Vec::new(), ends: Vec::new() };
         for ((program, role, lid), entry) in [(server, Role::Server, 2), (client, Role::Client, 1)].into_iter().zip(entries) {
-            let host = world.add(DeviceConfig::with_lid(lid).with_ethernet()).unwrap();
-            let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
-            device.active_port(PORT, false, &AtomicBool::default()).unwrap();
-            ends.push(P::End::new(role, &mut device, program, entry).unwrap());
-            devices.push(device);
+            pair.add(&world, DeviceConfig::with_lid(lid).with_ethernet(), role, program, entry).unwrap();
         }
-        let server = ends[0].port().local;
-        ends[1].request(&mut devices[1], server).unwrap();
-        Self { devices, ends }
+        pair.request();
+        pair
+    }
+
+    /// Makes the two on InfiniBand ports. The client is told the port of the server as the server's line says it, or another GID.
+    pub(crate) fn in_subnet(options: &[&str], gid: Option<&str>) -> Self
+    where
+        P: Args,
+    {
+        let world = World::new(WorldConfig::default());
+        let mut pair = Self { devices: Vec::new(), ends: Vec::new() };
+        let [ours, theirs] = [1, 2].map(|host| EntryArgs { address: Some([192, 0, 2, host].into()), vlan: None });
+        pair.add(&world, DeviceConfig::with_lid(2), Role::Server, &args(options), theirs).unwrap();
+        let line = pair.ends[0].port().link.to_string();
+        let after = |name: &str| line.split_once(name).unwrap().1.split(',').next().unwrap();
+        let peer = ["--peer-lid", after("LID "), "--peer-gid", gid.unwrap_or(after("GID ")), "192.0.2.2"];
+        pair.add(&world, DeviceConfig::with_lid(1), Role::Client, &args(&[options, &peer].concat()), ours).unwrap();
+        pair.request();
+        pair
+    }
+
+    fn add(&mut self, world: &World, config: DeviceConfig, role: Role, program: &P, entry: EntryArgs) -> Result<()> {
+        let mut device = Device::bring_up(Simulated::new("a", world.add(config)?), &Arc::default())?;
+        device.active_port(PORT, false, &AtomicBool::default())?;
+        self.ends.push(P::End::new(role, &mut device, program, entry)?);
+        self.devices.push(device);
+        Ok(())
+    }
+
+    fn request(&mut self) {
+        let server = self.ends[0].port().local;
+        self.ends[1].request(&mut self.devices[1], server).unwrap();
     }
 
     /// Makes the two of these options, with addresses that the ends choose.

@@ -31,12 +31,16 @@ impl Program for RpingArgs {
 mod tests {
     use std::sync::Arc;
 
+    use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
+    use clap::Parser as _;
 
     use super::*;
     use crate::args::UsageError;
+    use crate::cli::Cli;
     use crate::device::Role;
     use crate::device::ethernet::EntryArgs;
+    use crate::device::simulated::Simulated;
     use crate::outcome::Outcome;
     use crate::rdma_cm::program::End as _;
     use crate::rdma_cm::two_ends::{self, Pair, args};
@@ -59,6 +63,11 @@ mod tests {
         }
         let report = run(&["--private-data", "anybody?"], 50);
         assert_eq!((report.outcome.ok, report.outcome.failure, report.done.rounds), (true, None, 10));
+    }
+
+    #[test]
+    fn both_ends_meet_in_a_subnet() {
+        two_ends::meet_in_a_subnet::<RpingArgs>();
     }
 
     #[test]
@@ -88,6 +97,7 @@ mod tests {
             (&["--address", "192.0.2.1"], "give one for each"),
             (&["--peer-mac", "02:00:5e:00:53:01"], "leave it out"),
             (&["192.0.2.1"], "no wire to another process"),
+            (&["192.0.2.1", "--peer-lid", "2", "--peer-gid", "fe80::1"], "no wire to another process"),
         ] {
             let error = run::run(&args::<RpingArgs>(more), &Arc::default()).unwrap_err();
             assert!(error.is::<UsageError>() && error.to_string().contains(why), "{error:#}");
@@ -97,6 +107,31 @@ mod tests {
     #[test]
     fn a_client_whose_server_is_not_there_ends_in_bounded_time() {
         two_ends::ends_without_a_server::<RpingArgs>(&[]);
+    }
+
+    #[test]
+    fn a_client_of_a_subnet_without_its_server_says_where_it_should_be() {
+        let args = args::<RpingArgs>(&["--address", "192.0.2.1", "--peer-lid", "9", "--peer-gid", "fe80::9", "192.0.2.2"]);
+        let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
+        let report = run::run_ends(&args, vec![(Simulated::new("a", host), Role::Client)], &Arc::default());
+        let failure = report.outcome.failure.unwrap();
+        assert!(
+            failure.starts_with("the peer does not answer: ") && failure.contains("at LID 9 with GID fe80::9"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn the_port_of_a_peer_is_a_lid_and_a_gid_of_a_server() {
+        for wrong in [
+            &["--peer-lid", "2", "192.0.2.2"][..],
+            &["--peer-gid", "fe80::9", "192.0.2.2"],
+            &["--peer-lid", "2", "--peer-gid", "fe80::9"],
+            &["--peer-lid", "0", "--peer-gid", "fe80::9", "192.0.2.2"],
+        ] {
+            let command = [&["bareverbs", "rping"][..], wrong].concat();
+            assert!(Cli::try_parse_from(command).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

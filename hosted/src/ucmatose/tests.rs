@@ -30,6 +30,11 @@ fn all_connections_have_all_messages() {
 }
 
 #[test]
+fn both_ends_meet_in_a_subnet() {
+    two_ends::meet_in_a_subnet::<UcmatoseArgs>();
+}
+
+#[test]
 fn private_data_arrive_both_ways() {
     two_ends::private_data_arrive_both_ways::<UcmatoseArgs>();
 }

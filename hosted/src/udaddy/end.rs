@@ -8,7 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::platform::Instant;
-use bareverbs::{Access, Completion, Destination, GlobalRoute, Qkey, QpAttr, QpCap, QpType, Qpn, SendWr, WcData, WcStatus};
+use bareverbs::{
+    Access, Completion, Destination, GlobalRoute, Qkey, QpAttr, QpCap, QpType, Qpn, SendWr, Source, WcData, WcStatus,
+};
 use bareverbs_cm::{Event, Path, QueryId, ResolveRequest, ServiceAnswer, ServiceTicket, SidrRep, SidrStatus};
 
 use super::args::UdaddyArgs;
@@ -120,16 +122,16 @@ impl<H: Host> End<H> for UdaddyEnd<H> {
     }
 
     fn poll(&mut self, device: &mut Device<H>) -> Result<bool> {
-        let mut completions = [Completion::EMPTY; 16];
+        let mut completions = [(Completion::EMPTY, None); 16];
         let mut any = false;
         loop {
-            let taken = self.endpoint.cq(0)?.poll(&mut completions).context("poll_cq")?;
+            let taken = self.endpoint.cq(0)?.poll_with_source(&mut completions).context("poll_cq")?;
             if taken == 0 {
                 break;
             }
             any = true;
-            for completion in completions.iter().take(taken) {
-                self.complete(device, completion)?;
+            for (completion, source) in completions.iter().take(taken) {
+                self.complete(device, completion, source.as_ref())?;
             }
         }
         Ok(self.send(device)? || any)
@@ -254,7 +256,7 @@ impl<H: Host> UdaddyEnd<H> {
         Ok(())
     }
 
-    fn complete(&mut self, device: &mut Device<H>, completion: &Completion) -> Result<()> {
+    fn complete(&mut self, device: &mut Device<H>, completion: &Completion, source: Option<&Source>) -> Result<()> {
         let handle = completion.qp;
         let number =
             self.endpoint.qps().iter().position(|qp| qp.handle() == handle).context("a completion of another queue pair")?;
@@ -273,7 +275,9 @@ impl<H: Host> UdaddyEnd<H> {
         let place = Self::place(&self.args, number, completion.wr_id as usize);
         match self.role {
             Role::Client => self.compare(number, place)?,
-            Role::Server => self.take(device, number, place, completion.data)?,
+            Role::Server => {
+                self.take(device, number, place, completion.data, source.context("a datagram without a source")?)?
+            }
         }
         self.peer(number)?.received += 1;
         Ok(())
@@ -294,7 +298,7 @@ impl<H: Host> UdaddyEnd<H> {
     }
 
     /// Takes a message at the server: the first tells where the answers go, and all of a client are the same.
-    fn take(&mut self, device: &mut Device<H>, number: usize, place: usize, data: WcData) -> Result<()> {
+    fn take(&mut self, device: &mut Device<H>, number: usize, place: usize, data: WcData, source: &Source) -> Result<()> {
         let WcData::Imm(qpn) = data else {
             bail!("queue pair {number}: a message came without a queue pair number as immediate data")
         };
@@ -302,7 +306,7 @@ impl<H: Host> UdaddyEnd<H> {
         let message = self.endpoint.read(place, AREA + size)?.to_vec();
         let area = *message.first_chunk::<AREA>().context("a message without what precedes it")?;
         if self.peer(number)?.to.is_none() {
-            let av = self.port.answer(&area)?;
+            let av = self.port.link.answer(source, &area)?;
             let ah = self.endpoint.create_ah(device, PORT, &av)?;
             let remote_qpn = Qpn::new(u32::from_be_bytes(qpn) & 0xff_ffff);
             self.peer(number)?.to = Some(Destination { ah, remote_qpn, remote_qkey: QKEY });
@@ -361,6 +365,6 @@ impl<H: Host> UdaddyEnd<H> {
         let mut message = self.endpoint.read(first, AREA + self.args.size as usize)?.to_vec();
         message[AREA + byte] ^= 1;
         self.endpoint.region.write(second, &message)?;
-        self.take(device, 0, second, WcData::Imm([0; 4]))
+        self.take(device, 0, second, WcData::Imm([0; 4]), &Source::default())
     }
 }

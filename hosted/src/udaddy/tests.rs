@@ -31,6 +31,11 @@ fn all_queue_pairs_have_all_messages() {
 }
 
 #[test]
+fn both_ends_meet_in_a_subnet() {
+    two_ends::meet_in_a_subnet::<UdaddyArgs>();
+}
+
+#[test]
 fn a_question_that_is_repeated_has_the_same_answer() {
     // A server that took it for another one would soon have no queue pair left.
     let report = two_ends::run(&args::<UdaddyArgs>(&["-c", "16", "-C", "0"]), 300);
