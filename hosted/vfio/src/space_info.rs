@@ -36,21 +36,37 @@ pub(crate) struct SpaceInfo {
     pub(crate) mappings: Option<u32>,
 }
 
+/// What the kernel answers of the ranges of an I/O address space.
+struct RangesAnswer {
+    /// How many ranges there are.
+    count: usize,
+    /// Bytes of the smallest page.
+    page: u64,
+    /// Why it wrote no ranges; EMSGSIZE if there are more than it was given room for.
+    error: Option<io::Error>,
+}
+
 impl SpaceInfo {
     /// Asks a VFIO container whose IOMMU is set (`VFIO_IOMMU_GET_INFO`).
     ///
     /// # Errors
     /// The kernel refused.
     pub(crate) fn of_container(container: &impl AsRawFd) -> io::Result<Self> {
+        Self::of_words(|words| {
+            // SAFETY: the kernel writes `argsz` bytes at most, which the words have.
+            let done = unsafe { ioctl_with_mut_ptr(container, VFIO_IOMMU_GET_INFO(), words.as_mut_ptr()) };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
+    }
+
+    /// Reads what `ask` writes to words whose first field (`argsz`) has their size.
+    fn of_words(mut ask: impl FnMut(&mut [u64]) -> io::Result<()>) -> io::Result<Self> {
         let mut words = vec![0; HEADER / 8];
         // The first call says how many bytes there are; they may become more until the next one.
         for _ in 0..4 {
             let len = (words.len() * 8) as u32;
             put_argsz(&mut words, len);
-            // SAFETY: the kernel writes `argsz` bytes at most, which the vector has.
-            if unsafe { ioctl_with_mut_ptr(container, VFIO_IOMMU_GET_INFO(), words.as_mut_ptr()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            ask(&mut words)?;
             let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
             let wanted = u32_at(&bytes, 0).unwrap_or(0) as usize;
             if wanted <= bytes.len() || wanted > MOST {
@@ -66,8 +82,7 @@ impl SpaceInfo {
     /// # Errors
     /// The kernel refused.
     pub(crate) fn of_ioas(iommufd: &impl AsRawFd, ioas_id: u32) -> io::Result<Self> {
-        let mut ranges = vec![iommu_iova_range::default(); 16];
-        for _ in 0..4 {
+        Self::of_ranges(|ranges| {
             let mut asked = iommu_ioas_iova_ranges {
                 size: size_of::<iommu_ioas_iova_ranges>() as u32,
                 ioas_id,
@@ -75,15 +90,23 @@ impl SpaceInfo {
                 allowed_iovas: ranges.as_mut_ptr().addr() as u64,
                 ..Default::default()
             };
-            // SAFETY: the kernel writes to the structure, and to as many ranges as it names, which the vector has.
+            // SAFETY: the kernel writes to the structure, and to as many ranges as it names, which the slice has.
             let done = unsafe { ioctl_with_mut_ref(iommufd, IOMMU_IOAS_IOVA_RANGES(), &mut asked) };
-            let error = io::Error::last_os_error();
-            let count = asked.num_iovas as usize;
-            if done == 0 {
+            let error = if done == 0 { None } else { Some(io::Error::last_os_error()) };
+            RangesAnswer { count: asked.num_iovas as usize, page: asked.out_iova_alignment, error }
+        })
+    }
+
+    /// Reads the ranges that `ask` writes.
+    fn of_ranges(mut ask: impl FnMut(&mut [iommu_iova_range]) -> RangesAnswer) -> io::Result<Self> {
+        let mut ranges = vec![iommu_iova_range::default(); 16];
+        for _ in 0..4 {
+            let RangesAnswer { count, page, error } = ask(&mut ranges);
+            let Some(error) = error else {
                 let found = ranges.iter().take(count).map(|range| (range.start, range.last));
-                let page = Some(asked.out_iova_alignment).filter(|page| page.is_power_of_two());
+                let page = Some(page).filter(|page| page.is_power_of_two());
                 return Ok(Self { ranges: Some(ordered(found.collect())), page, mappings: None });
-            }
+            };
             let is_short = error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error());
             if !is_short || count <= ranges.len() || count > MOST_RANGES {
                 return Err(error);
@@ -239,6 +262,84 @@ mod tests {
             refusals.iter().all(|error| error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error())),
             "{refusals:?}"
         );
+    }
+
+    /// `vfio_iommu_type1_get_info` writes what fits into `argsz` bytes, and into `argsz` how many there are.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_container_is_asked_again_until_its_answer_fits() {
+        let mut sizes = Vec::new();
+        let mut kernel = |words: &mut [u64], answer: &[u8]| {
+            let room = words[0] as u32 as usize;
+            assert_eq!(room, 8 * words.len());
+            sizes.push(room);
+            // What does not fit is left out but for the header, which then names no capability.
+            let mut bytes = if room < answer.len() { [&answer[..16], &[0; 8]].concat() } else { answer.to_vec() };
+            bytes[..4].copy_from_slice(&(answer.len() as u32).to_ne_bytes());
+            bytes.resize(room, 0);
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().unwrap());
+            }
+            Ok(())
+        };
+        let full = SpaceInfo::of_words(|words| kernel(words, &VTD)).unwrap();
+        assert_eq!(full, SpaceInfo::parse(&VTD));
+        // An answer without capabilities, and one whose size is no multiple of eight.
+        let bare = SpaceInfo::of_words(|words| kernel(words, &VTD[..HEADER])).unwrap();
+        assert_eq!(bare, SpaceInfo { page: Some(4096), ..SpaceInfo::default() });
+        let odd = [&VTD[..], &[0; 4]].concat();
+        assert_eq!(SpaceInfo::of_words(|words| kernel(words, &odd)).unwrap(), full);
+        // The largest answer that is taken, and one byte more, of which the header is.
+        let mut large = VTD.to_vec();
+        large.resize(MOST, 0);
+        assert_eq!(SpaceInfo::of_words(|words| kernel(words, &large)).unwrap(), full);
+        large.push(0);
+        assert_eq!(SpaceInfo::of_words(|words| kernel(words, &large)).unwrap(), bare);
+        assert_eq!(sizes, [HEADER, 120, HEADER, HEADER, 128, HEADER, MOST, HEADER]);
+        // One that never fits.
+        let grows = |words: &mut [u64]| {
+            let len = 8 * words.len() as u32 + 1;
+            put_argsz(words, len);
+            Ok(())
+        };
+        assert!(SpaceInfo::of_words(grows).unwrap_err().to_string().contains("grows"));
+    }
+
+    /// `iommufd_ioas_iova_ranges` fails with EMSGSIZE if there are more ranges than room, and says how many there are.
+    #[test]
+    fn an_address_space_is_asked_again_until_its_ranges_fit() {
+        let ranges = |count: u64| (0..count).map(|n| (n << 20, (n << 20) + 0xffff)).collect::<Vec<_>>();
+        let answer = |room: &mut [iommu_iova_range], have: &[(u64, u64)], page| {
+            for (place, (start, last)) in room.iter_mut().zip(have) {
+                (place.start, place.last) = (*start, *last);
+            }
+            let fits = have.len() <= room.len();
+            RangesAnswer { count: have.len(), page, error: (!fits).then(|| rustix::io::Errno::MSGSIZE.into()) }
+        };
+        for count in [0, 1, 16, 17, MOST_RANGES as u64] {
+            let mut calls = 0;
+            let info = SpaceInfo::of_ranges(|room| {
+                calls += 1;
+                answer(room, &ranges(count), 4096)
+            });
+            assert_eq!(info.unwrap(), SpaceInfo { ranges: Some(ranges(count)), page: Some(4096), mappings: None });
+            assert_eq!(calls, if count <= 16 { 1 } else { 2 }, "{count} ranges");
+        }
+        assert_eq!(SpaceInfo::of_ranges(|room| answer(room, &ranges(1), 4095)).unwrap().page, None);
+        let too_many = SpaceInfo::of_ranges(|room| answer(room, &ranges(MOST_RANGES as u64 + 1), 4096)).unwrap_err();
+        assert_eq!(too_many.raw_os_error(), Some(rustix::io::Errno::MSGSIZE.raw_os_error()));
+        // A shortage of what was enough, and another error with a count, which is asked no further question.
+        for errno in [rustix::io::Errno::MSGSIZE, rustix::io::Errno::NOENT] {
+            let mut calls = 0;
+            let refused = SpaceInfo::of_ranges(|room| {
+                calls += 1;
+                let count = if errno == rustix::io::Errno::MSGSIZE { room.len() } else { room.len() + 1 };
+                RangesAnswer { count, page: 4096, error: Some(errno.into()) }
+            });
+            assert_eq!((refused.unwrap_err().raw_os_error(), calls), (Some(errno.raw_os_error()), 1));
+        }
+        let grows = SpaceInfo::of_ranges(|room| answer(room, &ranges(room.len() as u64 + 1), 4096)).unwrap_err();
+        assert!(grows.to_string().contains("grow"), "{grows}");
     }
 
     #[test]
