@@ -87,10 +87,7 @@ impl AddressSpace {
     /// The kernel does not answer, or the smallest page of the IOMMU is larger than that of the kernel.
     pub(crate) fn ask(&self) -> Result<(), Error> {
         let info = self.info().map_err(|error| Error::io("the description of the I/O address space", error))?;
-        let kernel = kernel_page() as u64;
-        if let Some(iommu) = info.page.filter(|page| *page > kernel) {
-            return Err(Error::LargePages { iommu, kernel });
-        }
+        check_page(info.page, kernel_page() as u64)?;
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         answer.holes = [info.holes(), self.reserved.clone()].concat();
         // Of a space that has mappings already, the kernel tells how many are left.
@@ -153,7 +150,7 @@ impl AddressSpace {
         let mapped = unsafe { self.ops().vfio_dma_map(iova, len, base.as_ptr()) };
         mapped.map(|()| iova).map_err(|error| {
             IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
-            map_error(error, len, limit)
+            map_error(error, len, limit, &Process::current(), locked())
         })
     }
 
@@ -190,6 +187,14 @@ fn open(interface: Interface) -> Result<Backend, Error> {
     }
 }
 
+/// Checks that the smallest page of the IOMMU is no larger than one of the kernel.
+const fn check_page(iommu: Option<u64>, kernel: u64) -> Result<(), Error> {
+    match iommu {
+        Some(iommu) if iommu > kernel => Err(Error::LargePages { iommu, kernel }),
+        _ => Ok(()),
+    }
+}
+
 /// Converts the error of opening a VFIO file.
 pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
     match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), std::fs::metadata(&path)) {
@@ -205,7 +210,11 @@ pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
 /// Returns the bytes that this process has locked (`VmLck`) or pinned for devices (`VmPin`): the larger of the two counts against
 /// the limit.
 fn locked() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    locked_of(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+/// Reads them in the text of proc_pid_status(5).
+fn locked_of(status: &str) -> u64 {
     let kib = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
@@ -213,15 +222,14 @@ fn locked() -> u64 {
     kib("VmLck:").unwrap_or(0).max(kib("VmPin:").unwrap_or(0)).saturating_mul(1024)
 }
 
-fn map_error(error: VfioError, len: usize, limit: Option<u32>) -> Error {
+fn map_error(error: VfioError, len: usize, limit: Option<u32>, process: &Process, locked: u64) -> Error {
     // iommufd counts the memory of all processes of the user, which this one does not see: the limit and these bytes suffice.
     let (errno, others) = match &error {
         VfioError::IommuDmaMap(error) => (error.errno(), None),
-        VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(error)) => (error.errno(), Process::current().memlock),
+        VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(error)) => (error.errno(), process.memlock),
         _ => (0, None),
     };
-    let process = Process::current();
-    let needed = locked().max(others.unwrap_or(0)).saturating_add(len as u64);
+    let needed = locked.max(others.unwrap_or(0)).saturating_add(len as u64);
     match (rustix::io::Errno::from_raw_os_error(errno), process.memlock) {
         (rustix::io::Errno::NOMEM, Some(limit)) if needed > limit && !process.ipc_lock => {
             Error::Obstacle(Obstacle::Memlock { limit, needed })
@@ -236,22 +244,66 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_iommu_whose_pages_are_larger_than_the_kernels_is_refused() {
+        for fits in [None, Some(4096), Some(16384)] {
+            assert!(check_page(fits, 16384).is_ok(), "{fits:?}");
+        }
+        let large = check_page(Some(65536), 16384);
+        assert!(matches!(large, Err(Error::LargePages { iommu: 65536, kernel: 16384 })), "{large:?}");
+    }
+
+    #[test]
     fn errors_name_the_cause_that_the_user_can_remove() {
         let of = |errno, path: &str| open_error(io::Error::from_raw_os_error(errno), path.into());
         assert!(matches!(of(2, "/dev/vfio/7"), Error::Obstacle(Obstacle::NoFile { .. })));
         assert!(matches!(of(13, "/dev/null"), Error::Obstacle(Obstacle::NoAccess { uid: 0, .. })));
         assert!(matches!(of(5, "/dev/null"), Error::File { .. }));
         assert!(matches!(of(1, "/dev/null"), Error::File { .. }));
-        let huge = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), usize::MAX, None);
-        let process = Process::current();
-        let limited = process.memlock.is_some() && !process.ipc_lock;
-        assert_eq!(matches!(huge, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{huge}");
+    }
+
+    #[test]
+    fn a_refused_mapping_names_the_limit_that_is_reached() {
+        let errno = vmm_sys_util::errno::Error::new;
+        let process = |memlock, ipc_lock| Process { access: crate::pci::Access::This, memlock, ipc_lock };
+        let limited = process(Some(1 << 20), false);
+        let by_container = |locked| map_error(VfioError::IommuDmaMap(errno(12)), 4096, None, &limited, locked);
+        // One page more than fits, and as many as fit: then another thing has no memory.
+        let full = by_container((1 << 20) - 4095);
+        let needed = (1 << 20) + 1;
+        assert!(
+            matches!(full, Error::Obstacle(Obstacle::Memlock { limit: 0x10_0000, needed: all }) if all == needed),
+            "{full}"
+        );
+        for other in [by_container((1 << 20) - 4096), by_container(0)] {
+            assert!(matches!(other, Error::Vfio { what: "the IOMMU does not map the memory", .. }), "{other}");
+        }
+        let huge = map_error(VfioError::IommuDmaMap(errno(12)), usize::MAX, None, &limited, 1);
+        assert!(matches!(huge, Error::Obstacle(Obstacle::Memlock { needed: u64::MAX, .. })), "{huge}");
         // The limit of the user may be reached by other processes.
-        let by_user = IommufdError::IommuIoasMap(vmm_sys_util::errno::Error::new(12));
-        let shared = map_error(VfioError::IommufdIoctlError(by_user), 4096, None);
-        assert_eq!(matches!(shared, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{shared}");
-        let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20, Some(65535));
+        let by_user = |process| {
+            let refused = VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(errno(12)));
+            map_error(refused, 4096, None, &process, 0)
+        };
+        let shared = by_user(limited.clone());
+        assert!(matches!(shared, Error::Obstacle(Obstacle::Memlock { needed, .. }) if needed == (1 << 20) + 4096), "{shared}");
+        for other in [by_user(process(Some(1 << 20), true)), by_user(process(None, false))] {
+            assert!(matches!(other, Error::Vfio { .. }), "{other}");
+        }
+        let many = map_error(VfioError::IommuDmaMap(errno(28)), 1 << 20, Some(65535), &limited, 0);
         assert_eq!(many.to_string(), "the kernel allows 65535 mappings of memory for this device");
         assert!(many.remedy().contains("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit"));
+        let fault = map_error(VfioError::IommuDmaMap(errno(14)), 4096, None, &limited, 1 << 20);
+        assert!(matches!(fault, Error::Vfio { .. }), "{fault}");
+    }
+
+    #[test]
+    fn locked_and_pinned_memory_is_read_in_the_status_of_a_process() {
+        let status = |locked, pinned| format!("Name:\tx\nVmLck:\t    {locked} kB\nVmPin:\t    {pinned} kB\nVmHWM:\t 9999 kB\n");
+        assert_eq!((locked_of(&status(8, 4)), locked_of(&status(4, 12)), locked_of("Name:\tx\n")), (8192, 12288, 0));
+        // Some pages of this process, which fit into every limit.
+        let pages = vec![0_u8; 8192];
+        // SAFETY: the bytes belong to the vector, and locking changes no content.
+        unsafe { rustix::mm::mlock(pages.as_ptr().cast_mut().cast(), pages.len()) }.unwrap();
+        assert!(locked() >= 8192, "{}", locked());
     }
 }

@@ -212,6 +212,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn registers_keep_their_contract() {
+        let (file, mut bar) = registers_in_file(Arc::new(()), Box::new(|| ()));
+        assert_eq!(bareverbs_conformance::check_registers(&mut bar), Ok(()));
+        assert_eq!(bar.len(), LEN);
+        bar.write32(0x14, 0x1234_5678).unwrap();
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, 0x14).unwrap();
+        assert_eq!((u32::from_ne_bytes(bytes), bar.read32(0x14)), (0x1234_5678, Ok(0x1234_5678)));
+    }
+
+    #[test]
     fn the_copy_of_a_forked_child_unmaps_no_registers() {
         let (file, bar) = registers_in_file(Arc::new(()), Box::new(|| ()));
         assert!(format!("{bar:?}").starts_with("Bar { registers: "), "{bar:?}");

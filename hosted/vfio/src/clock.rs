@@ -73,6 +73,12 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_keeps_its_contract() {
+        let report = bareverbs_conformance::check_clock(&MonotonicClock::new()).unwrap();
+        assert!(report.step < Duration::from_millis(1), "{report:?}");
+    }
+
+    #[test]
     fn a_wait_does_not_sleep_after_its_deadline() {
         let clock = MonotonicClock::default();
         let started = std::time::Instant::now();

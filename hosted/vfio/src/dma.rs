@@ -514,6 +514,35 @@ pub(crate) mod tests {
         assert_eq!(iommu.unmapped(), 1, "unmapped once, and not again by the drop");
     }
 
+    /// As the driver uses it, and as an application does.
+    #[test]
+    fn memory_for_the_device_keeps_the_contracts_of_memory_and_of_buffers() {
+        for len in [4096, 3 * 4096, (2 << 20) + 4096] {
+            let mut buffer = Iommu::default().buffer(len);
+            assert_eq!(bareverbs_conformance::check_memory(&mut buffer), Ok(()), "{len}");
+            assert_eq!(bareverbs_conformance::check_buffer(&mut buffer), Ok(()), "{len}");
+        }
+        let (iommu, pages) = (Iommu::default(), Pages::new(8192).unwrap());
+        // SAFETY: no device accesses the pages, which outlive the mapping.
+        let mut mapping = unsafe { Mapping::of(iommu.range(pages.base, pages.len, IOVA)) };
+        assert_eq!(bareverbs_conformance::check_buffer(&mut mapping), Ok(()));
+        assert_eq!(mapping.addr(), pages.base.addr().get() as u64);
+        mapping.end().unwrap();
+    }
+
+    /// Memory of a huge page and more begins at one, so that the kernel can use one (Documentation/admin-guide/mm/transhuge.rst).
+    #[test]
+    fn large_memory_is_aligned_to_huge_pages_and_nothing_else_is_kept() {
+        for (len, whole) in [(0, 4096), (1, 4096), (4097, 8192), (HUGE - 1, HUGE), (HUGE, HUGE), (HUGE + 1, 2 * HUGE)] {
+            let pages = Pages::new(len).unwrap();
+            let start = pages.base.addr().get();
+            assert_eq!(pages.len, whole.next_multiple_of(kernel_page()), "{len}");
+            assert!(len < HUGE || start.is_multiple_of(HUGE), "{len}: {start:#x}");
+            assert!(is_mapped(start as u64) && is_mapped((start + pages.len - 1) as u64), "{len}");
+        }
+        assert!(matches!(Pages::new(usize::MAX), Err(Error::NoAddresses { .. })));
+    }
+
     #[test]
     fn a_buffer_is_one_extent_and_nothing_beyond() {
         let buffer = Iommu::default().buffer(8192);

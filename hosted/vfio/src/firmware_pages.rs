@@ -156,6 +156,18 @@ mod tests {
         assert_eq!(counter.unmapped(), 3);
     }
 
+    /// With two chunks and a scratch for more pages than they have, so that the end is reached.
+    #[test]
+    fn pages_keep_their_contract() {
+        let (iommu, next) = (Iommu::default(), AtomicU64::new(0));
+        let mut pages = FirmwarePages::from_map(Box::new(move |len| match next.fetch_add(1, Ordering::Relaxed) {
+            number @ 0..2 => Ok(iommu.buffer_at(len, 0x1_0000_0000 + number * (2 << 20))),
+            _ => Err(Error::TooManyMappings { limit: Some(2) }),
+        }));
+        assert_eq!(bareverbs_conformance::check_pages(&mut pages, &mut [0; 1100]), Ok(()));
+        assert_eq!(pages.mapped(), 4 << 20);
+    }
+
     /// A limit of locked memory is of all that is missing; another reason has no sum.
     #[test]
     fn another_reason_for_too_few_pages_stays_as_it_is() {

@@ -79,6 +79,15 @@ mod tests {
         assert_eq!(msix(&[]), Msix::Unknown);
     }
 
+    /// Without the bit of the status register the pointer means nothing.
+    #[test]
+    fn a_function_without_a_list_has_no_capability() {
+        let mut bytes = config(&[(0x60, [MSIX, 0, 0x3f, 0x80])]);
+        assert_eq!(msix(&bytes), Msix::Vectors(64));
+        bytes[STATUS] = !STATUS_LIST;
+        assert_eq!(msix(&bytes), Msix::Absent);
+    }
+
     #[test]
     fn a_cyclic_capability_list_ends() {
         assert_eq!(msix(&config(&[(0x60, [0x10, 0x60, 0, 0])])), Msix::Absent);

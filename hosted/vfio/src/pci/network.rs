@@ -187,6 +187,44 @@ mod tests {
         }
     }
 
+    /// Flags of linux/route.h and linux/ipv6_route.h: up, gateway, anycast, an address of this machine.
+    #[test]
+    fn routes_that_are_down_or_to_this_machine_are_none() {
+        let v4 = |flags: &str| ipv4_route(&format!("eth0\t000200C0\t00000000\t{flags}\t0\t0\t0\t00FFFFFF\t0\t0\t0"));
+        assert!(v4("0001").is_some() && v4("0003").is_some());
+        assert!(v4("0000").is_none() && v4("0002").is_none());
+        let (to, zero) = (format!("20010db8{}", "0".repeat(24)), "0".repeat(32));
+        let v6 = |flags: &str, name: &str| ipv6_route(&format!("{to} 20 {zero} 00 {zero} 400 1 0 {flags} {name}"));
+        let route = v6("00000001", "eth0").unwrap();
+        assert_eq!((route.to.text(), route.interface.as_str(), route.has_gateway), ("2001:db8::/32".into(), "eth0", false));
+        for flags in ["00000000", "00000002", "00100001", "80000001", "80100001"] {
+            assert_eq!(v6(flags, "eth0"), None, "{flags}");
+        }
+        assert_eq!(v6("00000001", "lo"), None);
+    }
+
+    /// The route to the network of an address goes with the address. Others of the same length or to a part of it are named.
+    #[test]
+    fn routes_beside_and_within_the_network_of_an_address_are_named() {
+        let network = |text: &str, prefix| Network { address: text.parse().unwrap(), prefix };
+        let route = |to: &str, prefix, has_gateway| Route { interface: "eth0".into(), to: network(to, prefix), has_gateway };
+        let networks = Networks {
+            addresses: vec![("eth0".into(), network("192.0.2.10", 24)), ("eth1".into(), network("198.51.100.1", 24))],
+            routes: vec![
+                route("192.0.2.0", 24, false),
+                route("192.0.3.0", 24, false),
+                route("192.0.2.0", 25, false),
+                route("198.51.100.0", 24, false),
+                route("192.0.2.0", 24, true),
+                route("0.0.0.0", 0, true),
+            ],
+        };
+        let carried = networks.carried_by("eth0");
+        assert_eq!(carried.addresses, ["192.0.2.10/24"]);
+        assert_eq!(carried.routes, ["192.0.3.0/24", "192.0.2.0/25", "198.51.100.0/24", "192.0.2.0/24"]);
+        assert_eq!(networks.carried_by("eth1").routes, [] as [String; 0]);
+    }
+
     #[test]
     fn lines_that_are_none_are_skipped() {
         for line in ["", "eth0", "eth0\tzz\t0\t1\t0\t0\t0\t0", "eth0\t0\t0\t0\t0\t0\t0\t0"] {

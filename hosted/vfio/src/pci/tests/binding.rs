@@ -532,6 +532,34 @@ fn functions_that_other_programs_bound_are_not_unbound() {
     assert!(error.contains("is 10de:2204") && kernel.written.is_empty(), "{error}");
 }
 
+/// What has the wanted value already is not written: a function that has no override, one that is back already.
+#[test]
+fn an_override_that_is_right_is_not_written() {
+    for (now, record, writes) in [
+        ("(null)", "driver=mlx5_core\ndriver_override=\n", vec!["drivers/mlx5_core/bind = 0000:01:00.0"]),
+        ("mlx5_core", "driver=mlx5_core\ndriver_override=mlx5_core\n", vec!["drivers/mlx5_core/bind = 0000:01:00.0"]),
+        (
+            "mlx5_core",
+            "driver=mlx5_core\ndriver_override=\n",
+            vec!["drivers/mlx5_core/bind = 0000:01:00.0", "devices/0000:01:00.0/driver_override = "],
+        ),
+        (
+            "vfio-pci",
+            "driver=mlx5_core\ndriver_override=mlx5_core\n",
+            vec!["devices/0000:01:00.0/driver_override = mlx5_core", "drivers/mlx5_core/bind = 0000:01:00.0"],
+        ),
+    ] {
+        let tree = Tree::new();
+        tree.card(CARD, 5).vfio(5).file("driver_override", format!("{now}\n"));
+        tree.write("run/bareverbs/bind/0000:01:00.0", record);
+        let mut kernel = Kernel::new(&tree);
+        unbind(&tree, &mut kernel, &Options::default()).unwrap();
+        assert_eq!(kernel.written[0], "drivers/vfio-pci/unbind = 0000:01:00.0");
+        assert_eq!(kernel.written[1..], writes, "{now}, {record}");
+        assert_eq!(state(&tree, CARD).0, some("mlx5_core"));
+    }
+}
+
 #[test]
 fn leftovers_of_a_binding_are_removed() {
     let tree = Tree::new();

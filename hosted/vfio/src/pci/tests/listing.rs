@@ -1,5 +1,7 @@
 //! Listing functions and their properties.
 
+use bareverbs::LinkLayer;
+
 use super::tree::{Tree, config};
 use crate::pci::{Address, Kind, Link, Member, Msix, Sysfs, function, functions};
 
@@ -46,9 +48,40 @@ fn a_card_is_described() {
     let link = got.link.unwrap();
     assert_eq!((link.speed.as_str(), link.width), ("16.0 GT/s PCIe", 8));
     assert!(link.degraded());
+    let [slow, narrow] = [Link { width: 16, ..link.clone() }, Link { speed: link.max_speed.clone(), ..link.clone() }];
+    assert!(slow.degraded() && narrow.degraded());
     assert!(!Link { speed: link.max_speed.clone(), width: 16, ..link }.degraded());
     let group = got.group.unwrap();
     assert_eq!((group.number, group.no_iommu, group.others), (12, false, vec![]));
+}
+
+/// Classes of PCI Code and ID Assignment; that of a card in recovery, and one of another base class with the same subclass.
+#[test]
+fn the_class_says_what_the_port_is() {
+    for (class, layer) in [
+        (0x02_0000, Some(LinkLayer::Ethernet)),
+        (0x02_0001, Some(LinkLayer::Ethernet)),
+        (0x02_0700, Some(LinkLayer::InfiniBand)),
+        (0x02_8000, None),
+        (0x01_0700, None),
+        (0, None),
+    ] {
+        let tree = Tree::new();
+        tree.card("0000:01:00.0", 5).file("class", format!("{class:#08x}\n"));
+        assert_eq!(only(&tree).link_layer(), layer, "{class:#x}");
+    }
+}
+
+#[test]
+fn a_link_without_lanes_or_speed_is_none() {
+    for (speed, width, is_link) in
+        [("16.0 GT/s PCIe", "8", true), ("16.0 GT/s PCIe", "1", true), ("16.0 GT/s PCIe", "0", false), ("Unknown", "8", false)]
+    {
+        let tree = Tree::new();
+        let card = tree.card("0000:01:00.0", 5);
+        card.file("current_link_speed", format!("{speed}\n")).file("current_link_width", format!("{width}\n"));
+        assert_eq!(only(&tree).link.is_some(), is_link, "{speed} {width}");
+    }
 }
 
 #[test]

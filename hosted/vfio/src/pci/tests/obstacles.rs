@@ -47,6 +47,27 @@ fn a_card_of_another_driver_or_of_none() {
     one(&tree, &privileged(), "is bound to no driver", "sudo bareverbs bind 0000:01:00.0");
 }
 
+/// Its other obstacles (no driver, no IOMMU) are not named: their removal would not help.
+#[test]
+fn a_function_that_can_never_be_used_has_one_obstacle() {
+    let tree = Tree::new();
+    tree.function(CARD, 0x8086, 0x1021, 0x04_0300, "snd_hda_intel");
+    one(&tree, &privileged(), "8086:1021", "");
+    let tree = Tree::new();
+    tree.function(CARD, 0x15b3, 0x1021, 0x02_0700, "mlx5_core").file("config", [0xff; 256]);
+    one(&tree, &privileged(), "0000:01:00.0", "");
+}
+
+#[test]
+fn registers_of_as_many_bytes_as_are_needed_suffice() {
+    for (last, obstacles) in [("0x1fff", 0), ("0x1ffe", 1), ("0x2000", 0)] {
+        let tree = Tree::new();
+        tree.card(CARD, 5).vfio(5).file("resource", format!("0x0000000000000000 {last} 0x000000000014220c\n"));
+        let found = all_for(&tree, &privileged());
+        assert_eq!(found.len(), obstacles, "{last}: {found:?}");
+    }
+}
+
 #[test]
 fn a_kernel_without_the_module() {
     let tree = Tree::new();
