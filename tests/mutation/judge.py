@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -46,14 +47,16 @@ class Program:
         self.path, self.folder = path, folder
         self.name = pathlib.Path(path).name.rsplit("-", 1)[0]
         self.seconds = 0.0
+        #: Of CPUs. A program that spins is found by them, whatever else the machine does.
+        self.cpu_seconds = 0.0
         #: Few tests take most of the time, and find what others find sooner.
         self.slow = []
 
     def measure(self, threads):
         """Runs every test; returns None, or what failed."""
-        start, times = time.monotonic(), {}
+        start, used, times = time.monotonic(), cpu_seconds_of_children(), {}
         failed = self.run(0, 1200, threads, ["-Z", "unstable-options", "--report-time"], times)
-        self.seconds = time.monotonic() - start
+        self.seconds, self.cpu_seconds = time.monotonic() - start, cpu_seconds_of_children() - used
         slowest = sorted(times, key=times.get, reverse=True)
         self.slow = [name for name in slowest[: len(slowest) // 10] if times[name] * 50 > sum(times.values())]
         return failed
@@ -61,7 +64,7 @@ class Program:
     def judge(self, number, threads):
         """Returns what fails first, if anything does; slow tests last."""
         # A machine does other things meanwhile, and more of them than when the tests were measured.
-        limit = (15 + 5 * self.seconds) * max(1, os.getloadavg()[0] / threads)
+        limit = (15 + 5 * self.seconds) * min(3, max(1, os.getloadavg()[0] / threads))
         if not self.slow:
             return self.run(number, limit, threads)
         skipped = [part for name in self.slow for part in ("--skip", name)]
@@ -84,6 +87,9 @@ class Program:
         timer = threading.Timer(limit, stop)
         timer.start()
         failed, running = None, "the program"
+        if times is None:
+            cpu_limit = int(5 + 3 * self.cpu_seconds)
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_limit, cpu_limit + 5))
         try:
             for line in process.stdout:
                 if line.startswith("test ") and " ... " in line:
@@ -100,7 +106,13 @@ class Program:
             end(process)
             process.stdout.close()
             process.wait()
-        return TIMEOUT if late.is_set() else failed
+        return TIMEOUT if late.is_set() or process.returncode == -signal.SIGXCPU else failed
+
+
+def cpu_seconds_of_children():
+    """Returns the CPU time of all programs that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def end(process):
@@ -263,12 +275,12 @@ class Workshop:
                 return UNVIABLE, ""
             programs = self.programs(messages)
             for program in programs:
-                program.seconds = self.limits.get(program.name, 60)
+                program.seconds = program.cpu_seconds = self.limits.get(program.name, 60)
             verdict = self.judge(0, programs)
             if verdict[0] == MISSED and self.subject.scenarios:
                 programs = self.scenario_programs()
                 for program in programs:
-                    program.seconds = self.limits.get(program.name, 60)
+                    program.seconds = program.cpu_seconds = self.limits.get(program.name, 60)
                 verdict = self.judge(0, programs)
             return verdict
         finally:
