@@ -98,7 +98,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Posts one of the short requests that most programs live on, as part of the caller. `false`: it is another one, or
     /// something is wrong; nothing has happened, and [`append`](super::append) takes it. `first`: no other was posted before by this cursor.
     #[inline(always)]
-    pub(super) fn post_common(&mut self, wr: &SendWr<'_>, first: bool) -> bool {
+    pub(crate) fn post_common(&mut self, wr: &SendWr<'_>, first: bool) -> bool {
         let (id, flags) = (wr.wr_id, wr.flags);
         // Each operation has code of its own, which knows what it is. Each SGE is read twice, to be checked and to be written:
         // they are copied before, into registers.
@@ -141,7 +141,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     /// Does the same for writes and sends with SGEs whose regions are `ANYWHERE` in the table, in one copy of the code for all
     /// callers.
     #[inline(always)]
-    pub(super) fn post_sges<const ANYWHERE: bool>(&mut self, wr: &SendWr<'_>) -> bool {
+    pub(crate) fn post_sges<const ANYWHERE: bool>(&mut self, wr: &SendWr<'_>) -> bool {
         // One or two in first slots were tried before.
         let few = |sges: &[Sge]| if ANYWHERE { sges.is_empty() } else { sges.len() < 4 };
         match wr.op {

@@ -40,6 +40,19 @@ fn after_reset_the_queue_is_polled_empty_before_the_queue_pair_goes_on() {
 }
 
 /// Completions of other queue pairs, and a queue that is only partly polled, say nothing about the old ones.
+/// A marker takes one block of the mock device.
+#[test]
+fn a_marker_takes_the_last_block() {
+    let mut harness = Harness::new();
+    for n in 0..15 {
+        harness.verbs.post_send(harness.qp, &super::post::send(n, &[])).unwrap();
+    }
+    assert!(harness.verbs.send(harness.qp).post_marker());
+    assert_eq!(harness.device().sent.len(), 16);
+    assert!(!harness.verbs.send(harness.qp).post_marker());
+    assert_eq!(harness.device().sent.len(), 16);
+}
+
 #[test]
 fn a_queue_that_was_not_found_empty_is_not_drained() {
     let mut harness = Harness::new();

@@ -272,6 +272,22 @@ fn queue_pair_capacities_are_checked() {
         let text = error.to_string();
         assert_eq!(text.matches(" is ").count(), 1, "one capacity is too large: {text}");
     }
+    // As much as the device has, each for itself; for some there are no rings.
+    for change in [
+        |cap: &mut QpCap| cap.max_send_wr = 1 << 10,
+        |cap: &mut QpCap| cap.max_recv_wr = 1 << 10,
+        |cap: &mut QpCap| cap.max_send_sge = 4,
+        |cap: &mut QpCap| cap.max_recv_sge = 4,
+        |cap: &mut QpCap| (cap.max_inline_data, cap.max_send_wr) = (512, 1),
+    ] {
+        let mut init = harness.init(QpType::Rc);
+        change(&mut init.cap);
+        match harness.verbs.create_qp(&init) {
+            Ok(qp) => harness.verbs.destroy_qp(qp).unwrap(),
+            Err(error) => assert!(matches!(error, CreateQpError::Rings { .. }), "{error}"),
+        }
+        assert!(harness.poll_ids().is_empty());
+    }
     // What the device has, but no rings of the storage.
     let more = |cap: &mut QpCap| cap.max_send_wr = 6;
     let receives = |cap: &mut QpCap| cap.max_recv_wr = 9;

@@ -9,6 +9,7 @@ use std::vec::Vec;
 use super::mock::Kind;
 use super::{BASE, Harness, LENGTH, register, set_state};
 use crate::error::{BadWr, Errno, PostRecvError, PostSendError, SgeFault};
+use crate::send_queue::PostCursor;
 use crate::{
     Access, KeyTag, MaskedOp, MaskedWr, MwHandle, MwType, Payload, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp,
     SendWr, Sge, Type1Bind, WcOpcode, WcStatus,
@@ -124,6 +125,59 @@ fn a_masked_atomic_of_a_size_that_the_device_lacks_is_refused() {
     assert_eq!(post(MaskedOp::FetchAdd8 { add: 1, boundary: 0 }), Err(PostSendError::NoAtomics));
 }
 
+/// The requests that most programs live on are posted without the code for all requests, alone and behind others, as that code posts
+/// them. The instructions of a post are those of this way (`tests/scripts/instructions`).
+#[test]
+fn common_requests_are_posted_by_the_short_way() {
+    let some = Harness::new();
+    let (one, two) = ([some.sge(0, 8)], [some.sge(0, 8), some.sge(64, 100)]);
+    let mut ops = each(&one).to_vec();
+    for payload in [Payload::Sges(&two), Payload::Inline(&[1]), Payload::Inline(&[1; 128])] {
+        ops.extend([SendOp::Send { payload }, SendOp::Write { payload, remote: REMOTE }]);
+    }
+    for op in ops {
+        let request = wr(op, SendFlags::SIGNALED);
+        let mut harness = Harness::new();
+        let queue = harness.verbs.send(harness.qp);
+        let mut open = PostCursor::new(queue);
+        assert!(open.post_common(&request, true) && open.post_common(&request, false), "{op:?}");
+        open.finish(true);
+        let mut other = Harness::new();
+        for _ in 0..2 {
+            // As the code for all posts it, which alone takes a request that has an empty SGE too.
+            other.verbs.post_send(other.qp, &request).unwrap();
+        }
+        assert_eq!(harness.device().sent, other.device().sent, "{op:?}");
+    }
+}
+
+/// More SGEs go another way: three with a doorbell of their own, and from four on. Each request is posted once.
+#[test]
+fn requests_with_more_sges_are_posted_once() {
+    for count in 0..=4 {
+        for is_write in [false, true] {
+            let mut harness = Harness::new();
+            let all = [0, 8, 16, 24].map(|offset| harness.sge(offset, 8));
+            let payload = Payload::Sges(&all[..count]);
+            let op = if is_write { SendOp::Write { payload, remote: REMOTE } } else { SendOp::Send { payload } };
+            let request = wr(op, SendFlags::SIGNALED);
+            let mut open = PostCursor::new(harness.verbs.send(harness.qp));
+            // Those that the first way takes are not tried again in first slots.
+            assert_eq!(open.post_common(&request, false), matches!(count, 1..=3), "{count} SGEs");
+            assert_eq!(open.post_sges::<false>(&request), count == 4, "{count} SGEs");
+            assert_eq!(open.post_sges::<true>(&request), count != 0, "{count} SGEs");
+            let mut harness = Harness::new();
+            harness.verbs.post_send(harness.qp, &request).unwrap();
+            harness.verbs.post_send_list(harness.qp, &[request, request]).unwrap();
+            assert_eq!(harness.device().sent.len(), 3, "{count} SGEs");
+            assert_eq!(harness.device().doorbells.len(), 2);
+            let qpn = harness.qpn();
+            while harness.device().execute(qpn) {}
+            assert_eq!(harness.poll_ids(), [1, 1, 1]);
+        }
+    }
+}
+
 // contract: post-inline
 #[test]
 fn inline_payloads_are_limited_and_need_no_region() {
@@ -192,6 +246,9 @@ fn sge_counts_and_message_sizes_are_checked() {
     let lkey = harness.verbs.mr_info(big).unwrap().lkey;
     let half = Sge { addr: 0, length: 1 << 30, lkey };
     harness.verbs.post_send(harness.qp, &send(1, &[half, half])).unwrap();
+    // As many bytes as a message may have, in one SGE and in two with an empty one between them.
+    harness.verbs.post_send(harness.qp, &send(1, &[Sge { length: 1 << 31, ..half }])).unwrap();
+    harness.verbs.post_send(harness.qp, &send(1, &[half, Sge { length: 0, ..half }, half])).unwrap();
     let over = [half, half, Sge { length: 1, ..half }];
     assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &over)), Err(PostSendError::MessageSize { max: 1 << 31 }));
     let wrapping = [Sge { length: u32::MAX, ..half }; 4];

@@ -315,6 +315,22 @@ fn a_window_is_bound_if_its_bytes_lie_in_its_region() {
     }
 }
 
+/// The mock device takes three blocks for a registration of a few pieces.
+#[test]
+fn a_registration_takes_the_last_blocks_and_no_fewer() {
+    for (before, wanted) in [(13, Ok(8)), (14, Err(FastRegError::QueueFull { needed: 3, free: 2, blocks: 16 }))] {
+        let mut harness = Harness::new();
+        let fast = harness.verbs.alloc_fast_mr(harness.pd, 3).unwrap();
+        for n in 0..before {
+            harness.verbs.post_send(harness.qp, &SendWr::send(&[0_u8; 0]).id(n)).unwrap();
+        }
+        let (sges, access) = ([harness.sge(0, 8)], Access::REMOTE_READ);
+        let reg = FastReg { wr_id: 1, flags: SendFlags::SIGNALED, tag: KeyTag(7), sges: &sges, access };
+        let done = harness.verbs.send(harness.qp).reg_mr(fast, &reg);
+        assert_eq!(done.map(|region| region.len()), wanted, "after {before} requests");
+    }
+}
+
 /// Pieces are registered by a request if and only if the bytes of each lie in their region, and their sum leads to no address that wraps.
 #[test]
 #[cfg_attr(miri, ignore = "a whole domain of numbers takes minutes")]

@@ -153,6 +153,15 @@ fn what_is_wrong_with_a_request_is_named_and_nothing_is_posted() {
     let far = Srqn::new(1 << 24);
     assert_eq!(harness.verbs.post_send(qp, &inner.to_srq(far)), Err(PostSendError::SrqNumber { srqn: far }));
     assert!(harness.device().sent.is_empty() && harness.device().doorbells.is_empty());
+    // The largest message, and one byte more.
+    let big = register(&mut harness.verbs, harness.pd, 0, 1 << 40, Access::empty()).unwrap();
+    let half = crate::Sge { addr: 0, length: 1 << 30, lkey: harness.verbs.mr_info(big).unwrap().lkey };
+    let over = [half, half, crate::Sge { length: 1, ..half }];
+    let refused = harness.verbs.post_send(qp, &SendWr::send(&over).to_srq(SRQN));
+    assert_eq!(refused, Err(PostSendError::MessageSize { max: 1 << 31 }));
+    harness.verbs.post_send(qp, &SendWr::send(&over[..2]).signaled().to_srq(SRQN)).unwrap();
+    assert!(harness.device().execute(harness.qpn()));
+    assert_eq!(harness.poll().unwrap()[0].byte_len, 1 << 31);
     // As many as fit, and no more.
     let mut batch = harness.verbs.send_batch(qp);
     for _ in 0..16 {
