@@ -132,3 +132,101 @@ impl Umems {
         if pages > range.len() >> log_page { Err(CmdStatus::BadParam) } else { Ok(range) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::registry::FIXED;
+
+    const KERNEL: Owner = Owner::KERNEL;
+
+    /// Returns an object of three pages of 64 KiB, which do not follow each other, from byte `offset` of the first on.
+    fn object(offset: u32) -> (Umems, Registry, u32) {
+        let (mut umems, mut registry) = (Umems::default(), Registry::new(&Limits::default(), FIXED + (1 << 20)));
+        // The low bits of an entry say that the device may read and write.
+        let list = [0x50_0003_u64, 0x10_0003, 0x90_0003].map(u64::to_be_bytes).concat();
+        let number = umems.create(&mut registry, (&list, 3), 4, offset).unwrap();
+        (umems, registry, number)
+    }
+
+    #[test]
+    fn an_object_needs_pages_of_its_size_and_begins_in_the_first() {
+        let (mut umems, mut registry, _) = object(0);
+        let mut create = |list: &[u64], count, log_page_size, offset| {
+            let raw = list.iter().flat_map(|page| page.to_be_bytes()).collect::<Vec<_>>();
+            umems.create(&mut registry, (&raw, count), log_page_size, offset).err()
+        };
+        let bad = Some(CmdStatus::BadParam);
+        assert_eq!(create(&[0x1000, 0x3000], 2, 0, 4095), None);
+        assert_eq!(create(&[0x1000], 1, 0, 4096), bad, "behind the first page");
+        assert_eq!(create(&[], 0, 0, 0), bad);
+        assert_eq!(create(&[0x1000], 2, 0, 0), Some(CmdStatus::BadInputLen));
+        assert_eq!(create(&[0x4000, 0x2000], 2, 1, 0), None);
+        assert_eq!(create(&[0x4000, 0x3000], 2, 1, 0), bad, "the second is at half a page");
+        assert_eq!(create(&[0], 1, 28, 0), None);
+        assert_eq!(create(&[0], 1, 29, 0), bad);
+    }
+
+    #[test]
+    fn bytes_lie_in_the_pages_in_their_order() {
+        let (umems, registry, number) = object(0x8000);
+        let range = umems.range(&registry, KERNEL, number, 0x1000).unwrap();
+        assert_eq!((range.number(), range.len()), (number, 3 * 0x1_0000 - 0x9000));
+        assert_eq!(range.locate(0), Some((0x50_9000, 0x7000)));
+        assert_eq!(range.locate(0x6fff), Some((0x50_ffff, 1)));
+        assert_eq!(range.locate(0x7000), Some((0x10_0000, 0x1_0000)));
+        assert_eq!(range.locate(range.len() - 1), Some((0x90_ffff, 1)));
+        assert_eq!((range.locate(range.len()), range.locate(u64::MAX)), (None, None));
+        // What must lie in one page.
+        let address = |at, len| umems.address(&registry, KERNEL, number, (at, len));
+        assert_eq!(address(0x7ff8, 8), Ok(0x50_fff8));
+        assert_eq!(address(0x7ff9, 8), Err(CmdStatus::BadParam));
+        assert_eq!(umems.range(&registry, KERNEL, number + 1, 0).err(), Some(CmdStatus::BadRes));
+    }
+
+    #[test]
+    fn a_queue_begins_at_a_64th_of_a_page_inside_the_object() {
+        let (umems, registry, number) = object(0);
+        let queue = |at| umems.queue(&registry, KERNEL, number, at).map(|(range, offset)| (range.len(), offset));
+        assert_eq!(queue(0x1_1fc0), Ok((0x1_e040, 63)));
+        assert_eq!(queue(0x2_0000), Ok((0x1_0000, 0)));
+        assert_eq!(queue(0x2_ffc0), Ok((64, 63)));
+        for refused in [32, 0x3_0000, u64::MAX] {
+            assert_eq!(queue(refused), Err(CmdStatus::BadParam), "{refused:#x}");
+        }
+    }
+
+    /// A region may have smaller pages than its object, and begins as far in the first as it says.
+    #[test]
+    fn a_region_has_its_pages_in_the_object() {
+        let (umems, registry, number) = object(0x1000);
+        let region = |at, log_page, within, len| {
+            umems.region(&registry, KERNEL, (number, at), (log_page, within), len).map(|range| range.locate(0).unwrap().0)
+        };
+        // Its first page, in which it begins at `within`.
+        assert_eq!(region(0x234, 12, 0x234, 100), Ok(0x50_1000));
+        assert_eq!(region(0x234, 16, 0x1234, 100), Ok(0x50_0000));
+        assert_eq!(region(0xf000, 12, 0, 0x1000), Ok(0x10_0000));
+        assert_eq!(region(0x1_f123, 16, 0x123, 0xfedd), Ok(0x90_0000), "to the last byte");
+        let bad = Err(CmdStatus::BadParam);
+        assert_eq!(region(0x1_f123, 16, 0x123, 0xfede), bad, "one byte more");
+        assert_eq!(region(0x234, 12, 0x235, 100), bad);
+        assert_eq!((region(0, 11, 0, 100), region(0, 17, 0x1000, 100)), (bad, bad), "sizes of pages");
+        assert_eq!(region(0, 12, 0, u64::MAX), bad);
+    }
+
+    #[test]
+    fn an_object_in_which_something_lies_stays() {
+        let (mut umems, mut registry, number) = object(0);
+        let queue = Resource::cq(registry.create(ObjectKind::Cq, 0, vec![Resource::umem(number)]).unwrap());
+        assert_eq!(umems.destroy(&mut registry, number), Err(CmdStatus::BadResState));
+        assert!(umems.range(&registry, KERNEL, number, 0).is_ok());
+        registry.destroy(queue).unwrap();
+        assert!(registry.memory_used() >= FIXED + 24, "three pages are listed");
+        assert_eq!(umems.destroy(&mut registry, number), Ok(()));
+        assert_eq!(registry.memory_used(), FIXED);
+        assert_eq!(umems.range(&registry, KERNEL, number, 0).err(), Some(CmdStatus::BadRes));
+        assert_eq!(umems.destroy(&mut registry, number), Err(CmdStatus::BadRes));
+    }
+}

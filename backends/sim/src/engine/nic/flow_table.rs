@@ -279,6 +279,52 @@ mod tests {
         table
     }
 
+    /// What a frame of zeros meets in a table with one rule for it.
+    fn steered(action: u32) -> Steered {
+        let mut table = table([(1, Group::new(0, 0, &MatchCriteria { enable: 1, mask: [0xff; 128] }))]);
+        let destinations = vec![Destination::Tir(5), Destination::Tir(6)];
+        table.insert_rule(0, Rule { action, destinations, counters: vec![7], ..rule(1, 9, [0; 128]) });
+        let mut tables = FlowTables::default();
+        tables.tables.insert(1, table);
+        tables.root = Some(1);
+        tables.look_up(&[0; 128])
+    }
+
+    /// A rule may name destinations and counters that its action does not use.
+    #[test]
+    fn a_rule_does_what_its_action_says() {
+        use flow_action::{ALLOW, COUNT, FORWARD};
+        for (action, forwards, counts) in [
+            (ALLOW, false, false),
+            (FORWARD, true, false),
+            (COUNT, false, true),
+            (FORWARD | COUNT, true, true),
+            (ALLOW | FORWARD, true, false),
+            (0, false, false),
+        ] {
+            let found = steered(action);
+            assert_eq!(found.tirs, if forwards { vec![(5, 9), (6, 9)] } else { vec![] }, "{action}");
+            assert_eq!(found.counters, if counts { vec![7] } else { vec![] }, "{action}");
+        }
+    }
+
+    #[test]
+    fn a_table_takes_memory_for_its_groups_its_rules_and_their_lists() {
+        let group = || Group::new(0, 7, &MatchCriteria { enable: 1, mask: [0xff; 128] });
+        let mut table = table([(1, group()), (2, group())]);
+        assert_eq!(table.memory(), 2 * RULE_MEMORY);
+        let lists = Rule { destinations: vec![Destination::Tir(5)], counters: vec![7, 8], ..rule(1, 9, [0; 128]) };
+        table.insert_rule(0, lists.clone());
+        table.insert_rule(1, rule(1, 9, [1; 128]));
+        assert_eq!(table.memory(), 4 * RULE_MEMORY + 3 * LISTED_MEMORY);
+        // In the place of another, and away.
+        table.insert_rule(1, lists);
+        assert_eq!(table.memory(), 4 * RULE_MEMORY + 6 * LISTED_MEMORY);
+        table.remove_rule(0);
+        table.remove_rule(1);
+        assert_eq!(table.memory(), 2 * RULE_MEMORY);
+    }
+
     #[test]
     fn blocks_that_are_not_enabled_are_not_compared() {
         let (outer, others) = (7, 64 + 63);

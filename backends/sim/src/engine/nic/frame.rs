@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_message_is_cut_and_each_part_is_a_right_frame() {
-        for is_ipv4 in [true, false] {
+        for (is_ipv4, tag) in [(true, ""), (false, ""), (true, "8100 0123"), (false, "8100 0123")] {
             let ip = if is_ipv4 {
                 bytes("0800 4500 0000 1234 4000 4006 0000 0a000001 0a000002")
             } else {
@@ -461,7 +461,7 @@ mod tests {
             };
             // CWR, ACK, PSH and FIN.
             let tcp = bytes("1000 2000 fffffff0 00000001 5099 ffff 1111 0000");
-            let headers = [vec![2; 12], ip, tcp].concat();
+            let headers = [vec![2; 12], bytes(tag), ip, tcp].concat();
             let message: Vec<u8> = (0..250).collect();
             let frames = segment(&headers, &message, 100).unwrap();
             let mut whole: Vec<u8> = Vec::new();
@@ -475,7 +475,7 @@ mod tests {
                 assert_eq!(sequence, 0xffff_fff0_u32.wrapping_add(number as u32 * 100));
                 assert_eq!(frame[tcp + 13], [0x90, 0x10, 0x19][number], "flags");
                 if is_ipv4 {
-                    assert_eq!(word(&frame, 18), Some(0x1234 + number as u16));
+                    assert_eq!(word(&frame, headers.len() - 36), Some(0x1234 + number as u16));
                 }
                 whole.extend(&frame[headers.len()..]);
             }

@@ -171,12 +171,16 @@ fn local_work_completes_in_order_after_reads() {
 
 #[test]
 fn requests_out_of_step() {
-    // Middle without first, two firsts, a short middle, an atomic with payload: each ends the connection.
-    let cases: [&[(Operation, usize)]; 5] = [
+    // Middle without first, two firsts, a short middle, one kind within another, an atomic with payload: each ends the connection.
+    let cases: [&[(Operation, usize)]; 9] = [
         &[(Operation::Send(Place::Middle), 256)],
         &[(Operation::Send(Place::First), 256), (Operation::Send(Place::First), 256)],
         &[(Operation::Send(Place::First), 255)],
         &[(Operation::Send(Place::First), 256), (Operation::Write(Place::Last), 1)],
+        &[(Operation::Write(Place::First), 256), (Operation::Write(Place::First), 256)],
+        &[(Operation::Write(Place::First), 256), (Operation::Write(Place::Only), 1)],
+        &[(Operation::Write(Place::First), 256), (Operation::Send(Place::Middle), 256)],
+        &[(Operation::Write(Place::First), 256), (Operation::Send(Place::Last), 1)],
         &[(Operation::FetchAdd, 4)],
     ];
     for case in cases {

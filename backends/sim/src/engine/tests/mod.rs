@@ -7,6 +7,7 @@ mod counters;
 mod credit;
 mod failure;
 mod flood;
+mod flow_table;
 mod global_route;
 pub(super) mod harness;
 mod hostile;

@@ -31,6 +31,24 @@ fn copy_over(host: &Host, old: &TestCq, log_size: u32, ring: u64) -> u32 {
     }
 }
 
+/// A size must be chosen, and nothing that a queue does not have.
+#[test]
+fn a_choice_of_other_fields_is_refused() {
+    let mut host = Host::new(1);
+    let cq = host.cq(2);
+    let ring = host.alloc(4096);
+    let mut cqc = [0; 64];
+    ViewMut::<Cqc>::new(&mut cqc).unwrap().set(Cqc::LOG_CQ_SIZE, 3);
+    let pages = Host::list(ring, 64 << 3);
+    for (select, wanted) in
+        [(0, Err(CmdStatus::BadParam)), (6, Err(CmdStatus::BadParam)), (8 | ALL, Err(CmdStatus::BadParam)), (1, Ok(()))]
+    {
+        let view = View::new(&cqc).unwrap();
+        let done = host.with(|engine, ctx| engine.resize_cq(ctx, cq.cqn, select, view, PageSource::Listed(&pages)));
+        assert_eq!(done, wanted, "{select}");
+    }
+}
+
 #[test]
 fn entries_go_on_in_the_new_buffer() {
     for log_size in [2, 5] {

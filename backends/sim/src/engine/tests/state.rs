@@ -38,6 +38,19 @@ fn transitions_take_only_their_fields() {
     assert_eq!(qpc.get(Qpc::MIN_RNR_NAK), 0, "not asked for");
 }
 
+/// Datagrams have no path, but a largest message.
+#[test]
+fn a_queue_pair_for_datagrams_takes_its_mtu_on_the_way_to_rtr() {
+    let mut host = Host::new(1);
+    let qpn = before(&mut host, QpcSt::Ud, CmdOpcode::Init2RtrQp);
+    host.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
+        qpc.set(Qpc::MTU, 4).set(Qpc::LOG_MSG_MAX, 11).set(Qpc::RETRY_COUNT, 7);
+    })
+    .unwrap();
+    let taken = [Qpc::MTU, Qpc::LOG_MSG_MAX, Qpc::RETRY_COUNT].map(|field| host.query(qpn, field));
+    assert_eq!(taken, [4, 11, 0]);
+}
+
 /// Returns a queue pair in the state before `opcode`, of those on the way to RTS.
 fn before(host: &mut Host, st: QpcSt, opcode: CmdOpcode) -> u32 {
     let qpn = host.qp_of(st, 4, 4, 4).qpn;
