@@ -11,6 +11,7 @@ use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped}
 use crate::storage::{MARKER_BYTES, SendFacts};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
+use crate::xrc::is_xrc;
 use crate::{Completion, CqHandle, Cqn, FAST_PATH, QpHandle, Qpn, Refused, Source, WcData, WcOpcode, WcStatus};
 
 /// Attributes of a completion queue.
@@ -55,6 +56,9 @@ pub struct CompletionQueue<'s, P: Provider> {
     /// here. A program that creates none does not contain them.
     pub(crate) unknown: TakeUnknown<P>,
     pub(crate) flush: FlushNext<P>,
+    /// Whether XRC shared receive queues complete here: then each receive says by its cookie whose it is, and no queue pair is remembered
+    /// by its number.
+    pub(crate) has_xrc: bool,
     /// Last, so that the ring is dropped before the control path may destroy it.
     _owner: Owner<'s>,
 }
@@ -137,21 +141,26 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// As of [`Self::poll`].
     pub fn poll_with_source(&mut self, out: &mut [(Completion, Option<Source>)]) -> Result<usize, PollCqError> {
         let (mut each, mut count) = (self.completions().with_source(), 0_usize);
+        let mut result = Ok(());
         for place in out {
             match each.take_next(count != 0) {
                 Some(Ok(found)) => *place = found,
-                Some(Err(error)) if count == 0 => return Err(error),
+                Some(Err(error)) if count == 0 => {
+                    result = Err(error);
+                    break;
+                }
                 // Behind completions an error stays, for the next call.
                 _ => break,
             }
             count = count.wrapping_add(1);
         }
-        Ok(count)
+        each.publish();
+        result.map(|()| count)
     }
 
     /// Iterates over completions, without an array. An error of [`Self::poll`] is an item at its place in the order, and the
-    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call, and a queue of a
-    /// lost device [`PollCqError::DeviceLost`].
+    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] once, and a queue of a lost device
+    /// [`PollCqError::DeviceLost`]: the next iterator says it again.
     ///
     /// ```
     /// # use bareverbs::{Access, SendWr};
@@ -171,7 +180,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// ```
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_, P> {
-        Completions { open: PollCursor::new(self), taken: false }
+        Completions { open: PollCursor::new(self), ended: false }
     }
 
     /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
@@ -297,13 +306,14 @@ fn poll_all<P: Provider>(queue: &CompletionQueue<'_, P>, out: &mut [Completion])
     Ok(count)
 }
 
-/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is notified that
-/// their places are free when this ends.
+/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is notified of each that its
+/// place is free: what the program posts before it takes the next one may complete there. A queue that is broken, or whose device is lost,
+/// says so once here.
 #[must_use]
 pub struct Completions<'a, P: Provider> {
     open: PollCursor<'a, P>,
-    /// Whether the device does not know of everything that was taken.
-    taken: bool,
+    /// Whether the end was said.
+    ended: bool,
 }
 
 format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.open.queue.handle);
@@ -360,6 +370,9 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         if recv {
             if !is_of(self.receiver, qpn) {
                 cold_path();
+                if self.queue.has_xrc {
+                    return None;
+                }
                 self.receiver = find_receiver(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
             }
             return self.complete_recv(qpn, index);
@@ -417,7 +430,8 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     #[cfg_attr(feature = "small", inline(never))]
     fn next_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         // A device that keeps to the consumer index, which is published later, writes no more than the ring has.
-        for _ in 0..self.queue.entries {
+        // One look more: that after the last entry may find it empty.
+        for _ in 0..=self.queue.entries {
             if self.queue.readable.get() == 0 || self.reader.peek() == Peek::Empty {
                 return self.found_empty(pending_output);
             }
@@ -467,6 +481,9 @@ impl<'a, P: Provider> PollCursor<'a, P> {
             return unknown(self.queue, raw, None);
         }
         let send = raw.kind == RawKind::Send;
+        if self.queue.has_xrc && !send && is_xrc(cookie) {
+            return (self.queue.unknown)(self.queue, raw, cookie);
+        }
         let is_it = |slot: &QpSlot<'_>| {
             let cq = if send { slot.send_cq() } else { slot.recv_cq() };
             is_of(slot, raw.qpn) && cq == self.queue.handle.index()
@@ -719,18 +736,25 @@ impl<P: Provider> Iterator for Completions<'_, P> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        match self.open.poll_fast() {
-            Some(completion) => {
-                self.taken = true;
-                Some(Ok(completion))
-            }
-            None => {
-                let other = self.open.poll_slow(false);
-                self.taken |= !FAST_PATH && matches!(other, Some(Ok(_)));
-                other
-            }
+        if let Some(completion) = self.open.poll_fast() {
+            self.open.reader.publish_consumer_index();
+            return Some(Ok(completion));
         }
+        if self.ended {
+            return None;
+        }
+        let other = self.open.poll_slow(false);
+        if !FAST_PATH && matches!(other, Some(Ok(_))) {
+            self.open.reader.publish_consumer_index();
+        }
+        self.ended = is_end(&other);
+        other
     }
+}
+
+/// Returns whether a queue gives nothing any more.
+const fn is_end<T>(found: &Option<Result<T, PollCqError>>) -> bool {
+    matches!(found, Some(Err(PollCqError::Broken { .. } | PollCqError::DeviceLost { .. })))
 }
 
 impl<'a, P: Provider> Completions<'a, P> {
@@ -771,16 +795,18 @@ format_as!([P: Provider] WithSource<'_, P>, "WithSource({:?})", |this| this.comp
 impl<P: Provider> WithSource<'_, P> {
     /// Returns the next completion; `pending_output` is that of [`PollCursor::poll_slow`].
     fn take_next(&mut self, pending_output: bool) -> Option<Result<(Completion, Option<Source>), PollCqError>> {
-        let Completions { open, taken } = &mut self.completions;
+        let Completions { open, ended } = &mut self.completions;
         let found = match open.poll_fast() {
-            Some(completion) => Ok(completion),
+            Some(completion) => Some(Ok(completion)),
+            None if *ended => None,
             None => {
                 // Not `poll_slow`: it gives the place of the completion back to the device, and the source is still in it.
                 open.forget();
-                open.next_slow(pending_output)?
+                open.next_slow(pending_output)
             }
         };
-        *taken = true;
+        *ended |= is_end(&found);
+        let found = found?;
         Some(found.map(|completion| {
             let slot = open.queue.shared.qps.get(usize::from(completion.qp.index()));
             let is_datagram = completion.opcode == WcOpcode::Recv
@@ -789,22 +815,20 @@ impl<P: Provider> WithSource<'_, P> {
             (completion, if is_datagram { Some(open.reader.source()) } else { None })
         }))
     }
+
+    /// Gives the places of what was taken back to the device, after their sources were read; also of what was dropped.
+    fn publish(&mut self) {
+        self.completions.open.reader.publish_consumer_index();
+    }
 }
 
 impl<P: Provider> Iterator for WithSource<'_, P> {
     type Item = Result<(Completion, Option<Source>), PollCqError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.take_next(false)
-    }
-}
-
-impl<P: Provider> Drop for Completions<'_, P> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.taken {
-            self.open.reader.publish_consumer_index();
-        }
+        let found = self.take_next(false);
+        self.publish();
+        found
     }
 }
 
@@ -834,8 +858,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// A queue that is full when a completion comes is broken for ever, and so is the queue pair of that completion. So it
     /// needs an entry for each completion that can wait. The rings of a queue pair may be longer than was requested, and then as
-    /// many requests as the rings hold can be posted ([`Self::ring_sizes`]), unless the program keeps fewer signaled ones in flight. Stale completions of a queue
-    /// pair that was reset or destroyed take entries until they are polled.
+    /// many requests as the rings hold can be posted ([`Self::ring_sizes`]), unless the program keeps fewer in flight. Unsignaled ones count:
+    /// when the queue pair breaks, each has a completion. So do all receives of shared receive queues that its queue pairs take from. Stale
+    /// completions of a queue pair that was reset or destroyed take entries until they are polled. If another core posts while this one polls
+    /// into a slice, as many as the slice has on top: their places are free when the poll ends.
     ///
     /// ```
     /// # use bareverbs::{QpCap, QpType};
@@ -883,6 +909,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             flushing: Cell::new(0),
             unknown: unknown::<P>,
             flush: flush_next::<P>,
+            has_xrc: false,
             _owner: Owner::new(&slot.owner),
         };
         // Last, since a logger may do anything: the queue is dropped, and not lost, if it unwinds.

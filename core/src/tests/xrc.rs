@@ -271,18 +271,19 @@ fn completions_that_fit_no_queue_are_errors_and_retire_nothing() {
     let unknown = PollCqError::UnknownQp { qpn, cqn };
     let at = |index| RawCompletion { qpn, index, ..good() };
     let lost = |index| PollCqError::UnknownRequest { qp: QpHandle::NONE, kind: RawKind::Recv, index };
+    let of = |index: u32| index << 16 | 0xffff;
     for (cookie, raw, error) in [
         // The one that completes elsewhere, one that there is not, none of XRC, a send.
-        (1 << 16 | (1 - index), at(0), unknown),
-        (1 << 16 | 7, at(0), unknown),
-        (1 << 16 | 0xffff, at(0), unknown),
-        (2 << 16 | index, at(0), unknown),
-        (0xff_ffff, at(0), unknown),
-        (1 << 16 | index, RawCompletion { kind: RawKind::Send, ..at(0) }, unknown),
+        (of(1 - index), at(0), unknown),
+        (of(7), at(0), unknown),
+        (of(0xffff), at(0), unknown),
+        (index << 16 | 2, at(0), unknown),
+        (index, at(0), unknown),
+        (of(index), RawCompletion { kind: RawKind::Send, ..at(0) }, unknown),
         // Places that are free, or not there.
-        (1 << 16 | index, RawCompletion { qpn: Qpn::new(0x77), ..at(1) }, lost(1)),
-        (1 << 16 | index, RawCompletion { qpn: Qpn::new(0x77), ..at(4) }, lost(4)),
-        (1 << 16 | index, RawCompletion { qpn: Qpn::new(0x77), ..at(u16::MAX) }, lost(u16::MAX)),
+        (of(index), RawCompletion { qpn: Qpn::new(0x77), ..at(1) }, lost(1)),
+        (of(index), RawCompletion { qpn: Qpn::new(0x77), ..at(4) }, lost(4)),
+        (of(index), RawCompletion { qpn: Qpn::new(0x77), ..at(u16::MAX) }, lost(u16::MAX)),
     ] {
         harness.device().put_entry(cqn, Entry { raw: Ok(raw), cookie: Some(cookie) });
         let mut out = [Completion::EMPTY; 2];
@@ -292,7 +293,7 @@ fn completions_that_fit_no_queue_are_errors_and_retire_nothing() {
     assert!(harness.device().deliver_xrc(qpn, second_number, good()).is_some());
     assert_eq!((given(&mut cq)[0].0, given(&mut other)[0].0), (1, 2));
     // The same place a second time.
-    harness.device().put_entry(cqn, Entry { raw: Ok(at(0)), cookie: Some(1 << 16 | index) });
+    harness.device().put_entry(cqn, Entry { raw: Ok(at(0)), cookie: Some(of(index)) });
     assert!(matches!(cq.poll(&mut [Completion::EMPTY; 2]), Err(PollCqError::UnknownRequest { index: 0, .. })));
 }
 

@@ -128,8 +128,9 @@ impl Node {
         self.host.with_device(|device| device.set_link(plugged));
     }
 
-    /// Returns the mistakes of the driver that the device has found: of `bareverbs-mlx5`, so that there should be none whatever a
-    /// program does. What a program did wrong is in [`Self::rejections`].
+    /// Returns the mistakes of the driver that the device has found: of `bareverbs-mlx5`, so that there should be none. One may be the
+    /// program's: a key that it ended is named by receives that wait (`KeyAfterDestroy`). All else that a program did wrong is in
+    /// [`Self::rejections`].
     pub fn findings(&self) -> Vec<Finding> {
         self.host.with_device(|device| device.audit().findings().to_vec())
     }
