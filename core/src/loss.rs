@@ -15,7 +15,8 @@ pub enum DeviceLoss {
     Reset,
     /// The firmware of the device stopped.
     Fatal,
-    /// The [`Verbs`](crate::Verbs) of the device were dropped before their queues. It may go on with the requests that it has.
+    /// The [`Verbs`](crate::Verbs) of the device were dropped before their queues, or a call that ends an object was left by unwinding. The
+    /// device may go on with the requests that it has.
     Abandoned,
 }
 
@@ -26,7 +27,7 @@ impl fmt::Display for DeviceLoss {
             Self::Gone => "it is gone",
             Self::Reset => "it was reset from outside",
             Self::Fatal => "its firmware stopped",
-            Self::Abandoned => "its verbs were dropped",
+            Self::Abandoned => "its verbs were dropped, or a call unwound",
         })
     }
 }

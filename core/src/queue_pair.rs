@@ -12,7 +12,7 @@ use crate::link::check_path;
 use crate::log::log_event;
 use crate::recv_queue::{ReceiveSide, RecvQueue};
 use crate::send_queue::{PostNamed, SendLimits, SendQueue};
-use crate::shared::{CqSlot, GONE, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, domain_word, is_dropped};
+use crate::shared::{CqSlot, GONE, LoseOnDrop, NO_NUMBER, Owner, QpSlot, RESET, RingCounters, Shared, domain_word, is_dropped};
 use crate::storage::RingSizes;
 use crate::sync::Ordering;
 use crate::table::Table;
@@ -618,7 +618,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
         let mut qp = self.qps.remove(handle).ok_or(DestroyQpError::Stale)?;
-        if let Err(error) = self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner) {
+        let unwound = LoseOnDrop(self.shared);
+        let ended = self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner);
+        unwound.disarm();
+        if let Err(error) = ended {
             self.qps.occupy(handle, qp);
             return Err(DestroyQpError::Device(self.failed(error)));
         }
@@ -717,7 +720,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
             indices.filter_map(|index| self.shared.cqs.get(usize::from(index)))
         };
         cqs().for_each(CqSlot::ask_to_clean);
+        let unwound = LoseOnDrop(self.shared);
         self.end_binds(handle);
+        unwound.disarm();
         // A sleeping poller would not poll, and the slot would drain for ever. Last, since a task may do anything when it is woken.
         for cq in cqs() {
             cq.wake();

@@ -162,12 +162,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Err(bindings) = self.hide_region(handle) {
             return Err((DeregMrError::Busy { bindings }.into(), inner));
         }
-        let Some(kept) = self.mrs.get_mut(handle) else { return Err((DeregMrError::Stale.into(), inner)) };
+        // Nothing names it while its key ends, also not after a panic in the middle: the key may be another's by then.
+        let Some(mut kept) = self.mrs.remove(handle) else { return Err((DeregMrError::Stale.into(), inner)) };
         if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut kept.inner) {
+            self.mrs.occupy(handle, kept);
             self.publish(handle, Some(old));
             return Err((DeregMrError::Device(self.failed(error)).into(), inner));
         }
         kept.inner = inner;
+        self.mrs.occupy(handle, kept);
         Ok(())
     }
 }

@@ -121,8 +121,16 @@ impl<'s> Shared<'s> {
     }
 }
 
-/// Marks the queues of verbs that are dropped: nobody drives their device any more.
+/// Marks the queues of verbs that are dropped: nobody drives their device any more. And of verbs in which a call unwinds whose command
+/// the device may have executed: what the tables say of its object is not known to be true then.
 pub(crate) struct LoseOnDrop<'s>(pub(crate) Shared<'s>);
+
+impl LoseOnDrop<'_> {
+    /// The call did not unwind.
+    pub(crate) fn disarm(self) {
+        core::mem::forget(self);
+    }
+}
 
 impl Drop for LoseOnDrop<'_> {
     fn drop(&mut self) {

@@ -7,7 +7,7 @@ use crate::error::{
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{is_cleaned, use_cq};
 use crate::recv_queue::check_sges;
-use crate::shared::{Owner, Shared};
+use crate::shared::{LoseOnDrop, Owner, Shared};
 use crate::srq_slot::{Srq, SrqSlot};
 use crate::verbs::Verbs;
 use crate::{CqHandle, PdHandle, RecvWr, Refused, SrqCap, SrqHandle, Srqn};
@@ -368,7 +368,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
         let mut srq = self.srqs.remove(handle).ok_or(DestroySrqError::Stale)?;
-        if let Err(error) = self.provider.destroy_srq(CoreToken::NEW, &mut srq.inner) {
+        let unwound = LoseOnDrop(self.shared);
+        let ended = self.provider.destroy_srq(CoreToken::NEW, &mut srq.inner);
+        unwound.disarm();
+        if let Err(error) = ended {
             self.srqs.occupy(handle, srq);
             return Err(DestroySrqError::Device(self.failed(error)));
         }
