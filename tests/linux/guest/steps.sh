@@ -162,7 +162,7 @@ start_alone() {
 	: >/tmp/server
 	"$@" --wait $limit >/tmp/server 2>&1 &
 	server=$!
-	wait_for 60 ours_listens
+	wait_for $limit ours_listens
 }
 ours_listens() { grep -q "address 10.4.0.1" /tmp/server || ended $server; }
 
@@ -340,15 +340,47 @@ roce() {
 	roce_active
 	roce_index "$2"
 }
-# rdma_cm_with OURS THEIRS: of two Ethernet cards the first, 10.4.0.1, is for our driver, and programs of rdma_cm use the second, 10.4.0.2,
-# whose MAC address is $there and whose interface is $nic.
+# rdma_cm_with OURS THEIRS: of two cards the first, 10.4.0.1, is for our driver, and programs of rdma_cm use the second, 10.4.0.2. Options of
+# our programs: $our_end of each, $their_end of a client behind them, $nobody of a client whose server is not there; it says $not_there.
+# With bareverbs.link=infiniband the ports are InfiniBand ports, with opensm as their manager.
 rdma_cm_with() {
 	load mlx5_core && load mlx5_ib && load ib_uverbs && load rdma_ucm && load vfio_pci && load vfio_iommu_type1 || return
 	to_vfio "$1"
+	if [ "$(parameter link)" = infiniband ]; then
+		in_subnet_with "$@"
+	else
+		on_ethernet_with "$@"
+	fi
+}
+on_ethernet_with() {
 	roce "$(ls "/sys/bus/pci/devices/$2/infiniband")" 10.4.0.2 || return
-	there=00:02:c9:00:02:00
+	our_end="--address 10.4.0.1 --peer-mac 00:02:c9:00:02:00"
+	their_end=10.4.0.2
+	nobody="--address 10.4.0.1 --peer-mac 02:00:00:00:00:09 10.4.0.9"
+	not_there="10.4.0.1 with 00:02:c9:00:01:00"
 	# Our end answers no ARP.
 	step "an entry for our end" arp -i "$nic" -s 10.4.0.1 00:02:c9:00:01:00
+}
+in_subnet_with() {
+	load ib_umad && load ib_ipoib || return
+	interface_of "$2" || return
+	# Our port has to be found anew each time that one of our programs begins.
+	opensm -s 2 >/tmp/opensm.out 2>&1 &
+	port=/sys/class/infiniband/$(ls "/sys/bus/pci/devices/$2/infiniband")/ports/1
+	# A manager leaves a port alone that has nobody at the other end of its cable.
+	our_end="--address 10.4.0.1"
+	start_alone bareverbs rping --device "$1" $our_end
+	managed "their port"
+	ip addr add 10.4.0.2/24 dev "$nic"
+	step "$nic up" ip link set "$nic" up
+	their_end="--peer-lid $(cat $port/lid) --peer-gid $(cat $port/gids/0) 10.4.0.2"
+	nobody="--address 10.4.0.1 --peer-lid 9 --peer-gid fe80::9 10.4.0.9"
+	not_there="at LID 9 with GID fe80::9"
+	# Our end answers no ARP; it says what to write.
+	hardware=$(sed -n 's/.*, hardware address //p' /tmp/server)
+	step "an entry for our end" /bin/ip neigh replace 10.4.0.1 lladdr "$hardware" dev "$nic" nud permanent
+	kill $server
+	served "our end is found" 130 "LID [12], GID fe80::2:c900:0:101, hardware address 00:00:00:00:fe:80:00:00:00:00:00:00:00:02:c9:00:00:00:01:01$"
 }
 # The card of virtio-net at the other end of a wire.
 wire_mac=52:54:00:00:01

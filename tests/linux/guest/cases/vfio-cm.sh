@@ -1,9 +1,10 @@
-# `bareverbs ucmatose` and `bareverbs udaddy` on a card behind VFIO with an Ethernet port, with ucmatose and udaddy of rdma-core on
-# the kernel's card: each is once the server and once the client. Then rejections by each side, and ends that are interrupted or killed.
+# `bareverbs ucmatose` and `bareverbs udaddy` on a card behind VFIO, with ucmatose and udaddy of rdma-core on the kernel's card, over
+# Ethernet or InfiniBand ports: each is once the server and once the client. Then rejections by each side, and ends that are interrupted or killed.
 card=0000:01:00.0
 rdma_cm_with $card 0000:02:00.0 || return
-# ours PROGRAM: our command for it.
-ours() { echo "bareverbs $1 --device $card --address 10.4.0.1 --peer-mac $there"; }
+# ours PROGRAM: our command for it, with $route.
+route=""
+ours() { echo "bareverbs $1 --device $card $our_end $route"; }
 # start_theirs COMMAND...: their server runs from now on, and listens.
 start_theirs() {
 	start_server "$@"
@@ -14,18 +15,18 @@ theirs_waits() { grep -qs ucma_get_event /proc/[0-9]*/wchan && pidof "$1" >/dev/
 
 # met PROGRAM CONNECTIONS MESSAGES SIZE: each is the server once.
 met() {
-	met_name="$1, $2 of $3 messages of $4 bytes"
+	met_name="$1${route:+ $route}, $2 of $3 messages of $4 bytes"
 	met_options="-c $2 -C $3 -S $4"
 	met_all=$(($2 * $3))
 	start_server $(ours "$1") $met_options --private-data "welcome"
-	wait_for 60 ours_listens
+	wait_for $limit ours_listens
 	step "$met_name: our server, their client" "$1" -s 10.4.0.1 $met_options
 	expect "$met_name: their client has all" "^test complete$"
 	served "$met_name: our server" 0 ": $2, messages of $4 bytes: $met_all sent, $met_all received"
 	requests=$(grep -c "request from 10.4.0.2, port" /tmp/server)
 	if [ "$requests" -eq "$2" ]; then pass "the address of the client"; else fail "the address of the client: $requests times"; fi
 	start_theirs "$1" -b 10.4.0.2 $met_options
-	step "$met_name: their server, our client" $(ours "$1") $met_options --private-data "hello" 10.4.0.2
+	step "$met_name: their server, our client" $(ours "$1") $met_options --private-data "hello" $their_end
 	expect "$met_name: our client has all" ": $2, messages of $4 bytes: $met_all sent, $met_all received"
 	served "$met_name: their server" 0 "^test complete$"
 }
@@ -34,27 +35,34 @@ met ucmatose 4 50 5000
 met ucmatose 1 0 100
 met udaddy 1 10 100
 met udaddy 3 100 1000
+if [ "$(parameter link)" = infiniband ]; then
+	# Our packets have a global route, and the answers to those of a client one too.
+	route="-g 0"
+	met ucmatose 1 10 100
+	met udaddy 1 10 100
+	route=""
+fi
 
 # rejected PROGRAM EVENT BY_US NO_SERVICE: what their client says of our rejections, and ours of theirs.
 rejected() {
 	start_server $(ours "$1") --reject --private-data "not today"
-	wait_for 60 ours_listens
+	wait_for $limit ours_listens
 	refused "$1: their client, rejected" "$3" "^$1: event: RDMA_CM_EVENT_$2, error: $3$|^cmatose: event: RDMA_CM_EVENT_$2, error: $3$" \
 		"$1" -s 10.4.0.1
 	served "$1: our server rejects" 0 "^rejected the request of the client$"
 	start_server $(ours "$1") --port 7000 --wait $limit
-	wait_for 60 ours_listens
+	wait_for $limit ours_listens
 	refused "$1: their client, no such service" "$4" "RDMA_CM_EVENT_$2, error: $4$" "$1" -s 10.4.0.1
 	kill $server
 	served "$1: our server is interrupted" 130 "address 10.4.0.1"
-	refused "$1: our client, no such service" 1 "rejected the $5$" $(ours "$1") 10.4.0.2
+	refused "$1: our client, no such service" 1 "rejected the $5$" $(ours "$1") $their_end
 }
 # The reasons of a REJ, and the states of a SIDR_REP.
 rejected ucmatose REJECTED 28 8 "connection: invalid service ID"
 rejected udaddy UNREACHABLE 2 1 "request: service ID not supported"
 # A server of one connection that is asked for two rejects the second one.
 start_theirs ucmatose -b 10.4.0.2
-refused "ucmatose: our client, rejected" 1 "rejected the connection: consumer reject$" $(ours ucmatose) -c 2 10.4.0.2
+refused "ucmatose: our client, rejected" 1 "rejected the connection: consumer reject$" $(ours ucmatose) -c 2 $their_end
 wait $server
 sed 's/^/#| server: /' /tmp/server
 if grep -q "failing connection request" /tmp/server; then pass "their server rejects"; else fail "their server does not reject"; fi
@@ -69,8 +77,8 @@ in_time() {
 	took=$(($(date +%s) - before))
 	if [ $took -le "$in_time_most" ]; then pass "$in_time_name: in time"; else fail "$in_time_name: it took $took s"; fi
 }
-in_time "udaddy: our client, nobody there" 60 1 "the peer does not answer: .* 10.4.0.1 with 00:02:c9:00:01:00" \
-	bareverbs udaddy --device $card --address 10.4.0.1 --peer-mac 02:00:00:00:00:09 10.4.0.9
+in_time "udaddy: our client, nobody there" 60 1 "the peer does not answer: .* $not_there" \
+	bareverbs udaddy --device $card $nobody
 
 # Ends that are killed in the middle of messages that take minutes.
 many="-C 4000 -S 1048576"
@@ -85,7 +93,7 @@ their_client() {
 # our_client OPTIONS...: the same of ours, which is connected.
 our_client() {
 	: >/tmp/client
-	$(ours ucmatose) "$@" 10.4.0.2 >/tmp/client 2>&1 &
+	$(ours ucmatose) "$@" $their_end >/tmp/client 2>&1 &
 	client=$!
 	wait_for $limit connected /tmp/client || fail "not connected"
 	sleep 1
@@ -146,7 +154,7 @@ ends "udaddy: our server, its client killed" $server
 served "udaddy: our server, its client killed: why" 1 "nothing happened for 30 s: 1 of 1 queue pairs were resolved, 10 of 100 messages"
 start_theirs udaddy -b 10.4.0.2 -c 2
 : >/tmp/client
-$(ours udaddy) 10.4.0.2 >/tmp/client 2>&1 &
+$(ours udaddy) $their_end >/tmp/client 2>&1 &
 client=$!
 resolved() { grep -q "queue pair 0 resolved" /tmp/client; }
 wait_for $limit resolved || fail "not resolved"

@@ -1,37 +1,37 @@
-# `bareverbs rping` on a card behind VFIO with an Ethernet port, with rping of rdma-core on the kernel's card: each is once the
-# server and once the client. Then one that rejects, one that nobody listens to, and ends that are interrupted or
+# `bareverbs rping` on a card behind VFIO, with rping of rdma-core on the kernel's card, over Ethernet or InfiniBand ports: each is once
+# the server and once the client. Then one that rejects, one that nobody listens to, and ends that are interrupted or
 # killed in the middle of their rounds.
 card=0000:01:00.0
 rdma_cm_with $card 0000:02:00.0 || return
-ours="bareverbs rping --device $card --address 10.4.0.1 --peer-mac $there"
+ours="bareverbs rping --device $card $our_end"
 
 for size in 64 60000; do
 	start_server $ours -S 65536 --private-data "welcome"
-	wait_for 60 ours_listens
+	wait_for $limit ours_listens
 	step "$size bytes: our server, their client" rping -c -a 10.4.0.1 -C 50 -S $size -V
 	served "$size bytes: our server" 0 "^50 rounds: read and written back$"
 	if grep -q "request from 10.4.0.2, port" /tmp/server; then pass "the address of the client"; else fail "no address of the client"; fi
 	start_server rping -s -a 10.4.0.2 -C 50 -S $size -V
 	sleep 1
-	step "$size bytes: their server, our client" $ours -C 50 -S $size --private-data "hello" 10.4.0.2
+	step "$size bytes: their server, our client" $ours -C 50 -S $size --private-data "hello" $their_end
 	expect "$size bytes: all came back" "^50 rounds: read, written back and compared$"
 	served "$size bytes: their server" 0 "server DISCONNECT EVENT"
 done
 
 start_server $ours --reject --private-data "not today"
-wait_for 60 ours_listens
+wait_for $limit ours_listens
 refused "their client, rejected" 255 "RDMA_CM_EVENT_REJECTED, error 28" rping -c -a 10.4.0.1 -C 1
 served "our server rejects" 0 "^rejected the request of the client$"
 start_server $ours --port 7000 --wait $limit
-wait_for 60 ours_listens
+wait_for $limit ours_listens
 refused "their client, no such service" 255 "RDMA_CM_EVENT_REJECTED, error 8" rping -c -a 10.4.0.1 -C 1
 kill $server
 served "our server is interrupted" 130 "address 10.4.0.1"
-refused "our client, no such service" 1 "rejected the connection: invalid service ID" $ours 10.4.0.2
+refused "our client, no such service" 1 "rejected the connection: invalid service ID" $ours $their_end
 
 before=$(date +%s)
-refused "our client, nobody there" 1 "the peer does not answer: .* 10.4.0.1 with 00:02:c9:00:01:00" \
-	bareverbs rping --device $card --address 10.4.0.1 --peer-mac 02:00:00:00:00:09 10.4.0.9
+refused "our client, nobody there" 1 "the peer does not answer: .* $not_there" \
+	bareverbs rping --device $card $nobody
 took=$(($(date +%s) - before))
 if [ $took -le 60 ]; then pass "our client, nobody there: it ends"; else fail "our client, nobody there: it ends after $took s"; fi
 
