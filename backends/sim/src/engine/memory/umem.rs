@@ -136,6 +136,8 @@ impl Umems {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::PageSource;
+    use crate::engine::ring::Pages;
     use crate::limits::Limits;
     use crate::registry::FIXED;
 
@@ -195,6 +197,23 @@ mod tests {
         for refused in [32, 0x3_0000, u64::MAX] {
             assert_eq!(queue(refused), Err(CmdStatus::BadParam), "{refused:#x}");
         }
+    }
+
+    /// A ring in user memory reaches as far as the object.
+    #[test]
+    fn a_ring_must_fit_into_what_is_left_of_the_object() {
+        let (umems, registry, number) = object(0);
+        let plan = |len| {
+            let (range, _) = umems.queue(&registry, KERNEL, number, 0x2_0000).unwrap();
+            Pages::plan(PageSource::Umem(range), 0, 0, len).map(|plan| plan.umem())
+        };
+        assert_eq!(plan(0x1_0000), Ok(Some(Resource::umem(number))));
+        assert_eq!(plan(64), Ok(Some(Resource::umem(number))));
+        assert_eq!(plan(0x1_0001).err(), Some(CmdStatus::BadParam));
+        // A list of pages has as many as the ring needs, from its first byte on.
+        let listed = |pages: &[u8], offset, len| Pages::plan(PageSource::Listed(pages), 0, offset, len).is_ok();
+        assert!(listed(&[0; 16], 0, 8192) && listed(&[0; 16], 63, 8192 - 63 * 64));
+        assert!(!listed(&[0; 16], 0, 8193) && !listed(&[0; 16], 63, 8192 - 63 * 64 + 1) && !listed(&[0; 15], 0, 8192));
     }
 
     /// A region may have smaller pages than its object, and begins as far in the first as it says.

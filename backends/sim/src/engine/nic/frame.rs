@@ -428,6 +428,20 @@ mod tests {
         assert_eq!(frame, before, "nobody knows what it would be over");
     }
 
+    /// `l3_hdr_type` and `l4_hdr_type` of a completion, as `mlx5_ifc.h` and Linux's `mlx5/device.h` have them.
+    #[test]
+    fn a_completion_says_which_headers_there_are() {
+        // ICMP has no ports; nor has what is shorter than them.
+        for (protocol, kinds) in [(17, 2 << 2 | 2 << 4), (6, 2 << 2 | 1 << 4), (1, 2 << 2), (132, 2 << 2)] {
+            let mut frame = scapy();
+            frame[23] = protocol;
+            assert_eq!(Headers::of(&frame).unwrap().kinds(), kinds, "{protocol}");
+        }
+        let mut other = scapy();
+        other[12..14].copy_from_slice(&[0x08, 0x06]);
+        assert_eq!(Headers::of(&other).unwrap().kinds(), 0);
+    }
+
     /// `fte_match_set_lyr_2_4`, by its offsets in `mlx5_ifc.h`.
     #[test]
     fn the_fields_that_tables_match() {

@@ -46,6 +46,22 @@ fn connected(host: &mut Host, log_sq: u32) -> TestQp {
     qp
 }
 
+/// A queue of 4096 entries has 64 pages, each listed with eight bytes.
+#[test]
+fn the_list_of_pages_of_a_queue_pair_is_counted() {
+    let taken = |log_sq| {
+        let mut host = Host::new(1);
+        let before = host.engine.registry().memory_used();
+        let qpn = host.qp(2, log_sq, 8).qpn;
+        let with = host.engine.registry().memory_used();
+        host.engine.destroy_qp(qpn).unwrap();
+        (with - before, with - host.engine.registry().memory_used())
+    };
+    let (short, long) = (taken(2), taken(12));
+    assert!((64 * 8 - 16..1024).contains(&(long.0 - short.0)), "{short:?} {long:?}");
+    assert_eq!(long.1 - short.1, long.0 - short.0, "and given back");
+}
+
 #[test]
 fn waiting_responses_stay_within_the_limit() {
     let mut host = Host::new(1);

@@ -2,7 +2,7 @@
 
 use super::super::EngineConfig;
 use super::harness::*;
-use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Layout, Qpc, QpcSt, View, ViewMut, opt_param};
+use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Layout, Qpc, QpcSt, View, ViewMut, opt_param};
 
 #[test]
 fn transitions_take_only_their_fields() {
@@ -36,6 +36,34 @@ fn transitions_take_only_their_fields() {
     assert_eq!((path.get(Ads::RLID), path.get(Ads::PKEY_INDEX), path.get(Ads::ACK_TIMEOUT)), (9, 3, 14));
     assert_eq!((qpc.get(Qpc::STATE), qpc.get(Qpc::NEXT_SEND_PSN), qpc.get(Qpc::RETRY_COUNT)), (3, 0x65_4321, 5));
     assert_eq!(qpc.get(Qpc::MIN_RNR_NAK), 0, "not asked for");
+}
+
+/// Returns a field of the path that a queue pair has.
+fn of_path(host: &mut Host, qpn: u32, field: Field<Ads>) -> u32 {
+    let mut qpc = [0; Qpc::SIZE];
+    host.engine.query_qp(qpn, &mut ViewMut::new(&mut qpc).unwrap()).unwrap();
+    View::<Qpc>::of(&qpc).sub(Qpc::PRIMARY_ADDRESS_PATH).get(field)
+}
+
+/// While it is drained, a queue pair may get another path, if the mask names it; partition and timeout have bits of their own.
+#[test]
+fn a_drained_queue_pair_takes_a_path_that_the_mask_names() {
+    let mut host = Host::new(1);
+    let qpn = before(&mut host, QpcSt::Rc, CmdOpcode::SqdRtsQp);
+    let mut modify = |mask| {
+        let fill = |qpc: &mut ViewMut<'_, Qpc>| {
+            qpc.set(Qpc::RETRY_COUNT, 3);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 5).set(Ads::ACK_TIMEOUT, 9).set(Ads::PKEY_INDEX, 1);
+        };
+        host.modify(qpn, CmdOpcode::Sqd2SqdQp, mask, fill).unwrap();
+        let path = [Ads::RLID, Ads::ACK_TIMEOUT, Ads::PKEY_INDEX].map(|field| of_path(&mut host, qpn, field));
+        (host.query(qpn, Qpc::RETRY_COUNT), path)
+    };
+    assert_eq!(modify(0), (0, [2, 0, 0]));
+    assert_eq!(modify(opt_param::RETRY_COUNT), (3, [2, 0, 0]));
+    assert_eq!(modify(opt_param::PRIMARY_ADDR_PATH), (3, [5, 0, 0]));
+    assert_eq!(modify(opt_param::ACK_TIMEOUT), (3, [5, 9, 0]));
+    assert_eq!(modify(opt_param::PKEY_INDEX), (3, [5, 9, 1]));
 }
 
 /// Datagrams have no path, but a largest message.
