@@ -162,6 +162,7 @@ fn requests_with_more_sges_are_posted_once() {
             let op = if is_write { SendOp::Write { payload, remote: REMOTE } } else { SendOp::Send { payload } };
             let request = wr(op, SendFlags::SIGNALED);
             let mut open = PostCursor::new(harness.verbs.send(harness.qp));
+            assert_eq!(open.post_common(&request, true), matches!(count, 1..=2), "{count} SGEs, and a doorbell");
             // Those that the first way takes are not tried again in first slots.
             assert_eq!(open.post_common(&request, false), matches!(count, 1..=3), "{count} SGEs");
             assert_eq!(open.post_sges::<false>(&request), count == 4, "{count} SGEs");
