@@ -63,6 +63,8 @@ class Mutant:
     function: tuple | None
     #: Whether the function returns a type that it does not name: two bodies have two types.
     opaque: bool
+    #: Whether it is the step of a loop in a constant, which then does not end: the compiler refuses that, unless lints are capped.
+    endless: bool = False
 
 
 def offset(starts, place):
@@ -72,7 +74,7 @@ def offset(starts, place):
 
 def read_list(project, listed):
     """Returns the mutants of a list of cargo-mutants (--list --json)."""
-    texts, found, times = {}, [], collections.Counter()
+    texts, lines, found, times = {}, {}, [], collections.Counter()
     for entry in listed:
         file = entry["file"]
         if file not in texts:
@@ -80,7 +82,7 @@ def read_list(project, listed):
             starts = [0]
             for line in text.split("\n"):
                 starts.append(starts[-1] + len(line) + 1)
-            texts[file] = starts
+            texts[file], lines[file] = starts, text.split("\n")
         starts, span, function = texts[file], entry["span"], entry["function"]
         description = re.sub(r"^[^:]*:\d+:\d+: ", "", entry["name"])
         key = f"{file}: {description}"
@@ -95,9 +97,29 @@ def read_list(project, listed):
                 replacement=entry["replacement"],
                 function=(offset(starts, function["span"]["start"]), offset(starts, function["span"]["end"])) if function else None,
                 opaque=bool(function and re.search(r"\bimpl\b", function["return_type"])),
+                endless=bool(function and is_step(lines[file], span, entry["replacement"]) and in_constant(lines[file], function["span"], span)),
             )
         )
     return found
+
+
+def is_step(lines, span, replacement):
+    """Whether a mutant changes `+=` and the like."""
+    line = lines[span["start"]["line"] - 1][span["start"]["column"] - 1 :]
+    return len(replacement) > 1 and replacement.endswith("=") and line[1:2] == "=" and replacement[0] not in "=!<>"
+
+
+def in_constant(lines, function, span):
+    """Whether a place is in the block of a constant inside a function."""
+    before = "\n".join(lines[function["start"]["line"] : span["start"]["line"] - 1])
+    blocks = []
+    for found in re.finditer(r"\bconst\b[^;{}]*\{|[{}]", before):
+        if found[0] == "}":
+            if blocks:
+                blocks.pop()
+        else:
+            blocks.append(found[0] != "{")
+    return any(blocks)
 
 
 def body_of(text, start, end):
