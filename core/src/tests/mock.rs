@@ -213,6 +213,8 @@ pub(super) struct Device {
     taken: u32,
     /// Writes each completion anew when it was taken, this many times: it does not keep to the consumer index.
     pub(super) floods: u32,
+    /// Code of the program panics behind the answer to the next command that ends an object: a logger does.
+    pub(super) unwinds: bool,
     /// Arms: queue, events, whether for solicited ones only.
     pub(super) armed: Vec<(Cqn, u32, bool)>,
     pub(super) events: VecDeque<AsyncEvent>,
@@ -278,6 +280,7 @@ impl Device {
             consumed: 0,
             taken: 0,
             floods: 0,
+            unwinds: false,
             armed: Vec::new(),
             events: VecDeque::new(),
             completion_events: VecDeque::new(),
@@ -330,6 +333,10 @@ impl Device {
         let index = (1..).find(|index| !used(*index)).unwrap();
         self.tag = self.tag.next();
         self.tag.key(index)
+    }
+
+    fn unwind(&mut self) {
+        assert!(!core::mem::take(&mut self.unwinds), "the logger panics");
     }
 
     fn step(&mut self) -> Result<(), MockError> {
@@ -680,6 +687,7 @@ unsafe impl Provider for Mock {
         if device.windows.values().any(is_bound) {
             device.violations.push("a region is gone to which a window is bound");
         }
+        device.unwind();
         Ok(())
     }
 
@@ -882,6 +890,7 @@ unsafe impl Provider for Mock {
         device.alive[4] -= 1;
         device.destroyed[4] += 1;
         device.qps.remove(qpn);
+        device.unwind();
         Ok(())
     }
 

@@ -261,3 +261,18 @@ fn a_raw_handle_is_stale_once_its_region_is_gone() {
     assert_eq!(verbs.dereg_mr_raw(first), Err(DeregMrError::Stale));
     verbs.dereg_mr_raw(second).unwrap();
 }
+
+/// The device has ended the old key: the handle names neither it nor another's.
+#[test]
+fn a_change_of_a_region_that_unwinds_leaves_no_entry() {
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
+    let handle = region.handle();
+    harness.device().unwinds = true;
+    let change = MrChange { access: Some(Access::LOCAL_WRITE), ..MrChange::default() };
+    assert!(
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| harness.verbs.rereg_mr(region, &change).is_ok())).is_err()
+    );
+    assert!(harness.verbs.mr_info(handle).is_err());
+    assert!(harness.verbs.dereg_mr_raw(handle).is_err());
+}

@@ -3,6 +3,20 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Harness;
+use crate::error::{DeviceLoss, PollCqError};
+
+/// The device has ended the queue pair, and its number may be another's: no completion is given to that one.
+#[test]
+fn a_destruction_that_unwinds_loses_the_device() {
+    let mut harness = Harness::new();
+    let (_, other) = harness.second();
+    harness.device().unwinds = true;
+    let qp = harness.qp;
+    assert!(catch_unwind(AssertUnwindSafe(|| harness.verbs.destroy_qp(qp).is_ok())).is_err());
+    let mut queue = harness.verbs.take_cq(other);
+    let lost = PollCqError::DeviceLost { loss: DeviceLoss::Abandoned };
+    assert_eq!(queue.poll(&mut [crate::Completion::EMPTY]), Err(lost));
+}
 
 #[cfg(feature = "multicore")]
 mod wakers {
