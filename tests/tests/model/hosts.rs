@@ -16,7 +16,7 @@ use bareverbs_testing::{Driver, bring_up, driver_config};
 
 use crate::expected::{Arrival, Bytes, Posted, Sent, take_arrival, take_sent};
 use crate::fast::Fast;
-use crate::program::{CQS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, WINDOWS};
+use crate::program::{CQS, DOMAINS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, WINDOWS, domain_of};
 use crate::xrc::{QUEUES, Xrc, XrcPair, arrivals_of, queue_of};
 
 /// Receives of the shared queue at most.
@@ -34,14 +34,25 @@ pub(crate) const CAP: QpCap = QpCap {
     max_inline_data: INLINE as u32,
 };
 
-/// Queue pairs of a device: one for each pair, and a target for each of XRC.
-pub(crate) const QPS: usize = PAIRS.len() + 2;
-/// Shared receive queues: the one of RC, those of XRC, and that of another domain.
-pub(crate) const SRQS: usize = QUEUES + 2;
+/// Queue pairs of a device: one for each pair, a target for each of XRC, and one more.
+pub(crate) const QPS: usize = PAIRS.len() + 2 + 1;
+/// Shared receive queues: the one of RC, those of XRC, that of another domain, and one more.
+pub(crate) const SRQS: usize = QUEUES + 2 + 1;
 
 pub(crate) type Rings = [QpRings<128, 16>; QPS];
 pub(crate) type Shared = [SrqEntries<16>; SRQS];
-pub(crate) type Tables<'s> = Storage<'s, Driver, 2, { REGIONS + 2 + QUEUES }, { WINDOWS + 1 }, CQS, QPS, SRQS>;
+/// With room for everything of the model and one object of each kind more, so that one that was refused and has kept its place is
+/// found. A registration by requests has a place among regions and among windows.
+pub(crate) type Tables<'s> = Storage<
+    's,
+    Driver,
+    { DOMAINS + 1 },
+    { REGIONS + 1 + QUEUES + DOMAINS + 1 },
+    { WINDOWS + DOMAINS + 1 },
+    { CQS + 1 },
+    QPS,
+    SRQS,
+>;
 
 /// A queue pair, with receives of its own or shared ones.
 pub(crate) enum Qp<'s> {
@@ -107,7 +118,7 @@ pub(crate) struct Window {
 pub(crate) struct Side<'s> {
     pub(crate) host: Host,
     pub(crate) verbs: Verbs<'s, Driver>,
-    pub(crate) pd: PdHandle,
+    pub(crate) pds: [PdHandle; DOMAINS],
     pub(crate) cqs: Vec<CompletionQueue<'s, Driver>>,
     pub(crate) qps: Vec<Qp<'s>>,
     pub(crate) memory: Vec<Memory<'s>>,
@@ -118,13 +129,14 @@ pub(crate) struct Side<'s> {
     /// Which places are free, and how many receives are left that no message takes.
     pub(crate) free_places: Vec<u64>,
     pub(crate) shared_receives: usize,
-    pub(crate) to_peer: Option<Destination>,
+    /// The peer's queue pair of datagrams, by an address handle of each domain.
+    pub(crate) to_peer: [Option<Destination>; DOMAINS],
     pub(crate) sent: [VecDeque<Sent>; PAIRS.len()],
     pub(crate) posted: [VecDeque<Posted>; PAIRS.len()],
     /// Those of XRC once for each shared receive queue ([`arrivals_of`]).
     pub(crate) arrivals: [VecDeque<Arrival>; QUEUES * PAIRS.len()],
     pub(crate) xrc: Xrc<'s>,
-    pub(crate) fast: Fast,
+    pub(crate) fasts: [Fast; DOMAINS],
 }
 
 impl<'s> Memory<'s> {
@@ -142,18 +154,19 @@ impl<'s> Memory<'s> {
 impl<'s> Side<'s> {
     pub(crate) fn new(host: Host, cqe_size: CqeSize, tables: &'s mut Tables<'_>) -> Self {
         let mut verbs = bring_up(&host, &Config { cqe_size, ..driver_config(&host) }, tables).expect("a device");
-        let pd = verbs.alloc_pd().expect("a domain");
+        let pds: [_; DOMAINS] = core::array::from_fn(|_| verbs.alloc_pd().expect("a domain"));
         let mut cqs: Vec<_> = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();
-        let srq = verbs.create_srq(&SrqInit { pd, cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } }).expect("an SRQ");
+        let srq = verbs.create_srq(&SrqInit { pd: pds[0], cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } }).expect("an SRQ");
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
-        let memory = (0..REGIONS).map(|salt| Memory::new(&host, &mut verbs, pd, all, salt as u64)).collect();
-        let places = verbs.reg_mr(pd, host.memory(PLACES * MESSAGES).whole(), Access::LOCAL_WRITE).expect("a region");
-        let xrc = Xrc::new(&host, &mut verbs, pd, &mut cqs);
-        let fast = Fast::new(&mut verbs, pd);
+        let memory =
+            (0..REGIONS).map(|index| Memory::new(&host, &mut verbs, pds[domain_of(index)], all, index as u64)).collect();
+        let places = verbs.reg_mr(pds[0], host.memory(PLACES * MESSAGES).whole(), Access::LOCAL_WRITE).expect("a region");
+        let xrc = Xrc::new(&host, &mut verbs, pds, &mut cqs);
+        let fasts = pds.map(|pd| Fast::new(&mut verbs, pd));
         let mut side = Self {
             host,
             verbs,
-            pd,
+            pds,
             cqs,
             qps: Vec::new(),
             memory,
@@ -162,19 +175,19 @@ impl<'s> Side<'s> {
             places,
             free_places: (0..PLACES as u64).rev().collect(),
             shared_receives: 0,
-            to_peer: None,
+            to_peer: [None; DOMAINS],
             sent: Default::default(),
             posted: Default::default(),
             arrivals: Default::default(),
             xrc,
-            fast,
+            fasts,
         };
         for pair in 0..PAIRS.len() {
             let qp = side.create_qp(pair);
             side.qps.push(qp);
         }
         for window in 0..WINDOWS {
-            let window = side.create_window(if window == 0 { MwType::Type1 } else { MwType::Type2 });
+            let window = side.create_window(window, if window < DOMAINS { MwType::Type1 } else { MwType::Type2 });
             side.windows.push(window);
         }
         side
@@ -183,7 +196,8 @@ impl<'s> Side<'s> {
     pub(crate) fn create_qp(&mut self, pair: usize) -> Qp<'s> {
         let (send, recv) = PAIRS[pair].cqs;
         let (send_cq, recv_cq) = (self.cqs[send].handle(), self.cqs[recv].handle());
-        let init = QpInit { pd: self.pd, qp_type: PAIRS[pair].qp_type, send_cq, recv_cq, cap: CAP, sq_sig_all: pair == 0 };
+        let pd = self.pds[domain_of(pair)];
+        let init = QpInit { pd, qp_type: PAIRS[pair].qp_type, send_cq, recv_cq, cap: CAP, sq_sig_all: pair == 0 };
         if PAIRS[pair].qp_type == QpType::XrcSend {
             let initiator = self.verbs.create_xrc_send_qp(&init, &self.xrc.domain).expect("an initiator");
             let target = self.verbs.create_xrc_recv_qp(&self.xrc.domain).expect("a target");
@@ -221,15 +235,15 @@ impl<'s> Side<'s> {
         (0..QUEUES).find_map(|queue| self.arrivals[arrivals_of(pair, queue)].front())
     }
 
-    fn create_window(&mut self, kind: MwType) -> Window {
-        let handle = self.verbs.alloc_mw(self.pd, kind).expect("a window");
+    fn create_window(&mut self, index: usize, kind: MwType) -> Window {
+        let handle = self.verbs.alloc_mw(self.pds[domain_of(index)], kind).expect("a window");
         let rkey = self.verbs.mw_info(handle).expect("just created").rkey;
         Window { handle, kind, rkey, bound: None }
     }
 
     pub(crate) fn replace_window(&mut self, window: usize, kind: MwType) {
         self.verbs.dealloc_mw(self.windows[window].handle).expect("no bind in flight");
-        self.windows[window] = self.create_window(kind);
+        self.windows[window] = self.create_window(window, kind);
     }
 
     /// Deregisters a region and registers another. A region with windows refuses.
@@ -243,13 +257,14 @@ impl<'s> Side<'s> {
         }
         let old = self.memory.remove(region).region;
         self.verbs.dereg_mr(old).map_err(|refused| format!("region {region}: {}", refused.error))?;
-        self.memory.insert(region, Memory::new(&self.host, &mut self.verbs, self.pd, access, salt));
+        let memory = Memory::new(&self.host, &mut self.verbs, self.pds[domain_of(region)], access, salt);
+        self.memory.insert(region, memory);
         Ok(())
     }
 
     pub(crate) fn is_bound(&self, region: usize) -> bool {
         let is_bound = |window: &Window| window.bound.is_some_and(|bound| bound.region == region);
-        self.windows.iter().any(is_bound) || self.fast.is_over(region)
+        self.windows.iter().any(is_bound) || self.fasts.iter().any(|fast| fast.is_over(region))
     }
 
     /// Returns whether a receive that was posted names the region.
@@ -346,6 +361,6 @@ impl<'s> Side<'s> {
                 return Err(format!("window {index} is {info:?}, and must have {:?} and {must:?}", window.rkey));
             }
         }
-        self.fast.compare(&self.verbs, &self.memory)
+        self.fasts.iter().try_for_each(|fast| fast.compare(&self.verbs, &self.memory))
     }
 }

@@ -9,12 +9,25 @@ use crate::xrc::QUEUES;
 
 /// Devices.
 pub(crate) const SIDES: usize = 2;
+/// Protection domains of each device. Regions, windows, pairs and shared receive queues of XRC take turns: those with an even index
+/// are of the first, those with an odd one of the second. Each has one registration by requests.
+pub(crate) const DOMAINS: usize = 2;
 /// Regions of each device.
-pub(crate) const REGIONS: usize = 3;
+pub(crate) const REGIONS: usize = 2 * DOMAINS;
 /// Windows of each device.
-pub(crate) const WINDOWS: usize = 3;
+pub(crate) const WINDOWS: usize = 2 * DOMAINS;
 /// Completion queues of each device.
 pub(crate) const CQS: usize = 2;
+
+/// Returns the domain of a region, a window, a pair or a queue with this index.
+pub(crate) const fn domain_of(index: usize) -> usize {
+    index % DOMAINS
+}
+
+/// Returns the index of a neighbour that is of this domain.
+pub(crate) const fn of_domain(index: usize, domain: usize) -> usize {
+    index - index % DOMAINS + domain
+}
 
 /// A queue pair of each device, connected to the other.
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +126,11 @@ pub(crate) enum Key {
 pub(crate) enum Wrong {
     LocalKey,
     LocalRange,
+    LocalDomain,
     RemoteKey,
     RemoteRange,
+    /// The peer's key is of another domain than what it is sent to; the address handle of a datagram is.
+    RemoteDomain,
     /// The number of no shared receive queue of the peer's domain.
     Srq,
 }
@@ -152,6 +168,14 @@ pub(crate) struct Step {
     pub(crate) signaled: bool,
 }
 
+/// What of a request that binds or registers is of another domain than the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    /// The window, or what is registered.
+    Key,
+    Region,
+}
+
 /// How requests are handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
@@ -175,6 +199,8 @@ pub(crate) enum Op {
         offset: usize,
         len: usize,
         pieces: usize,
+        /// The region is of another domain.
+        foreign: bool,
     },
     /// Into the shared receive queue, or one of XRC.
     SharedReceive {
@@ -189,11 +215,14 @@ pub(crate) enum Op {
         region: usize,
         units: Vec<usize>,
         access: Access,
+        foreign: Option<Foreign>,
     },
     /// Ends that by a request.
     Invalidate {
         pair: usize,
         side: usize,
+        /// What is of another domain than the queue pair.
+        foreign: bool,
     },
     Bind {
         pair: usize,
@@ -204,6 +233,7 @@ pub(crate) enum Op {
         at: usize,
         len: usize,
         access: Access,
+        foreign: Option<Foreign>,
     },
     /// Binds of a window behind each other, none of which is waited for.
     BindChain {
@@ -237,6 +267,16 @@ pub(crate) enum Op {
         side: usize,
         region: usize,
         access: Access,
+    },
+    /// Moves a region to the other domain, and back.
+    Move {
+        side: usize,
+        region: usize,
+    },
+    /// A domain is freed that has objects, and one that had none is named.
+    FreeDomain {
+        side: usize,
+        domain: usize,
     },
     ResizeCq {
         side: usize,
@@ -356,8 +396,10 @@ fn request() -> impl Strategy<Value = Request> {
         60 => Just(None),
         1 => Just(Some(Wrong::LocalKey)),
         1 => Just(Some(Wrong::LocalRange)),
+        1 => Just(Some(Wrong::LocalDomain)),
         1 => Just(Some(Wrong::RemoteKey)),
         1 => Just(Some(Wrong::RemoteRange)),
+        1 => Just(Some(Wrong::RemoteDomain)),
         3 => Just(Some(Wrong::Srq)),
     ];
     let places = (0..REGIONS, 0..MESSAGES, key, 0..MESSAGES, 0..MESSAGES, 1_usize..=3);
@@ -383,31 +425,37 @@ fn op() -> impl Strategy<Value = Op> {
     let units = (Just((0..UNITS).collect::<Vec<_>>()).prop_shuffle(), 1..=UNITS)
         .prop_map(|(units, count)| units.into_iter().take(count).collect::<Vec<_>>());
     let how = prop_oneof![Just(How::List), Just(How::Batch)];
+    let foreign = || prop_oneof![8 => Just(None), 1 => Just(Some(Foreign::Key)), 1 => Just(Some(Foreign::Region))];
+    let rarely = || prop::bool::weighted(0.04);
     prop_oneof![
         24 => (pair(), side(), request())
             .prop_map(|(pair, side, request)| Op::Post { pair, side, how: How::Single, requests: vec![request] }),
         8 => (pair(), side(), how, requests()).prop_map(|(pair, side, how, requests)| Op::Post { pair, side, how, requests }),
-        24 => (pair(), side(), 0..REGIONS, 0..MESSAGES, 0..=MESSAGES, 1_usize..=3).prop_map(
-            |(pair, side, region, offset, len, pieces)| Op::Receive { pair, side, region, offset, len, pieces }
+        24 => (pair(), side(), 0..REGIONS, 0..MESSAGES, 0..=MESSAGES, 1_usize..=3, rarely()).prop_map(
+            |(pair, side, region, offset, len, pieces, foreign)| Op::Receive { pair, side, region, offset, len, pieces, foreign }
         ),
         10 => (side(), prop::option::of(0..QUEUES), 1_usize..6)
             .prop_map(|(side, queue, count)| Op::SharedReceive { side, queue, count }),
-        4 => (pair(), side(), 0..REGIONS, units, window_rights(), any::<bool>()).prop_map(
-            |(pair, side, region, units, access, local)| {
+        4 => (pair(), side(), 0..REGIONS, units, window_rights(), any::<bool>(), foreign()).prop_map(
+            |(pair, side, region, units, access, local, foreign)| {
                 let local = if local { Access::LOCAL_WRITE } else { Access::empty() };
-                Op::Register { pair, side, region, units, access: access | local }
+                Op::Register { pair, side, region, units, access: access | local, foreign }
             }
         ),
-        1 => (pair(), side()).prop_map(|(pair, side)| Op::Invalidate { pair, side }),
-        6 => (pair(), side(), 0..WINDOWS, 0..REGIONS, 0..2 * REGION / STRIPE, 1..2 * REGION / STRIPE, window_rights()).prop_map(
-            |(pair, side, window, region, at, len, access)| Op::Bind { pair, side, window, region, at, len, access }
-        ),
+        1 => (pair(), side(), prop::bool::weighted(0.2))
+            .prop_map(|(pair, side, foreign)| Op::Invalidate { pair, side, foreign }),
+        6 => (pair(), side(), 0..WINDOWS, 0..REGIONS, 0..2 * REGION / STRIPE, 1..2 * REGION / STRIPE, window_rights(), foreign())
+            .prop_map(|(pair, side, window, region, at, len, access, foreign)| {
+                Op::Bind { pair, side, window, region, at, len, access, foreign }
+            }),
         3 => (pair(), side(), 0..WINDOWS, prop::collection::vec(step(), 1..=WINDOWS), prop::option::of(0..WINDOWS), any::<bool>())
             .prop_map(|(pair, side, window, steps, wrong, dropped)| Op::BindChain { pair, side, window, steps, wrong, dropped }),
         1 => (side(), 0..WINDOWS).prop_map(|(side, window)| Op::Unbind { side, window }),
         1 => (side(), 0..WINDOWS, any::<bool>()).prop_map(|(side, window, type2)| Op::ReplaceWindow { side, window, type2 }),
         2 => (side(), 0..REGIONS, rights()).prop_map(|(side, region, access)| Op::ReplaceRegion { side, region, access }),
         1 => (side(), 0..REGIONS, rights()).prop_map(|(side, region, access)| Op::Reregister { side, region, access }),
+        1 => (side(), 0..REGIONS).prop_map(|(side, region)| Op::Move { side, region }),
+        1 => (side(), 0..DOMAINS).prop_map(|(side, domain)| Op::FreeDomain { side, domain }),
         1 => (side(), 0..CQS, 200_u32..1000).prop_map(|(side, cq, entries)| Op::ResizeCq { side, cq, entries }),
         4 => (0_u16..200).prop_map(Op::Pass),
         4 => (1_usize..9, prop::bool::weighted(0.1)).prop_map(|(at_a_time, threads)| Op::Settle { at_a_time, threads }),

@@ -1,6 +1,7 @@
 //! Runs a program on the devices and on the model.
 
 mod binds;
+mod domains;
 mod predict;
 mod recover;
 mod request;
@@ -8,6 +9,7 @@ mod windows;
 
 use core::time::Duration;
 
+use bareverbs::error::{PostRecvError, SgeFault};
 use bareverbs::storage::{QpRings, SrqEntries};
 use bareverbs::{
     Access, Completion, Destination, MrChange, MwType, Psn, Qkey, QpAttr, QpState, QpType, RecvWr, Remote, SendWr, WcOpcode,
@@ -18,11 +20,12 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_testing::{Connection, Faults, Probability, join, path_to};
 
+use self::domains::domains;
 use self::recover::take_unknown;
-use self::request::{Ready, named, pieces};
+use self::request::{Ready, Refusal, named, pieces};
 use crate::expected::{Posted, Sent};
 use crate::hosts::{Bound, QPS, Qp, RECEIVES, Rings, SENDS, SRQS, Shared, Side, Tables};
-use crate::program::{End, How, Kind, MESSAGES, Op, PAIRS, Program, Request, SIDES, STRIPE};
+use crate::program::{End, How, Kind, MESSAGES, Op, PAIRS, Program, Request, SIDES, STRIPE, domain_of, of_domain};
 use crate::xrc::queue_of;
 
 /// Entries of 128 bytes, where the driver has them.
@@ -101,9 +104,11 @@ impl<'s> Run<'s> {
             }
             let to = |from: &mut Side<'s>, peer: &mut Side<'s>| {
                 let av = path_to(&mut peer.verbs).map_err(|error| error.to_string())?;
-                let ah = from.verbs.create_ah(from.pd, &av).map_err(|error| error.to_string())?;
                 let remote_qpn = peer.verbs.qp_info(peer.qps[pair].handle()).expect("it exists").qpn;
-                from.to_peer = Some(Destination { ah, remote_qpn, remote_qkey: QKEY });
+                for (pd, to) in from.pds.into_iter().zip(&mut from.to_peer) {
+                    let ah = from.verbs.create_ah(pd, &av).map_err(|error| error.to_string())?;
+                    *to = Some(Destination { ah, remote_qpn, remote_qkey: QKEY });
+                }
                 Ok::<(), String>(())
             };
             to(a, b)?;
@@ -143,14 +148,14 @@ impl<'s> Run<'s> {
         let mut ready = Vec::new();
         for request in requests {
             let Some(made) = self.prepare(pair, side, request, fate) else { continue };
-            let refused = made.refused;
+            let is_refused = made.refused.is_some();
             ready.push(made);
-            if refused {
+            if is_refused {
                 break;
             }
         }
-        let refused = ready.last().is_some_and(|last| last.refused);
-        let good = ready.len() - usize::from(refused);
+        let refused = ready.last().and_then(|last| last.refused);
+        let good = ready.len() - usize::from(refused.is_some());
         let send = self.sides[side].qps[pair].send();
         let result = match how {
             // Masked atomics have a call of their own, and no place in a list.
@@ -173,8 +178,8 @@ impl<'s> Run<'s> {
             }
         };
         match result {
-            Ok(()) if !refused => {}
-            Err((index, _)) if refused && index == good => {}
+            Ok(()) if refused.is_none() => {}
+            Err((index, error)) if refused.is_some() && index == good && Refusal::of(&error) == refused => {}
             other => return Err(format!("posting gave {other:?} for {ready:?}")),
         }
         if (self.rounds[pair].failed || invalidates) && matches!(fate, Fate::Executed) {
@@ -257,9 +262,12 @@ impl<'s> Run<'s> {
         let memory = &of.memory[posted.region];
         let base = memory.region.sge(posted.at as u64, 0);
         let sges = pieces(base, posted.len, pieces_of);
-        let is_refused = posted.len != 0 && !memory.access.contains(Access::LOCAL_WRITE) || of.posted[pair].len() == RECEIVES;
+        let is_foreign = posted.len != 0 && domain_of(posted.region) != domain_of(pair);
+        let lacks_right = posted.len != 0 && !memory.access.contains(Access::LOCAL_WRITE);
+        let is_refused = is_foreign || lacks_right || of.posted[pair].len() == RECEIVES;
         let result = qp.recv.post(&RecvWr { wr_id: posted.wr_id, sges: &sges });
-        if result.is_err() != is_refused {
+        let is_of_domain = matches!(result, Err(PostRecvError::Sge { fault: SgeFault::Domain, .. }));
+        if result.is_err() != is_refused || is_of_domain != is_foreign {
             return Err(format!("posting a receive: {result:?}"));
         }
         if !is_refused {
@@ -290,7 +298,8 @@ impl<'s> Run<'s> {
     fn apply(&mut self, op: &Op) -> Result<(), String> {
         match *op {
             Op::Post { pair, side, how, ref requests } => self.post(pair, side, how, requests, Fate::Executed)?,
-            Op::Receive { pair, side, region, offset, len, pieces } => {
+            Op::Receive { pair, side, region, offset, len, pieces, foreign } => {
+                let region = of_domain(region, domain_of(pair) ^ usize::from(foreign));
                 let at = (pair * SIDES + (1 - side)) * STRIPE + offset;
                 let wr_id = self.next_wr_id();
                 self.receive(pair, side, Posted { wr_id, region, at, len: len.min(MESSAGES - offset) }, pieces)?;
@@ -302,14 +311,18 @@ impl<'s> Run<'s> {
                     Some(queue) => side.xrc.post(queue),
                 })?;
             }
-            Op::Register { pair, side, region, ref units, access } => self.register((pair, side), region, units, access)?,
-            Op::Invalidate { pair, side } => self.invalidate(pair, side)?,
-            Op::Bind { pair, side, window, region, at, len, access } => {
+            Op::Register { pair, side, region, ref units, access, foreign } => {
+                let (domain, region) = domains(pair, 0, region, foreign);
+                self.register((pair, side), (domain, region), units, access)?;
+            }
+            Op::Invalidate { pair, side, foreign } => self.invalidate(pair, side, domain_of(pair) ^ usize::from(foreign))?,
+            Op::Bind { pair, side, window, region, at, len, access, foreign } => {
                 let (at, len) = (at * STRIPE / 2, len * STRIPE / 2);
+                let (window, region) = domains(pair, window, region, foreign);
                 self.bind((pair, side, window), Bound { region, at, len, access, pair })?;
             }
             Op::BindChain { pair, side, window, ref steps, wrong, dropped } => {
-                self.bind_chain((pair, side, window), steps, wrong, dropped)?;
+                self.bind_chain((pair, side, of_domain(window, domain_of(pair))), steps, wrong, dropped)?;
             }
             Op::Unbind { side, window } => self.unbind(side, window)?,
             Op::ReplaceWindow { side, window, type2 } => {
@@ -340,6 +353,8 @@ impl<'s> Run<'s> {
                 let changed = changed.ok_or("the region did not come back")?;
                 side.memory.insert(region, crate::hosts::Memory { region: changed, access: same, bytes: memory.bytes });
             }
+            Op::Move { side, region } => self.move_region(side, region)?,
+            Op::FreeDomain { side, domain } => self.free_domain(side, domain)?,
             Op::ResizeCq { side, cq, entries } => {
                 let side = &mut self.sides[side];
                 // It has what is in flight, and is too short for no more than that.
@@ -428,7 +443,9 @@ impl<'s> Run<'s> {
         for (at, mut side) in self.sides.into_iter().enumerate() {
             side.compare(true).map_err(|why| format!("side {at}: {why}"))?;
             (0..PAIRS.len()).rev().for_each(|pair| side.destroy_qp(pair));
-            side.verbs.dealloc_fast_mr(side.fast.mr).map_err(|error| error.to_string())?;
+            for fast in &side.fasts {
+                side.verbs.dealloc_fast_mr(fast.mr).map_err(|error| error.to_string())?;
+            }
             side.xrc.end(&mut side.verbs)?;
             for window in &side.windows {
                 side.verbs.dealloc_mw(window.handle).map_err(|error| error.to_string())?;
@@ -441,7 +458,9 @@ impl<'s> Run<'s> {
             for cq in side.cqs {
                 side.verbs.destroy_cq(cq).map_err(|refused| refused.error.to_string())?;
             }
-            side.verbs.dealloc_pd(side.pd).map_err(|error| error.to_string())?;
+            for pd in side.pds {
+                side.verbs.dealloc_pd(pd).map_err(|error| error.to_string())?;
+            }
             let findings = side.host.with_device(|device| device.audit().findings().to_vec());
             if !findings.is_empty() {
                 return Err(format!("side {at}: {findings:?}"));

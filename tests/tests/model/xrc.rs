@@ -9,11 +9,11 @@ use bareverbs_sim::in_process::{Host, SimBuffer};
 use bareverbs_testing::Driver;
 
 use crate::hosts::PLACES;
-use crate::program::{CQS, MESSAGES, PAIRS};
+use crate::program::{CQS, DOMAINS, MESSAGES, PAIRS};
 
-/// Shared receive queues that the targets of a device take from. The keys of requests that name the last are of a protection domain
-/// in which no region of the model is.
-pub(crate) const QUEUES: usize = 2;
+/// Shared receive queues that the targets of a device take from, one of each protection domain. The keys of requests are looked up in
+/// the domain of the queue that they name.
+pub(crate) const QUEUES: usize = DOMAINS;
 /// `wr_id`s of the receives of queue n begin at n + 1 times this.
 const IDS: u64 = 1 << 8;
 
@@ -36,8 +36,6 @@ pub(crate) struct Queue<'s> {
 pub(crate) struct Xrc<'s> {
     pub(crate) domain: XrcDomain<Driver>,
     other_domain: XrcDomain<Driver>,
-    /// Of the last queue.
-    pd: PdHandle,
     pub(crate) queues: Vec<Queue<'s>>,
     /// Of the other domain: nothing is received here.
     foreign: SharedReceiveQueue<'s, Driver>,
@@ -94,18 +92,17 @@ impl<'s> Xrc<'s> {
     pub(crate) fn new(
         host: &Host,
         verbs: &mut Verbs<'s, Driver>,
-        pd: PdHandle,
+        pds: [PdHandle; DOMAINS],
         cqs: &mut [CompletionQueue<'s, Driver>],
     ) -> Self {
         let (domain, other_domain) = (verbs.alloc_xrcd().expect("a domain"), verbs.alloc_xrcd().expect("a domain"));
-        let pds = [pd, verbs.alloc_pd().expect("a protection domain")];
         let queue = |index: usize| Queue::new(host, verbs, (pds[index], &domain), &mut cqs[index % CQS]);
         let queues = (0..QUEUES).map(queue).collect();
-        let init = SrqInit { pd, cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } };
+        let init = SrqInit { pd: pds[0], cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } };
         let mut foreign = verbs.create_xrc_srq(&init, &other_domain, &mut cqs[0]).expect("an XRC SRQ");
         let foreign_srqn = verbs.srq_info(foreign.handle()).expect("just created").srqn;
         foreign.post(&RecvWr { wr_id: 0, sges: &[] }).expect("room");
-        Self { domain, other_domain, pd: pds[1], queues, foreign, foreign_srqn }
+        Self { domain, other_domain, queues, foreign, foreign_srqn }
     }
 
     pub(crate) fn post(&mut self, queue: usize) -> Result<(), String> {
@@ -154,6 +151,6 @@ impl<'s> Xrc<'s> {
         for domain in [self.domain, self.other_domain] {
             verbs.dealloc_xrcd(domain).map_err(|refused| refused.error.to_string())?;
         }
-        verbs.dealloc_pd(self.pd).map_err(|error| error.to_string())
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use bareverbs::{Access, Binding, MwType, QpType, Remote, Rkey, SendFlags, SendWr
 use super::Run;
 use crate::expected::Sent;
 use crate::hosts::{Bound, Window};
-use crate::program::{PAIRS, REGION, STRIPE, Step};
+use crate::program::{PAIRS, REGION, STRIPE, Step, domain_of, of_domain};
 
 /// What a window is by what was posted, or by what was done.
 type WindowState = (Rkey, Option<Bound>);
@@ -66,8 +66,8 @@ impl Run<'_> {
         step: &Step,
         posted: &mut WindowState,
     ) -> Result<Option<WcOpcode>, String> {
-        let bound =
-            Bound { region: step.region, at: step.at * STRIPE / 2, len: step.len * STRIPE / 2, access: step.access, pair };
+        let region = of_domain(step.region, domain_of(pair));
+        let bound = Bound { region, at: step.at * STRIPE / 2, len: step.len * STRIPE / 2, access: step.access, pair };
         let wr_id = self.next_id;
         let flags = if step.signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let of = &mut self.sides[side];

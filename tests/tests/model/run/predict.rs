@@ -2,10 +2,12 @@
 
 use bareverbs::{Access, MwType, QpType, Remote, Rkey, SendFlags, WcData, WcOpcode, WcStatus};
 
-use super::request::{Opened, Ready, after, bytes_of, number, pieces};
+use super::request::{Opened, Ready, Refusal, after, bytes_of, number, pieces};
 use super::{Fate, GRH_AREA, Run};
 use crate::expected::{Arrival, Sent};
-use crate::program::{ATOMICS, INLINE, Key, Kind, MESSAGES, PAIRS, READS, REGION, Request, SIDES, STRIPE, Wrong};
+use crate::program::{
+    ATOMICS, INLINE, Key, Kind, MESSAGES, PAIRS, READS, REGION, Request, SIDES, STRIPE, Wrong, domain_of, of_domain,
+};
 use crate::xrc::arrivals_of;
 
 impl Run<'_> {
@@ -19,6 +21,8 @@ impl Run<'_> {
         if !reliable && self.lossy {
             return None;
         }
+        // Keys are looked up in the domain of the queue pair, or of the shared receive queue of XRC.
+        let remote_domain = if xrc { request.queue } else { domain_of(pair) };
         let receives = if of.shared { self.sides[peer].shared_receives } else { self.sides[peer].posted[pair].len() };
         let room = if of.shared { MESSAGES } else { self.sides[peer].posted[pair].front().map_or(0, |posted| posted.len) };
         let mut kind = match request.kind {
@@ -33,8 +37,8 @@ impl Run<'_> {
                 ours.filter(|_| reliable && fate == Fate::Executed).map_or(Kind::Send, Kind::SendWithInv)
             }
             Kind::SendWithInvFast => {
-                let is_ours = reliable && fate == Fate::Executed && self.sides[peer].fast.registered.is_some();
-                if is_ours && !(xrc && request.queue != 0) { Kind::SendWithInvFast } else { Kind::Send }
+                let is_registered = self.sides[peer].fasts[remote_domain].registered.is_some();
+                if reliable && fate == Fate::Executed && is_registered { Kind::SendWithInvFast } else { Kind::Send }
             }
             kind if !reliable && (kind == Kind::Read || kind.atomic().is_some()) => Kind::Write,
             kind => kind,
@@ -45,8 +49,11 @@ impl Run<'_> {
         let wrong = if reliable {
             request.wrong.filter(|wrong| xrc || *wrong != Wrong::Srq)
         } else {
-            request.wrong.filter(|wrong| matches!(wrong, Wrong::LocalKey | Wrong::LocalRange))
+            let is_address = |wrong| of.qp_type == QpType::Ud && wrong == Wrong::RemoteDomain;
+            let is_local = |wrong| matches!(wrong, Wrong::LocalKey | Wrong::LocalRange | Wrong::LocalDomain);
+            request.wrong.filter(|wrong| is_local(*wrong) || is_address(*wrong))
         };
+        let region = of_domain(request.region, domain_of(pair) ^ usize::from(wrong == Some(Wrong::LocalDomain)));
         let (start, area) = match kind {
             Kind::Read if !request.overlaps => (READS, ATOMICS - READS),
             kind if kind.atomic().is_some() => (ATOMICS, STRIPE - ATOMICS),
@@ -81,9 +88,9 @@ impl Run<'_> {
         };
         let at = stripe + start + peer_offset;
         let key = if reliable { request.key } else { Key::Region(request.region) };
-        let (mut remote, mut opened) = self.target(peer, pair, key, at, len, need);
-        if xrc && request.queue != 0 {
-            // Keys are looked up in the protection domain of the queue.
+        let key_domain = remote_domain ^ usize::from(wrong == Some(Wrong::RemoteDomain));
+        let (mut remote, mut opened) = self.target((peer, key_domain), pair, key, at, len, need);
+        if key_domain != remote_domain {
             opened = Opened::Nothing;
         }
         if !reliable && matches!(opened, Opened::Nothing) && matches!(kind, Kind::Write | Kind::WriteWithImm) {
@@ -92,7 +99,8 @@ impl Run<'_> {
         match wrong {
             Some(Wrong::RemoteKey) => (remote.rkey, opened) = (Rkey::new(remote.rkey.get() ^ 0x80), Opened::Nothing),
             Some(Wrong::RemoteRange) => {
-                remote = self.sides[peer].memory[request.region].region.remote((REGION - len + 1) as u64);
+                remote =
+                    self.sides[peer].memory[of_domain(request.region, remote_domain)].region.remote((REGION - len + 1) as u64);
                 opened = Opened::Nothing;
                 if is_atomic {
                     remote.addr = remote.addr.next_multiple_of(word as u64);
@@ -104,10 +112,11 @@ impl Run<'_> {
             // Whether the key or the missing receive is found first is the device's affair.
             kind = Kind::Write;
         }
-        let local = &self.sides[side].memory[request.region];
+        let local = &self.sides[side].memory[region];
         let (mut base, from) = (local.region.sge(0, 0), stripe + start + offset);
         base.addr += from as u64;
-        let fast = self.sides[side].fast.registered.as_ref().filter(|of| request.fast && of.memory == request.region);
+        let fast = self.sides[side].fasts[domain_of(pair)].registered.as_ref();
+        let fast = fast.filter(|of| request.fast && of.memory == region);
         let mut local_access = local.access;
         if let Some((of, sge)) = fast.and_then(|of| Some((of, of.sge(from)?))).filter(|_| wrong.is_none()) {
             (base, local_access) = (sge, of.access);
@@ -118,10 +127,16 @@ impl Run<'_> {
             _ => {}
         }
         let writes_here = kind == Kind::Read || is_atomic;
-        let refused = len != 0
-            && !is_inline
-            && (matches!(wrong, Some(Wrong::LocalKey | Wrong::LocalRange))
-                || writes_here && !local_access.contains(Access::LOCAL_WRITE));
+        let lacks_right = writes_here && !local_access.contains(Access::LOCAL_WRITE);
+        let refused = match wrong {
+            Some(Wrong::RemoteDomain) if !reliable => Some(Refusal::Address),
+            _ if len == 0 || is_inline => None,
+            Some(Wrong::LocalKey) => Some(Refusal::Key),
+            Some(Wrong::LocalDomain) => Some(Refusal::Domain),
+            _ if lacks_right => Some(Refusal::Access),
+            Some(Wrong::LocalRange) => Some(Refusal::Range),
+            _ => None,
+        };
         let wr_id = self.next_wr_id();
         let inline: Option<Vec<u8>> = is_inline.then(|| (0..len).map(|at| (wr_id as usize * 31 + at) as u8).collect());
         let round = self.rounds[pair];
@@ -132,7 +147,7 @@ impl Run<'_> {
         flags.set(SendFlags::FENCE, waits && reliable);
         let invalidates = match kind {
             Kind::SendWithInv(window) => self.sides[peer].windows[window].rkey,
-            Kind::SendWithInvFast => self.sides[peer].fast.rkey,
+            Kind::SendWithInvFast => self.sides[peer].fasts[remote_domain].rkey,
             _ => Rkey::new(0),
         };
         let compare = match (kind, &opened) {
@@ -141,7 +156,7 @@ impl Run<'_> {
             }
             _ => 0x0123_4567_89ab_cdef,
         };
-        let to = self.sides[side].to_peer.filter(|_| of.qp_type == QpType::Ud);
+        let to = self.sides[side].to_peer[key_domain].filter(|_| of.qp_type == QpType::Ud);
         let sges = pieces(base, len, if is_atomic { 1 } else { request.pieces });
         let to_peer = &self.sides[peer];
         let (srqn, queue) = match wrong {
@@ -150,7 +165,7 @@ impl Run<'_> {
             _ => (Some(to_peer.xrc.queues[request.queue].srqn), Some(request.queue)),
         };
         let ready = Ready { wr_id, kind, flags, sges, inline, remote, invalidates, compare, to, srqn, queue, refused };
-        if refused {
+        if refused.is_some() {
             return Some(ready);
         }
         self.rounds[pair].fences |= kind == Kind::Read && request.overlaps;
@@ -164,7 +179,7 @@ impl Run<'_> {
             _ if round.failed => Some(WcStatus::WrFlushErr),
             Fate::Unreachable if reliable => Some(WcStatus::RetryExcErr),
             Fate::Unreachable => Some(WcStatus::Success),
-            Fate::Executed => Some(self.execute(pair, side, &ready, (request.region, from, len), &opened)),
+            Fate::Executed => Some(self.execute(pair, side, &ready, (region, from, len), &opened)),
         };
         self.rounds[pair].failed |= status != Some(WcStatus::Success);
         let byte_len = len as u32;
@@ -189,8 +204,16 @@ impl Run<'_> {
         number(self.sides[side].memory[region].bytes.get(at, len))
     }
 
-    /// Returns the peer's address of byte `at` of its regions, and what is there for who has these rights.
-    pub(super) fn target(&self, peer: usize, pair: usize, key: Key, at: usize, len: usize, need: Access) -> (Remote, Opened) {
+    /// Returns the peer's address of byte `at` of its regions in a domain, and what is there for who has these rights.
+    pub(super) fn target(
+        &self,
+        (peer, domain): (usize, usize),
+        pair: usize,
+        key: Key,
+        at: usize,
+        len: usize,
+        need: Access,
+    ) -> (Remote, Opened) {
         let side = &self.sides[peer];
         let of_region = |region: usize| {
             let memory = &side.memory[region];
@@ -198,10 +221,10 @@ impl Run<'_> {
             (memory.region.remote(at as u64), opened)
         };
         match key {
-            Key::Region(region) => of_region(region),
+            Key::Region(region) => of_region(of_domain(region, domain)),
             Key::Fast => {
-                let Some(of) = &side.fast.registered else {
-                    let remote = Remote { rkey: side.fast.rkey, ..side.memory[0].region.remote(at as u64) };
+                let Some(of) = &side.fasts[domain].registered else {
+                    let remote = Remote { rkey: side.fasts[domain].rkey, ..side.memory[0].region.remote(at as u64) };
                     return (remote, Opened::Nothing);
                 };
                 // What is not registered is not in the range.
@@ -210,6 +233,7 @@ impl Run<'_> {
                 (remote, if of.access.contains(need) { Opened::Bytes { region, at } } else { Opened::Nothing })
             }
             Key::Window(index) => {
+                let index = of_domain(index, domain);
                 let window = &side.windows[index];
                 let Some(bound) = window.bound else {
                     let remote = Remote { rkey: window.rkey, ..side.memory[0].region.remote(at as u64) };
@@ -343,7 +367,7 @@ impl Run<'_> {
             to.windows[window].bound = None;
         }
         if ready.kind == Kind::SendWithInvFast && status == WcStatus::Success {
-            to.fast.registered = None;
+            to.fasts.iter_mut().filter(|fast| fast.rkey == ready.invalidates).for_each(|fast| fast.registered = None);
         }
         to.arrivals[arrivals_of(pair, ready.queue.unwrap_or(0))].push_back(arrival);
         status

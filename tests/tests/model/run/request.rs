@@ -1,6 +1,6 @@
 //! A request with everything that it points to, and what atomics do.
 
-use bareverbs::error::PostSendError;
+use bareverbs::error::{PostSendError, SgeFault};
 use bareverbs::{
     Destination, MaskedOp, MaskedWr, Payload, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode,
 };
@@ -24,7 +24,32 @@ pub(super) struct Ready {
     pub(super) srqn: Option<Srqn>,
     pub(super) queue: Option<usize>,
     /// The verbs refuse it.
-    pub(super) refused: bool,
+    pub(super) refused: Option<Refusal>,
+}
+
+/// Why the verbs refuse a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Key,
+    Domain,
+    Access,
+    Range,
+    /// The address handle is of another domain.
+    Address,
+}
+
+impl Refusal {
+    /// Returns the refusal that an error is.
+    pub(super) const fn of(error: &PostSendError) -> Option<Self> {
+        Some(match error {
+            PostSendError::AddressDomain => Self::Address,
+            PostSendError::Sge { fault: SgeFault::UnknownKey, .. } => Self::Key,
+            PostSendError::Sge { fault: SgeFault::Domain, .. } => Self::Domain,
+            PostSendError::Sge { fault: SgeFault::Access, .. } => Self::Access,
+            PostSendError::Sge { fault: SgeFault::Range { .. }, .. } => Self::Range,
+            _ => return None,
+        })
+    }
 }
 
 /// What the key of a request opens.

@@ -1,11 +1,12 @@
 //! Single binds of windows and registrations by requests, and their ends.
 
+use bareverbs::error::{BindRefused, BindType1Error, FastRegError, PostSendError};
 use bareverbs::{Access, Binding, MwType, QpType, Rkey, SendFlags, SendWr, Type1Bind, WcOpcode};
 
 use super::Run;
 use crate::fast::Fast;
 use crate::hosts::Bound;
-use crate::program::{PAIRS, REGION};
+use crate::program::{PAIRS, REGION, domain_of};
 
 impl Run<'_> {
     pub(super) fn bind(&mut self, (pair, side, index): (usize, usize, usize), bound: Bound) -> Result<(), String> {
@@ -20,22 +21,27 @@ impl Run<'_> {
         let (mr, addr, length, access) =
             (memory.region.handle(), memory.region.remote(bound.at as u64).addr, bound.len as u64, bound.access);
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let is_refused = !memory.access.contains(Access::MW_BIND) || writes && !memory.access.contains(Access::LOCAL_WRITE);
+        let is_foreign = domain_of(index) != domain_of(pair) || domain_of(bound.region) != domain_of(pair);
+        let lacks_right = !memory.access.contains(Access::MW_BIND) || writes && !memory.access.contains(Access::LOCAL_WRITE);
         let (send, tag) = (of.qps[pair].send(), window.rkey.tag().next());
         let result = match window.kind {
             MwType::Type1 => {
                 let flags = SendFlags::SIGNALED;
                 let bind = Type1Bind { wr_id, flags, mr, addr, length, access };
-                send.bind_type1(window.handle, &bind).map_err(|error| error.to_string())
+                send.bind_type1(window.handle, &bind)
+                    .map_err(|error| (matches!(error, BindType1Error::Refused(BindRefused::Domain)), error.to_string()))
             }
             // It is bound again after an invalidation alone.
             MwType::Type2 if window.bound.is_some() => return Ok(()),
             MwType::Type2 => {
                 let wr = SendWr::bind_mw(window.handle, tag, Binding { mr, addr, length, access }).id(wr_id).signaled();
-                send.post(&wr).map(|()| Rkey::new(tag.key(window.rkey.index()))).map_err(|error| error.to_string())
+                send.post(&wr)
+                    .map(|()| Rkey::new(tag.key(window.rkey.index())))
+                    .map_err(|error| (matches!(error, PostSendError::Bind(BindRefused::Domain)), error.to_string()))
             }
         };
-        if result.is_err() != is_refused {
+        let is_of_domain = matches!(result, Err((true, _)));
+        if result.is_err() != (is_foreign || lacks_right) || is_of_domain != is_foreign {
             return Err(format!("binding gave {result:?}"));
         }
         if let Ok(rkey) = result {
@@ -64,11 +70,11 @@ impl Run<'_> {
         self.done_by(bound.pair, side, wr_id, opcode)
     }
 
-    /// Registers units of a region by a request.
+    /// Registers units of a region by a request: with the key of this domain.
     pub(super) fn register(
         &mut self,
         (pair, side): (usize, usize),
-        region: usize,
+        (domain, region): (usize, usize),
         units: &[usize],
         access: Access,
     ) -> Result<(), String> {
@@ -81,30 +87,41 @@ impl Run<'_> {
         let memory = &of.memory[region];
         let pieces = Fast::pieces(memory, units);
         let writes = access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let is_refused = of.fast.registered.is_some()
+        let fast = &mut of.fasts[domain];
+        let is_foreign = domain != domain_of(pair) || domain_of(region) != domain_of(pair);
+        let is_refused = fast.registered.is_some()
             || !memory.access.contains(Access::MW_BIND)
             || writes && !memory.access.contains(Access::LOCAL_WRITE);
-        let result = of.qps[pair].send().reg_mr(of.fast.mr, &of.fast.request(wr_id, &pieces, access));
-        if result.is_err() != is_refused {
+        let result = of.qps[pair].send().reg_mr(fast.mr, &fast.request(wr_id, &pieces, access));
+        let is_of_domain = matches!(result, Err(FastRegError::Domain));
+        if result.is_err() != (is_foreign || is_refused) || is_of_domain != is_foreign {
             return Err(format!("registering gave {result:?}"));
         }
         let Ok(registered) = result else { return Ok(()) };
-        of.fast.open(registered, region, units.to_vec(), access);
+        fast.open(registered, region, units.to_vec(), access);
         self.done_by(pair, side, wr_id, WcOpcode::RegMr)
     }
 
-    /// Ends a registration by a request.
-    pub(super) fn invalidate(&mut self, pair: usize, side: usize) -> Result<(), String> {
+    /// Ends the registration of a domain by a request.
+    pub(super) fn invalidate(&mut self, pair: usize, side: usize, domain: usize) -> Result<(), String> {
         if !matches!(PAIRS[pair].qp_type, QpType::Rc | QpType::XrcSend) {
             return Ok(());
         }
         self.settle(8, false)?;
         let wr_id = self.next_wr_id();
         let of = &mut self.sides[side];
-        if of.fast.registered.take().is_none() {
+        let rkey = of.fasts[domain].rkey;
+        let wr = SendWr::local_inv(rkey).id(wr_id).signaled();
+        if domain != domain_of(pair) {
+            let refused = PostSendError::Bind(BindRefused::UnknownKey { rkey });
+            return match of.qps[pair].send().post(&wr) {
+                Err(error) if error == refused => Ok(()),
+                other => Err(format!("invalidating a key of another domain gave {other:?}")),
+            };
+        }
+        if of.fasts[domain].registered.take().is_none() {
             return Ok(());
         }
-        let wr = SendWr::local_inv(of.fast.rkey).id(wr_id).signaled();
         of.qps[pair].send().post(&wr).map_err(|error| error.to_string())?;
         self.done_by(pair, side, wr_id, WcOpcode::LocalInv)
     }
