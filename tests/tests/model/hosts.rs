@@ -1,22 +1,24 @@
 //! A device of the model: the verbs on it, everything that was created, and what the model knows of each.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::thread;
 
 use bareverbs::error::PollCqError;
-use bareverbs::storage::{QpRings, SrqEntries, Storage};
+use bareverbs::platform::Machine;
+use bareverbs::storage::{QpRings, SrqEntries, Storage, StorageView};
 use bareverbs::{
-    Access, Completion, CompletionQueue, Destination, DmaBuffer, MrHandle, MwHandle, MwType, PdHandle, QpCap, QpHandle, QpInit,
-    QpType, QueuePair, RecvWr, Region, Rkey, SendQueue, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, Srqn, Verbs,
-    WcOpcode,
+    Access, Completion, CompletionQueue, Destination, DmaBuffer, GidEntry, LinkLayer, MrHandle, MwHandle, MwType, PdHandle,
+    PortAttr, QpCap, QpHandle, QpInit, QpType, QueuePair, RecvWr, Region, Rkey, SendQueue, Sge, SharedReceiveQueue,
+    SharedReceives, SrqCap, SrqInit, Srqn, Verbs, WcOpcode,
 };
 use bareverbs_mlx5::{Config, CqeSize};
-use bareverbs_sim::in_process::{Host, SimBuffer};
-use bareverbs_testing::{Driver, bring_up, driver_config};
+use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform};
+use bareverbs_testing::{Driver, await_port, driver_config};
 
 use crate::expected::{Arrival, Bytes, Posted, Sent, take_arrival, take_sent};
 use crate::fast::Fast;
-use crate::program::{CQS, DOMAINS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, WINDOWS, domain_of};
+use crate::program::{CQS, DOMAINS, INLINE, MESSAGES, PAIRS, REGION, REGIONS, SIDES, STRIPE, WINDOWS, domain_of};
 use crate::xrc::{QUEUES, Xrc, XrcPair, arrivals_of, queue_of};
 
 /// Receives of the shared queue at most.
@@ -25,6 +27,9 @@ pub(crate) const PLACES: usize = 15;
 pub(crate) const RECEIVES: usize = 16;
 /// Sends of a queue at most.
 pub(crate) const SENDS: usize = 16;
+
+/// A command that is not answered by then has lost the device.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(crate) const CAP: QpCap = QpCap {
     max_send_wr: SENDS as u32 + 1,
@@ -117,6 +122,7 @@ pub(crate) struct Window {
 
 pub(crate) struct Side<'s> {
     pub(crate) host: Host,
+    pub(crate) cqe_size: CqeSize,
     pub(crate) verbs: Verbs<'s, Driver>,
     pub(crate) pds: [PdHandle; DOMAINS],
     pub(crate) cqs: Vec<CompletionQueue<'s, Driver>>,
@@ -152,8 +158,21 @@ impl<'s> Memory<'s> {
 }
 
 impl<'s> Side<'s> {
-    pub(crate) fn new(host: Host, cqe_size: CqeSize, tables: &'s mut Tables<'_>) -> Self {
-        let mut verbs = bring_up(&host, &Config { cqe_size, ..driver_config(&host) }, tables).expect("a device");
+    /// Brings a device up, and creates everything on it.
+    pub(crate) fn new(
+        host: Host,
+        machine: Machine<SimPlatform>,
+        cqe_size: CqeSize,
+        tables: StorageView<'s, Driver>,
+    ) -> Result<Self, String> {
+        let config = Config { cqe_size, command_timeout: COMMAND_TIMEOUT, ..driver_config(&host) };
+        let driver = Driver::bring_up(machine, &config).map_err(|(error, _)| error.to_string())?;
+        let mut verbs = Verbs::new(driver, tables);
+        await_port(&host, &mut verbs).map_err(|error| error.to_string())?;
+        let PortAttr { link_layer, mac, .. } = verbs.query_port(1).map_err(|error| error.to_string())?;
+        if link_layer == LinkLayer::Ethernet {
+            verbs.set_gid(1, 0, &GidEntry::link_local(mac)).map_err(|error| error.to_string())?;
+        }
         let pds: [_; DOMAINS] = core::array::from_fn(|_| verbs.alloc_pd().expect("a domain"));
         let mut cqs: Vec<_> = (0..CQS).map(|_| verbs.create_cq(1000).expect("a completion queue")).collect();
         let srq = verbs.create_srq(&SrqInit { pd: pds[0], cap: SrqCap { max_wr: PLACES as u32, max_sge: 2 } }).expect("an SRQ");
@@ -165,6 +184,7 @@ impl<'s> Side<'s> {
         let fasts = pds.map(|pd| Fast::new(&mut verbs, pd));
         let mut side = Self {
             host,
+            cqe_size,
             verbs,
             pds,
             cqs,
@@ -190,7 +210,31 @@ impl<'s> Side<'s> {
             let window = side.create_window(window, if window < DOMAINS { MwType::Type1 } else { MwType::Type2 });
             side.windows.push(window);
         }
-        side
+        Ok(side)
+    }
+
+    /// Destroys everything, and gives back what is left.
+    pub(crate) fn close(mut self) -> Result<(Host, Verbs<'s, Driver>), String> {
+        (0..PAIRS.len()).rev().for_each(|pair| self.destroy_qp(pair));
+        for fast in &self.fasts {
+            self.verbs.dealloc_fast_mr(fast.mr).map_err(|error| error.to_string())?;
+        }
+        self.xrc.end(&mut self.verbs)?;
+        for window in &self.windows {
+            self.verbs.dealloc_mw(window.handle).map_err(|error| error.to_string())?;
+        }
+        for memory in self.memory {
+            self.verbs.dereg_mr(memory.region).map_err(|refused| refused.error.to_string())?;
+        }
+        self.verbs.dereg_mr(self.places).map_err(|refused| refused.error.to_string())?;
+        self.verbs.destroy_srq(self.srq).map_err(|refused| refused.error.to_string())?;
+        for cq in self.cqs {
+            self.verbs.destroy_cq(cq).map_err(|refused| refused.error.to_string())?;
+        }
+        for pd in self.pds {
+            self.verbs.dealloc_pd(pd).map_err(|error| error.to_string())?;
+        }
+        Ok((self.host, self.verbs))
     }
 
     pub(crate) fn create_qp(&mut self, pair: usize) -> Qp<'s> {
@@ -224,6 +268,11 @@ impl<'s> Side<'s> {
         self.sent[pair].clear();
         self.posted[pair].clear();
         self.clear_arrivals(pair);
+    }
+
+    /// Forgets the bytes that requests of a pair use.
+    pub(crate) fn forget(&mut self, pair: usize) {
+        self.memory.iter_mut().for_each(|memory| memory.bytes.forget(pair * SIDES * STRIPE, SIDES * STRIPE));
     }
 
     pub(crate) fn clear_arrivals(&mut self, pair: usize) {
@@ -277,13 +326,18 @@ impl<'s> Side<'s> {
         self.verbs.srq_info(self.srq.handle()).expect("it exists").srqn
     }
 
+    /// Makes a receive of the shared queue ready, if a place is free.
+    pub(crate) fn take_shared(&mut self) -> Option<(u64, Vec<Sge>)> {
+        let place = self.free_places.pop()?;
+        let at = place * MESSAGES as u64;
+        self.shared_receives += 1;
+        Some((place, vec![self.places.sge(at, 100), self.places.sge(at + 100, MESSAGES as u32 - 100)]))
+    }
+
     /// Posts a receive of the shared queue.
     pub(crate) fn post_shared(&mut self) -> Result<(), String> {
-        let Some(place) = self.free_places.pop() else { return Ok(()) };
-        let at = place * MESSAGES as u64;
-        let sges = [self.places.sge(at, 100), self.places.sge(at + 100, MESSAGES as u32 - 100)];
-        self.shared_receives += 1;
-        self.srq.post(&RecvWr { wr_id: place, sges: &sges }).map_err(|error| format!("a shared receive: {error}"))
+        let Some((wr_id, sges)) = self.take_shared() else { return Ok(()) };
+        self.srq.post(&RecvWr { wr_id, sges: &sges }).map_err(|error| format!("a shared receive: {error}"))
     }
 
     /// Polls both completion queues until they are empty, so many at a time, each on its own thread if `threads`.

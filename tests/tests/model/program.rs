@@ -176,6 +176,67 @@ pub(crate) enum Foreign {
     Region,
 }
 
+/// A command that the device does not execute at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    /// An object is made and destroyed again.
+    Domain,
+    Region,
+    Window,
+    Registration,
+    CompletionQueue,
+    QueuePair,
+    SharedQueue,
+    /// What is there is not taken away.
+    Deregister(usize),
+    FreeWindow(usize),
+    DestroyQp(usize),
+    Fail(usize),
+    Reset(usize),
+    /// What is there is not changed: neither by the command that makes the new key, nor by the one that ends the old key.
+    Reregister {
+        region: usize,
+        end: bool,
+    },
+    Resize(usize),
+    Query(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Refused,
+    Undelivered,
+    /// It is executed at once, and answered some milliseconds later.
+    Late(u16),
+}
+
+/// How a device ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Somebody else resets it.
+    Reset,
+    Removed,
+    /// Its firmware reports that only a reset helps.
+    Fatal,
+    /// A command has no answer.
+    NoAnswer,
+    /// The program takes it down, and lets it forget the objects.
+    TornDown,
+    /// The program destroys everything, then takes it down.
+    Closed,
+}
+
+/// Requests of a lane at most.
+pub(crate) const MAX_REQUESTS: usize = 5;
+
+/// Requests beside those of other pairs.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub(crate) pair: usize,
+    pub(crate) side: usize,
+    pub(crate) requests: Vec<Request>,
+}
+
 /// How requests are handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
@@ -316,6 +377,19 @@ pub(crate) enum Op {
         micros: u16,
         requests: Vec<Request>,
     },
+    /// A command fails amid what is in flight.
+    Trouble {
+        side: usize,
+        command: Command,
+        trouble: Trouble,
+    },
+    /// A device ends in the middle of these requests, and is brought up again.
+    Restart {
+        side: usize,
+        loss: Loss,
+        micros: u16,
+        lanes: Vec<Lane>,
+    },
     /// A drain of the send queue, and of the receive queue if it has one of its own.
     Drain {
         pair: usize,
@@ -418,6 +492,48 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(region, at, len, access, signaled)| Step { region, at, len, access, signaled })
 }
 
+fn command() -> impl Strategy<Value = (Command, Trouble)> {
+    let pair = || 0..PAIRS.len();
+    let command = prop_oneof![
+        Just(Command::Domain),
+        Just(Command::Region),
+        Just(Command::Window),
+        Just(Command::Registration),
+        Just(Command::CompletionQueue),
+        Just(Command::QueuePair),
+        Just(Command::SharedQueue),
+        (0..REGIONS).prop_map(Command::Deregister),
+        (0..WINDOWS).prop_map(Command::FreeWindow),
+        pair().prop_map(Command::DestroyQp),
+        pair().prop_map(Command::Fail),
+        pair().prop_map(Command::Reset),
+        (0..REGIONS, any::<bool>()).prop_map(|(region, end)| Command::Reregister { region, end }),
+        (0..CQS).prop_map(Command::Resize),
+        pair().prop_map(Command::Query),
+    ];
+    (
+        command,
+        prop_oneof![3 => Just(Trouble::Refused), 1 => Just(Trouble::Undelivered), 1 => (1_u16..30).prop_map(Trouble::Late)],
+    )
+}
+
+fn lanes() -> impl Strategy<Value = Vec<Lane>> {
+    let requests = prop::collection::vec(request(), 1..=MAX_REQUESTS);
+    let lane = (0..PAIRS.len(), 0..SIDES, requests).prop_map(|(pair, side, requests)| Lane { pair, side, requests });
+    prop::collection::vec(lane, 1..8)
+}
+
+fn loss() -> impl Strategy<Value = Loss> {
+    prop_oneof![
+        Just(Loss::Reset),
+        Just(Loss::Removed),
+        Just(Loss::Fatal),
+        Just(Loss::NoAnswer),
+        Just(Loss::TornDown),
+        Just(Loss::Closed),
+    ]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let pair = || 0..PAIRS.len();
     let side = || 0..SIDES;
@@ -467,6 +583,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (pair(), side(), 0_u16..30, requests())
             .prop_map(|(pair, side, micros, requests)| Op::Recreate { pair, side, micros, requests }),
         1 => (pair(), side()).prop_map(|(pair, side)| Op::Drain { pair, side }),
+        3 => (side(), command()).prop_map(|(side, (command, trouble))| Op::Trouble { side, command, trouble }),
+        1 => (side(), loss(), 0_u16..30, lanes())
+            .prop_map(|(side, loss, micros, lanes)| Op::Restart { side, loss, micros, lanes }),
     ]
 }
 

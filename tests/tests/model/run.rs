@@ -2,31 +2,30 @@
 
 mod binds;
 mod domains;
+mod lost;
 mod predict;
 mod recover;
 mod request;
+mod trouble;
 mod windows;
 
 use core::time::Duration;
 
 use bareverbs::error::{PostRecvError, SgeFault};
-use bareverbs::storage::{QpRings, SrqEntries};
+use bareverbs::storage::{QpRings, SrqEntries, StorageView};
 use bareverbs::{
-    Access, Completion, Destination, MrChange, MwType, Psn, Qkey, QpAttr, QpState, QpType, RecvWr, Remote, SendWr, WcOpcode,
-    WcStatus,
+    Access, Destination, MrChange, MwType, Psn, Qkey, QpAttr, QpState, QpType, RecvWr, Remote, SendWr, WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::CqeSize;
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_testing::{Connection, Faults, Probability, join, path_to};
+use bareverbs_sim::{DeviceConfig, PageDemand};
+use bareverbs_testing::{Connection, Driver, Faults, Probability, join, path_to};
 
 use self::domains::domains;
-use self::recover::take_unknown;
-use self::request::{Ready, Refusal, named, pieces};
+use self::request::{hand_over, named, pieces};
 use crate::expected::{Posted, Sent};
 use crate::hosts::{Bound, QPS, Qp, RECEIVES, Rings, SENDS, SRQS, Shared, Side, Tables};
 use crate::program::{End, How, Kind, MESSAGES, Op, PAIRS, Program, Request, SIDES, STRIPE, domain_of, of_domain};
-use crate::xrc::queue_of;
 
 /// Entries of 128 bytes, where the driver has them.
 #[cfg(feature = "large-completions")]
@@ -67,7 +66,10 @@ struct Round {
 
 struct Run<'s> {
     world: World,
-    sides: [Side<'s>; SIDES],
+    /// Two; one while the other is brought up.
+    sides: Vec<Side<'s>>,
+    /// Of what is brought up again.
+    tables: [Vec<StorageView<'s, Driver>>; SIDES],
     rounds: [Round; PAIRS.len()],
     lossy: bool,
     next_id: u64,
@@ -75,20 +77,23 @@ struct Run<'s> {
 }
 
 impl<'s> Run<'s> {
-    fn new(program: &Program, tables: [&'s mut Tables<'_>; SIDES]) -> Result<Self, String> {
+    fn new(program: &Program, mut tables: [Vec<StorageView<'s, Driver>>; SIDES]) -> Result<Self, String> {
         let per_mille = |n: u16| Probability::per_mille(n);
         let faults = Faults::none().loss(per_mille(program.loss)).duplication(per_mille(program.loss));
         let faults = faults.delay(per_mille(program.loss * 4), Duration::from_micros(40));
         let world = World::new(WorldConfig::from(faults.seed(program.seed)));
-        let mut lid = 0;
-        let sides = tables.map(|tables| {
-            lid += 1;
-            let config = DeviceConfig::with_lid(lid);
+        let side = |(lid, tables): (u16, &mut Vec<StorageView<'s, Driver>>)| {
+            // Devices come up often, and fill each page.
+            let config = DeviceConfig { pages: PageDemand::FEW, ..DeviceConfig::with_lid(lid) };
             let config = if program.ethernet { config.with_ethernet() } else { config };
             let cqe_size = if program.large[usize::from(lid) - 1] { LARGE } else { CqeSize::Bytes64 };
-            Side::new(world.add(config).expect("a device"), cqe_size, tables)
-        });
-        let mut run = Self { world, sides, rounds: Default::default(), lossy: program.loss != 0, next_id: 1000, requests: 0 };
+            let host = world.add(config).expect("a device");
+            let machine = host.machine(Driver::ARENA);
+            Side::new(host, machine, cqe_size, tables.pop().expect("one for each bring-up"))
+        };
+        let sides = (1..).zip(&mut tables).map(side).collect::<Result<_, _>>()?;
+        let mut run =
+            Self { world, sides, tables, rounds: Default::default(), lossy: program.loss != 0, next_id: 1000, requests: 0 };
         for pair in 0..PAIRS.len() {
             run.connect(pair)?;
         }
@@ -96,7 +101,7 @@ impl<'s> Run<'s> {
     }
 
     fn connect(&mut self, pair: usize) -> Result<(), String> {
-        let [a, b] = &mut self.sides;
+        let [a, b] = &mut self.sides[..] else { return Err("a device is not there".to_owned()) };
         if PAIRS[pair].qp_type == QpType::Ud {
             let attr = QpAttr { port_num: 1, qkey: QKEY, sq_psn: Psn::new(7), ..QpAttr::default() };
             for side in [&mut *a, &mut *b] {
@@ -154,34 +159,7 @@ impl<'s> Run<'s> {
                 break;
             }
         }
-        let refused = ready.last().and_then(|last| last.refused);
-        let good = ready.len() - usize::from(refused.is_some());
-        let send = self.sides[side].qps[pair].send();
-        let result = match how {
-            // Masked atomics have a call of their own, and no place in a list.
-            How::List if !ready.iter().any(|ready| ready.kind.is_masked()) => {
-                let plain: Vec<_> = ready.iter().map(Ready::wr).collect();
-                let list: Vec<_> = plain.iter().zip(&ready).map(|(wr, ready)| named(wr, ready.srqn)).collect();
-                send.post_list(&list).map_err(|bad| (bad.index, bad.error))
-            }
-            How::Single => ready.iter().enumerate().try_for_each(|(at, ready)| {
-                let posted = match (ready.masked(), ready.srqn) {
-                    (None, srqn) => send.post(&named(&ready.wr(), srqn)),
-                    (Some(wr), None) => send.post_masked(&wr),
-                    (Some(wr), Some(srqn)) => send.post_masked_to_srq(&wr, srqn),
-                };
-                posted.map_err(|error| (at, error))
-            }),
-            How::Batch | How::List => {
-                let mut batch = send.batch();
-                ready.iter().enumerate().try_for_each(|(at, ready)| ready.post(&mut batch).map_err(|error| (at, error)))
-            }
-        };
-        match result {
-            Ok(()) if refused.is_none() => {}
-            Err((index, error)) if refused.is_some() && index == good && Refusal::of(&error) == refused => {}
-            other => return Err(format!("posting gave {other:?} for {ready:?}")),
-        }
+        hand_over(self.sides[side].qps[pair].send(), how, &ready)?;
         if (self.rounds[pair].failed || invalidates) && matches!(fate, Fate::Executed) {
             self.settle(8, false)?;
         }
@@ -202,19 +180,7 @@ impl<'s> Run<'s> {
                 posted.map_err(|error| format!("the last request: {error}"))?;
             }
         }
-        self.world.advance(Duration::from_millis(60));
-        for pair in (0..PAIRS.len()).filter(|pair| self.rounds[*pair].failed).collect::<Vec<_>>() {
-            for side in 0..SIDES {
-                let qp = self.sides[side].qps[pair].handle();
-                let state = self.sides[side].verbs.query_qp(qp).map_err(|error| error.to_string())?.state;
-                if self.rounds[pair].direction == Some(side) && state != QpState::Err {
-                    return Err(format!("pair {pair}, side {side}: {state:?} after a failure"));
-                }
-                if state == QpState::Err {
-                    self.flush_receives(pair, side);
-                }
-            }
-        }
+        self.end_round()?;
         for side in &mut self.sides {
             side.complete(at_a_time, threads)?;
         }
@@ -236,6 +202,24 @@ impl<'s> Run<'s> {
         }
         for (at, side) in self.sides.iter_mut().enumerate() {
             side.compare(false).map_err(|why| format!("side {at}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything end, and expects the receives of queue pairs that have failed to be flushed.
+    fn end_round(&mut self) -> Result<(), String> {
+        self.world.advance(Duration::from_millis(60));
+        for pair in (0..PAIRS.len()).filter(|pair| self.rounds[*pair].failed).collect::<Vec<_>>() {
+            for side in 0..SIDES {
+                let qp = self.sides[side].qps[pair].handle();
+                let state = self.sides[side].verbs.query_qp(qp).map_err(|error| error.to_string())?.state;
+                if self.rounds[pair].direction == Some(side) && state != QpState::Err {
+                    return Err(format!("pair {pair}, side {side}: {state:?} after a failure"));
+                }
+                if state == QpState::Err {
+                    self.flush_receives(pair, side);
+                }
+            }
         }
         Ok(())
     }
@@ -385,56 +369,17 @@ impl<'s> Run<'s> {
                 posted?;
             }
             Op::Recreate { pair, side, micros, ref requests } => self.recreate(pair, side, micros, requests)?,
+            Op::Trouble { side, command, trouble } => self.trouble(side, command, trouble)?,
+            Op::Restart { side, loss, micros, ref lanes } => self.restart(side, loss, micros, lanes)?,
             Op::Drain { pair, side } => self.drain(pair, side)?,
         }
         Ok(())
     }
 
     fn cut(&self, cut: bool) {
-        let [a, b] = &self.sides;
+        let [a, b] = &self.sides[..] else { return };
         self.world.set_cut(&a.host, &b.host, cut);
         self.world.set_cut(&b.host, &a.host, cut);
-    }
-
-    /// Pulls a device out in the middle of requests: each of its own ends exactly once.
-    fn remove(&mut self, at: usize) -> Result<(), String> {
-        for pair in 0..PAIRS.len() {
-            if self.rounds[pair].direction.is_some_and(|direction| direction != at) {
-                self.settle(8, false)?;
-            }
-        }
-        self.sides[at].host.with_device(|device| device.set_removed(true));
-        let side = &mut self.sides[at];
-        if side.verbs.query_port(1).is_ok() {
-            return Err("a device that is gone answers".to_owned());
-        }
-        for index in 0..side.cqs.len() {
-            loop {
-                let mut out = [Completion::EMPTY; 3];
-                let Ok(count) = side.cqs[index].poll(&mut out) else { break };
-                if count == 0 {
-                    return Err("neither a completion nor the loss".to_owned());
-                }
-                for done in &out[..count] {
-                    if let Some(queue) = queue_of(done) {
-                        side.xrc.received_unknown(queue, done)?;
-                        continue;
-                    }
-                    let Some(pair) = side.qps.iter().position(|qp| qp.is(done.qp)) else { continue };
-                    take_unknown(side, pair, done)?;
-                }
-            }
-        }
-        for pair in 0..PAIRS.len() {
-            let (sent, posted) = (&side.sent[pair], &side.posted[pair]);
-            if !sent.is_empty() || !posted.is_empty() {
-                return Err(format!("pair {pair} of the lost device: no completion of {sent:?} {posted:?}"));
-            }
-        }
-        match side.xrc.not_given() {
-            0 => Ok(()),
-            left => Err(format!("{left} receives of XRC have no completion")),
-        }
     }
 
     /// Destroys everything. The devices have seen no mistake of the driver.
@@ -442,26 +387,8 @@ impl<'s> Run<'s> {
         self.settle(8, false)?;
         for (at, mut side) in self.sides.into_iter().enumerate() {
             side.compare(true).map_err(|why| format!("side {at}: {why}"))?;
-            (0..PAIRS.len()).rev().for_each(|pair| side.destroy_qp(pair));
-            for fast in &side.fasts {
-                side.verbs.dealloc_fast_mr(fast.mr).map_err(|error| error.to_string())?;
-            }
-            side.xrc.end(&mut side.verbs)?;
-            for window in &side.windows {
-                side.verbs.dealloc_mw(window.handle).map_err(|error| error.to_string())?;
-            }
-            for memory in side.memory {
-                side.verbs.dereg_mr(memory.region).map_err(|refused| refused.error.to_string())?;
-            }
-            side.verbs.dereg_mr(side.places).map_err(|refused| refused.error.to_string())?;
-            side.verbs.destroy_srq(side.srq).map_err(|refused| refused.error.to_string())?;
-            for cq in side.cqs {
-                side.verbs.destroy_cq(cq).map_err(|refused| refused.error.to_string())?;
-            }
-            for pd in side.pds {
-                side.verbs.dealloc_pd(pd).map_err(|error| error.to_string())?;
-            }
-            let findings = side.host.with_device(|device| device.audit().findings().to_vec());
+            let (host, _verbs) = side.close()?;
+            let findings = host.with_device(|device| device.audit().findings().to_vec());
             if !findings.is_empty() {
                 return Err(format!("side {at}: {findings:?}"));
             }
@@ -472,12 +399,21 @@ impl<'s> Run<'s> {
 
 /// Runs a program and returns how many work requests it posted.
 pub(crate) fn run(program: &Program) -> Result<u64, String> {
-    let rings: [Box<Rings>; SIDES] = core::array::from_fn(|_| Box::new([const { QpRings::new() }; QPS]));
-    let shared: [Box<Shared>; SIDES] = core::array::from_fn(|_| Box::new([const { SrqEntries::new() }; SRQS]));
-    let [mut a, mut b]: [Box<Tables<'_>>; SIDES] = core::array::from_fn(|side| {
-        Box::new(Tables::with_srqs(QpRings::views(&rings[side]), SrqEntries::views(&shared[side])))
+    // One for each time that a device is brought up.
+    let lives = |side| {
+        let is_restart = |op: &&Op| matches!(op, Op::Restart { side: at, .. } if *at == side);
+        1 + program.ops.iter().filter(is_restart).count()
+    };
+    let rings: [Vec<Box<Rings>>; SIDES] =
+        core::array::from_fn(|side| (0..lives(side)).map(|_| Box::new([const { QpRings::new() }; QPS])).collect());
+    let shared: [Vec<Box<Shared>>; SIDES] =
+        core::array::from_fn(|side| (0..lives(side)).map(|_| Box::new([const { SrqEntries::new() }; SRQS])).collect());
+    let mut tables: [Vec<Box<Tables<'_>>>; SIDES] = core::array::from_fn(|side| {
+        let views = rings[side].iter().zip(&shared[side]);
+        views.map(|(rings, shared)| Box::new(Tables::with_srqs(QpRings::views(rings), SrqEntries::views(shared)))).collect()
     });
-    let mut run = Run::new(program, [&mut a, &mut b])?;
+    let views = tables.each_mut().map(|tables| tables.iter_mut().map(|tables| StorageView::from(&mut **tables)).collect());
+    let mut run = Run::new(program, views)?;
     for (at, op) in program.ops.iter().enumerate() {
         run.apply(op).map_err(|why| format!("operation {at}: {why}"))?;
     }

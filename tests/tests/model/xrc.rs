@@ -2,7 +2,7 @@
 //! and one of another domain, which no request may reach.
 
 use bareverbs::{
-    Access, Completion, CompletionQueue, DmaBuffer, NoReceives, PdHandle, QueuePair, RecvWr, Region, SharedReceiveQueue,
+    Access, Completion, CompletionQueue, DmaBuffer, NoReceives, PdHandle, QueuePair, RecvWr, Region, Sge, SharedReceiveQueue,
     SrqCap, SrqInit, Srqn, Verbs, WcOpcode, WcStatus, XrcDomain,
 };
 use bareverbs_sim::in_process::{Host, SimBuffer};
@@ -40,6 +40,8 @@ pub(crate) struct Xrc<'s> {
     /// Of the other domain: nothing is received here.
     foreign: SharedReceiveQueue<'s, Driver>,
     foreign_srqn: Srqn,
+    /// Receives that are left there.
+    pub(crate) foreign_receives: usize,
 }
 
 /// Returns which queue a receive is of, by its `wr_id`.
@@ -68,12 +70,17 @@ impl<'s> Queue<'s> {
         Self { srq, srqn, places, free: (0..PLACES as u64).rev().collect(), left: 0 }
     }
 
-    fn post(&mut self, index: usize) -> Result<(), String> {
-        let Some(place) = self.free.pop() else { return Ok(()) };
+    /// Makes a receive of the queue with this index ready, if a place is free.
+    pub(crate) fn take_place(&mut self, index: usize) -> Option<(u64, Vec<Sge>)> {
+        let place = self.free.pop()?;
         let at = place * MESSAGES as u64;
-        let sges = [self.places.sge(at, 100), self.places.sge(at + 100, MESSAGES as u32 - 100)];
         self.left += 1;
-        let wr_id = (index as u64 + 1) * IDS + place;
+        let sges = vec![self.places.sge(at, 100), self.places.sge(at + 100, MESSAGES as u32 - 100)];
+        Some(((index as u64 + 1) * IDS + place, sges))
+    }
+
+    fn post(&mut self, index: usize) -> Result<(), String> {
+        let Some((wr_id, sges)) = self.take_place(index) else { return Ok(()) };
         self.srq.post(&RecvWr { wr_id, sges: &sges }).map_err(|error| format!("an XRC receive: {error}"))
     }
 
@@ -102,7 +109,7 @@ impl<'s> Xrc<'s> {
         let mut foreign = verbs.create_xrc_srq(&init, &other_domain, &mut cqs[0]).expect("an XRC SRQ");
         let foreign_srqn = verbs.srq_info(foreign.handle()).expect("just created").srqn;
         foreign.post(&RecvWr { wr_id: 0, sges: &[] }).expect("room");
-        Self { domain, other_domain, queues, foreign, foreign_srqn }
+        Self { domain, other_domain, queues, foreign, foreign_srqn, foreign_receives: 1 }
     }
 
     pub(crate) fn post(&mut self, queue: usize) -> Result<(), String> {

@@ -7,7 +7,7 @@ use bareverbs::{Completion, Event, MwType, QpAttr, QpAttrMask, QpState, QpType, 
 use super::{Fate, Round, Run};
 use crate::expected::Arrival;
 use crate::hosts::{Qp, Side};
-use crate::program::{How, PAIRS, Request, SIDES, STRIPE};
+use crate::program::{How, PAIRS, Request, SIDES};
 use crate::xrc::queue_of;
 
 impl Run<'_> {
@@ -50,28 +50,35 @@ impl Run<'_> {
         }
         self.world.advance(Duration::from_millis(10));
         for at in 0..SIDES {
-            let side = &mut self.sides[at];
             if !dropped {
+                let side = &mut self.sides[at];
                 side.complete(3, false)?;
                 if let Some(arrival) = side.next_arrival(pair) {
                     return Err(format!("pair {pair}, side {at}: not flushed {arrival:?}"));
                 }
             }
-            while side.verbs.poll_event().map_err(|error| error.to_string())?.is_some() {}
-            let reset = match &mut side.qps[pair] {
-                Qp::Own(qp) => side.verbs.reset_qp(qp),
-                Qp::Shared(qp) => side.verbs.reset_qp(qp),
-                Qp::Xrc(qp) => side.verbs.reset_qp(&mut qp.initiator).and_then(|()| side.verbs.reset_qp(&mut qp.target)),
-            };
-            reset.map_err(|error| format!("reset: {error}"))?;
-            side.clear_arrivals(pair);
-            // It leaves RESET once its completion queues were found empty.
-            side.complete(3, false)?;
-            self.replace_windows_of(pair, at);
+            self.reset_side(pair, at)?;
         }
         self.is_in(pair, QpState::Reset)?;
         self.connect(pair)?;
         self.rounds[pair] = Round::default();
+        Ok(())
+    }
+
+    /// Takes what a pair has on one device from ERR to RESET.
+    pub(super) fn reset_side(&mut self, pair: usize, at: usize) -> Result<(), String> {
+        let side = &mut self.sides[at];
+        while side.verbs.poll_event().map_err(|error| error.to_string())?.is_some() {}
+        let reset = match &mut side.qps[pair] {
+            Qp::Own(qp) => side.verbs.reset_qp(qp),
+            Qp::Shared(qp) => side.verbs.reset_qp(qp),
+            Qp::Xrc(qp) => side.verbs.reset_qp(&mut qp.initiator).and_then(|()| side.verbs.reset_qp(&mut qp.target)),
+        };
+        reset.map_err(|error| format!("reset: {error}"))?;
+        side.clear_arrivals(pair);
+        // It leaves RESET once its completion queues were found empty.
+        side.complete(3, false)?;
+        self.replace_windows_of(pair, at);
         Ok(())
     }
 
@@ -112,7 +119,7 @@ impl Run<'_> {
     /// Takes from the devices what the requests of a pair have written.
     pub(super) fn take_bytes(&mut self, pair: usize) -> Result<(), String> {
         for side in &mut self.sides {
-            side.memory.iter_mut().for_each(|memory| memory.bytes.forget(pair * SIDES * STRIPE, SIDES * STRIPE));
+            side.forget(pair);
             side.compare(false)?;
         }
         Ok(())
@@ -139,24 +146,26 @@ impl Run<'_> {
         }
         self.world.advance(Duration::from_millis(10));
         for at in 0..SIDES {
-            self.each_once(pair, at)?;
+            self.each_once(at, [pair])?;
         }
         self.recover(pair)?;
         self.take_bytes(pair)
     }
 
-    /// Takes the completions of a pair that was broken.
-    pub(super) fn each_once(&mut self, pair: usize, at: usize) -> Result<(), String> {
+    /// Takes the completions of a device of which some pairs were broken, and checks that these have nothing left.
+    pub(super) fn each_once(&mut self, at: usize, broken: impl IntoIterator<Item = usize>) -> Result<(), String> {
         let side = &mut self.sides[at];
         for done in side.poll(4, false) {
             let done = done.map_err(|error| format!("polling: {error}"))?;
-            take_unknown(side, pair, &done)?;
+            take_unknown(side, &done)?;
         }
-        let (sent, posted) = (&side.sent[pair], &side.posted[pair]);
-        if sent.back().is_some_and(|last| last.signaled) || !posted.is_empty() {
-            return Err(format!("pair {pair}, side {at}: no completion of {sent:?} {posted:?}"));
+        for pair in broken {
+            let (sent, posted) = (&side.sent[pair], &side.posted[pair]);
+            if sent.back().is_some_and(|last| last.signaled) || !posted.is_empty() {
+                return Err(format!("pair {pair}, side {at}: no completion of {sent:?} {posted:?}"));
+            }
+            side.sent[pair].clear();
         }
-        side.sent[pair].clear();
         Ok(())
     }
 
@@ -195,14 +204,22 @@ impl Run<'_> {
 }
 
 /// Takes a completion of a pair that was broken, or of a device that is gone.
-pub(super) fn take_unknown(side: &mut Side<'_>, pair: usize, done: &Completion) -> Result<(), String> {
+pub(super) fn take_unknown(side: &mut Side<'_>, done: &Completion) -> Result<(), String> {
+    if let Some(queue) = queue_of(done) {
+        return side.xrc.received_unknown(queue, done);
+    }
+    let Some(pair) = side.qps.iter().position(|qp| qp.is(done.qp)) else {
+        return Err(format!("{done:?} of no queue pair"));
+    };
     if !matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
+        // A lost device flushes each request that it has not completed, whether or not it asked for that.
+        let oldest = side.sent[pair].front();
+        if done.loss().is_some() && oldest.is_none_or(|sent| sent.wr_id != done.wr_id) {
+            return Err(format!("{done:?} before that of {oldest:?}"));
+        }
         // What the model knows of the request may not have come about.
         side.sent[pair].iter_mut().for_each(|sent| sent.status = None);
         return crate::expected::take_sent(&mut side.sent[pair], done);
-    }
-    if let Some(queue) = queue_of(done) {
-        return side.xrc.received_unknown(queue, done);
     }
     if PAIRS[pair].shared {
         if side.free_places.contains(&done.wr_id) {

@@ -2,11 +2,12 @@
 
 use bareverbs::error::{PostSendError, SgeFault};
 use bareverbs::{
-    Destination, MaskedOp, MaskedWr, Payload, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode,
+    Destination, MaskedOp, MaskedWr, Payload, Remote, Rkey, SendBatch, SendFlags, SendOp, SendQueue, SendWr, Sge, Srqn,
+    WcOpcode,
 };
 use bareverbs_testing::Driver;
 
-use crate::program::Kind;
+use crate::program::{How, Kind};
 
 /// A request with everything that it points to.
 #[derive(Debug)]
@@ -196,5 +197,36 @@ pub(super) const fn named<'a>(wr: &'a SendWr<'a>, srqn: Option<Srqn>) -> SendWr<
     match srqn {
         Some(srqn) => wr.to_srq(srqn),
         None => *wr,
+    }
+}
+
+/// Posts requests, of which the last may be one that the verbs refuse.
+pub(super) fn hand_over(send: &mut SendQueue<'_, Driver>, how: How, ready: &[Ready]) -> Result<(), String> {
+    let refused = ready.last().and_then(|last| last.refused);
+    let good = ready.len() - usize::from(refused.is_some());
+    let result = match how {
+        // Masked atomics have a call of their own, and no place in a list.
+        How::List if !ready.iter().any(|ready| ready.kind.is_masked()) => {
+            let plain: Vec<_> = ready.iter().map(Ready::wr).collect();
+            let list: Vec<_> = plain.iter().zip(ready).map(|(wr, ready)| named(wr, ready.srqn)).collect();
+            send.post_list(&list).map_err(|bad| (bad.index, bad.error))
+        }
+        How::Single => ready.iter().enumerate().try_for_each(|(at, ready)| {
+            let posted = match (ready.masked(), ready.srqn) {
+                (None, srqn) => send.post(&named(&ready.wr(), srqn)),
+                (Some(wr), None) => send.post_masked(&wr),
+                (Some(wr), Some(srqn)) => send.post_masked_to_srq(&wr, srqn),
+            };
+            posted.map_err(|error| (at, error))
+        }),
+        How::Batch | How::List => {
+            let mut batch = send.batch();
+            ready.iter().enumerate().try_for_each(|(at, ready)| ready.post(&mut batch).map_err(|error| (at, error)))
+        }
+    };
+    match result {
+        Ok(()) if refused.is_none() => Ok(()),
+        Err((index, error)) if refused.is_some() && index == good && Refusal::of(&error) == refused => Ok(()),
+        other => Err(format!("posting gave {other:?} for {ready:?}")),
     }
 }
