@@ -234,7 +234,10 @@ pub(crate) const MAX_REQUESTS: usize = 5;
 pub(crate) struct Lane {
     pub(crate) pair: usize,
     pub(crate) side: usize,
+    pub(crate) how: How,
     pub(crate) requests: Vec<Request>,
+    /// Receives that are posted meanwhile, at both ends.
+    pub(crate) receives: usize,
 }
 
 /// How requests are handed over.
@@ -390,6 +393,11 @@ pub(crate) enum Op {
         micros: u16,
         lanes: Vec<Lane>,
     },
+    /// Each send queue, receive queue and completion queue has a thread.
+    Together {
+        at_a_time: usize,
+        lanes: Vec<Lane>,
+    },
     /// A drain of the send queue, and of the receive queue if it has one of its own.
     Drain {
         pair: usize,
@@ -519,7 +527,9 @@ fn command() -> impl Strategy<Value = (Command, Trouble)> {
 
 fn lanes() -> impl Strategy<Value = Vec<Lane>> {
     let requests = prop::collection::vec(request(), 1..=MAX_REQUESTS);
-    let lane = (0..PAIRS.len(), 0..SIDES, requests).prop_map(|(pair, side, requests)| Lane { pair, side, requests });
+    let how = prop_oneof![2 => Just(How::Single), 1 => Just(How::List), 1 => Just(How::Batch)];
+    let lane = (0..PAIRS.len(), 0..SIDES, how, requests, 0_usize..=MAX_REQUESTS)
+        .prop_map(|(pair, side, how, requests, receives)| Lane { pair, side, how, requests, receives });
     prop::collection::vec(lane, 1..8)
 }
 
@@ -586,6 +596,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (side(), command()).prop_map(|(side, (command, trouble))| Op::Trouble { side, command, trouble }),
         1 => (side(), loss(), 0_u16..30, lanes())
             .prop_map(|(side, loss, micros, lanes)| Op::Restart { side, loss, micros, lanes }),
+        1 => (1_usize..9, lanes()).prop_map(|(at_a_time, lanes)| Op::Together { at_a_time, lanes }),
     ]
 }
 

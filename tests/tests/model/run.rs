@@ -6,6 +6,7 @@ mod lost;
 mod predict;
 mod recover;
 mod request;
+mod together;
 mod trouble;
 mod windows;
 
@@ -371,6 +372,7 @@ impl<'s> Run<'s> {
             Op::Recreate { pair, side, micros, ref requests } => self.recreate(pair, side, micros, requests)?,
             Op::Trouble { side, command, trouble } => self.trouble(side, command, trouble)?,
             Op::Restart { side, loss, micros, ref lanes } => self.restart(side, loss, micros, lanes)?,
+            Op::Together { at_a_time, ref lanes } => self.together(at_a_time, lanes)?,
             Op::Drain { pair, side } => self.drain(pair, side)?,
         }
         Ok(())

@@ -50,7 +50,7 @@ impl Run<'_> {
     pub(super) fn restart(&mut self, at: usize, loss: Loss, micros: u16, lanes: &[Lane]) -> Result<(), String> {
         self.settle(8, false)?;
         let mut pairs = Vec::new();
-        for Lane { pair, side, requests } in lanes.iter().filter(|_| loss != Loss::Closed) {
+        for Lane { pair, side, requests, .. } in lanes.iter().filter(|_| loss != Loss::Closed) {
             let to = &self.sides[1 - side];
             let left = if PAIRS[*pair].shared {
                 to.shared_receives
