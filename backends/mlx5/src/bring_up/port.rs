@@ -223,6 +223,23 @@ pub(super) fn mtu_of_code(code: u32) -> Mtu {
 mod tests {
     use super::*;
 
+    /// IBTA 14.2.5.6: 1 is Down, 0 no change of state, which no port has.
+    #[test]
+    fn states_are_those_of_the_architecture() {
+        let states = [0, 1, 2, 3, 4, 5, 15].map(state_of);
+        let [down, init, armed, active] = [PortState::Down, PortState::Init, PortState::Armed, PortState::Active];
+        assert_eq!(states, [down, down, init, armed, active, down, down]);
+    }
+
+    #[test]
+    fn an_entry_behind_the_table_is_refused_with_the_last_one() {
+        assert!(check_entry(0, 1).is_ok() && check_entry(127, 128).is_ok());
+        for (index, count, last) in [(1, 1, 0), (128, 128, 127), (u16::MAX, 128, 127), (0, 0, 0)] {
+            let refused = check_entry(index, count);
+            assert!(matches!(refused, Err(Error::LimitExceeded { limit }) if limit == last), "{index} of {count}: {refused:?}");
+        }
+    }
+
     #[test]
     fn an_mtu_that_infiniband_lacks_is_the_next_lower_one() {
         // 0: of a port that is down. 1500 and 10240: of Ethernet.

@@ -92,3 +92,24 @@ impl HealthWatch {
         Ok(self.next)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux takes a request for a reset for one with a syndrome only (`check_fatal_sensors`).
+    #[test]
+    fn a_device_is_well_unless_it_stands_still_or_wants_a_reset() {
+        for (stuck, reset_wanted, syndrome, is_well) in [
+            (false, false, 0, true),
+            (false, false, 1, true),
+            (false, true, 0, true),
+            (false, true, 1, false),
+            (true, false, 0, false),
+            (true, true, 1, false),
+        ] {
+            let health = Health { stuck, reset_wanted, syndrome, ..Health::default() };
+            assert_eq!(health.is_well(), is_well, "{health:?}");
+        }
+    }
+}

@@ -53,6 +53,25 @@ pub(super) fn fill_address(segment: &mut ViewMut<'_, WqeDatagramSeg>, av: &Addre
 mod tests {
     use super::*;
 
+    /// `rdma_calc_flow_label` and `rdma_flow_label_to_udp_sport` of Linux's `ib_verbs.h`, worked out by hand: the product of the largest
+    /// numbers is 0xfffffe000001, shifted by 20 0xfffffe0.
+    #[test]
+    fn flow_labels_and_ports_are_those_of_linux() {
+        for (qpns, label) in [
+            ([0, 0x12_3456], 0),
+            ([1, 1], 1),
+            ([0x11, 0x13], 0x143),
+            ([0x1000, 0x100], 0x0_0001),
+            ([0xff_ffff, 0xff_ffff], 0xf_ff1e),
+        ] {
+            let [one, other] = qpns;
+            assert_eq!((label_of_connection(qpns), label_of_connection([other, one])), (label, label), "{qpns:x?}");
+        }
+        for (label, port) in [(0, 0xc000), (0x3fff, 0xffff), (0x4000, 0xc001), (0xf_ffff, 0xffc0), (0xf_c03f, 0xc000)] {
+            assert_eq!(source_port(label), port, "{label:#x}");
+        }
+    }
+
     #[test]
     fn source_ports_are_in_the_range_of_roce_and_the_same_from_both_ends() {
         // By hand: 0x12345 is 4 in its upper six bits and 0x2345 below, which give 0x2341.
