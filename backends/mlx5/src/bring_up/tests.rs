@@ -244,3 +244,17 @@ fn the_function_of_a_cards_own_processor_is_refused_before_any_command() {
     assert!(std::format!("{error}").contains("use the function that the host sees"), "{error}");
     shared.borrow_mut().device = None;
 }
+
+/// The low byte of the dword at 0x14 of the initialization segment has both logarithms (`mlx5_ifc.h`).
+#[test]
+fn a_command_queue_has_two_to_32_entries_in_one_page() {
+    for byte in 0..=255_u8 {
+        let (machine, shared) = machine();
+        shared.borrow_mut().registers[4..8].copy_from_slice(&[0, 5, 0, 0]);
+        shared.borrow_mut().registers[0x17] = byte;
+        let (log_size, log_stride) = (byte >> 4, byte & 15);
+        let Err((error, _machine)) = Driver::bring_up(machine, &SHORT) else { panic!("it was brought up") };
+        let fits = (2..=32).contains(&(1_u32 << log_size)) && log_stride >= 6 && 1_u32 << (log_size + log_stride) <= 4096;
+        assert_eq!(error.cause != Error::CommandQueue { log_size, log_stride }, fits, "{byte:#x}: {error}");
+    }
+}

@@ -396,3 +396,16 @@ fn inline_of(capability: u32, vport: u32) -> InlineMode {
         None => InlineMode::TcpUdp,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 14 bytes of header and four of a tag, on a boundary of 64.
+    #[test]
+    fn a_buffer_has_room_for_the_largest_tagged_frame() {
+        for (mtu, bytes) in [(68, 128), (1500, 1536), (1518, 1536), (1519, 1600), (9000, 9024)] {
+            assert_eq!(stride(mtu), bytes, "{mtu}");
+        }
+    }
+}

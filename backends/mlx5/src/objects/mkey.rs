@@ -376,6 +376,13 @@ mod tests {
     use super::*;
     use crate::tests::mock::{MockPlatform, acknowledge, started};
 
+    /// `struct mlx5_klm` of Linux's `mlx5/device.h`: byte count, key, address.
+    #[test]
+    fn an_entry_of_an_indirect_key_has_two_words() {
+        let word = |index| klm_word(0x8000_1000, 0x1234_5678, 0x7f00_0000_1000, index);
+        assert_eq!([0, 1, 2, 3].map(word), [0x8000_1000_1234_5678, 0x7f00_0000_1000, 0x8000_1000_1234_5678, 0x7f00_0000_1000]);
+    }
+
     /// Pages of 4096 bytes at any device address.
     struct Scattered<'a> {
         base: u64,
