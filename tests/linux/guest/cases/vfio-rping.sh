@@ -29,6 +29,18 @@ kill $server
 served "our server is interrupted" 130 "address 10.4.0.1"
 refused "our client, no such service" 1 "rejected the connection: invalid service ID" $ours $their_end
 
+if [ "$(parameter link)" = infiniband ]; then
+	# The LID leads to their port, which has another GID; and their interface has another subnet.
+	start_server rping -s -a 10.4.0.2 -C 1 -V
+	sleep 1
+	refused "our client, another GID" 1 "rejected the connection: primary remote port GID rejected$" \
+		$ours --peer-gid fe80::9 --peer-lid "$(cat $port/lid)" 10.4.0.2
+	refused "our client of another subnet" 1 "rejected the connection: consumer reject$" \
+		bareverbs rping --device $card --address 10.5.0.1 $their_end
+	kill $server
+	wait $server
+fi
+
 before=$(date +%s)
 refused "our client, nobody there" 1 "the peer does not answer: .* $not_there" \
 	bareverbs rping --device $card $nobody
