@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bareverbs_cm::{IpPrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use clap::Args;
 
-use super::link::PeerArgs;
+use super::peer_args::PeerArgs;
 use crate::args::{JsonArgs, UsageError, WaitArgs};
 use crate::device::Role;
 use crate::device::ethernet::PathArgs;

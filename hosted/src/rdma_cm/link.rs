@@ -6,53 +6,18 @@ use std::net::{IpAddr, Ipv6Addr};
 use anyhow::{Context as _, Result, anyhow, bail};
 use bareverbs::{AddressVector, Gid, GlobalRoute, Guid, Lid, LinkLayer, Mac, PortAttr, Source};
 use bareverbs_cm::Path;
-use bareverbs_serve::parse_number;
-use clap::Args;
 
 use super::args::CmArgs;
-use super::port::PORT;
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Device, Host};
 
+/// Port of the device.
+pub(crate) const PORT: u8 = 1;
 /// LID of a path on Ethernet.
 const NO_LID: Lid = Lid::NONE;
 const HOP_LIMIT: u8 = 64;
-/// The last LID of a port (IBTA volume 1, 4.1.3); those behind it are of multicast groups.
-const LAST_UNICAST: u16 = 0xbfff;
 /// Membership of a P_Key: full (IBTA volume 1, 10.9.1.1).
 const FULL_MEMBER: u16 = 0x8000;
-
-/// Options of the peer's port in an InfiniBand subnet.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct PeerArgs {
-    /// InfiniBand port of a client: LID of the server's port (`ibstat` there). No subnet manager is asked for it
-    #[arg(long, value_name = "LID", value_parser = lid, requires_all = ["server", "peer_gid"])]
-    pub peer_lid: Option<Lid>,
-    /// InfiniBand port of a client: GID 0 of the server's port, the last 16 bytes of the hardware address of its ib0 (`ip link`)
-    #[arg(long, value_name = "GID", value_parser = gid, requires_all = ["server", "peer_lid"])]
-    pub peer_gid: Option<Gid>,
-}
-
-impl PeerArgs {
-    fn port(self) -> Option<SubnetPort> {
-        self.peer_lid.zip(self.peer_gid).map(|(lid, gid)| SubnetPort { lid, gid })
-    }
-}
-
-/// Parses the LID of a port.
-fn lid(text: &str) -> Result<Lid, String> {
-    let lid = parse_number(text)?;
-    if (1..=LAST_UNICAST).contains(&lid) { Ok(Lid::new(lid)) } else { Err(format!("not between 1 and {LAST_UNICAST:#x}")) }
-}
-
-/// Parses the GID of a port: groups of hexadecimal digits, as tools print it, or with `::` for groups of zeros.
-fn gid(text: &str) -> Result<Gid, String> {
-    match text.parse::<Ipv6Addr>() {
-        Ok(address) if address.is_unspecified() || address.is_multicast() => Err("not the GID of one port".into()),
-        Ok(address) => Ok(Gid(address.octets())),
-        Err(_) => Err("not eight groups of hexadecimal digits, as in fe80::2:c900:0:101".into()),
-    }
-}
 
 /// A port of an InfiniBand subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +70,7 @@ impl Link {
         args: &CmArgs,
         entry: EntryArgs,
     ) -> Result<(Self, IpAddr)> {
-        let peer = args.peer.port();
+        let peer = args.peer.peer_lid.zip(args.peer.peer_gid).map(|(lid, gid)| SubnetPort { lid, gid });
         let gid_index = args.path.gid_idx.unwrap_or(0);
         if port.link_layer == LinkLayer::Ethernet {
             if peer.is_some() {
@@ -258,24 +223,13 @@ mod tests {
     use crate::rdma_cm::two_ends::args;
     use crate::rping::args::RpingArgs;
 
-    #[test]
-    fn lids_and_gids_are_those_of_one_port() {
-        assert_eq!((lid("1"), lid("0xbfff")), (Ok(Lid::new(1)), Ok(Lid::new(0xbfff))));
-        for wrong in ["0", "0xc000", "0xffff", "65536", "", "one"] {
-            assert!(lid(wrong).is_err(), "{wrong}");
-        }
-        let expected = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 0, 0, 0, 1, 1]);
-        assert_eq!(gid("fe80::2:c900:0:101"), Ok(expected));
-        // As sysfs and ibv_devinfo print it.
-        assert_eq!(gid("fe80:0000:0000:0000:0002:c900:0000:0101"), Ok(expected));
-        for wrong in ["::", "ff12:401b:ffff::1", "fe80", "fe80:0000:0000:0000:0002:c900:0000", "192.0.2.1"] {
-            assert!(gid(wrong).is_err(), "{wrong}");
-        }
+    fn gid(text: &str) -> Gid {
+        Gid(text.parse::<Ipv6Addr>().unwrap().octets())
     }
 
     #[test]
     fn a_port_says_what_a_peer_needs() {
-        let port = SubnetPort { lid: Lid::new(2), gid: gid("fe80::2:c900:0:101").unwrap() };
+        let port = SubnetPort { lid: Lid::new(2), gid: gid("fe80::2:c900:0:101") };
         let link = Link::InfiniBand { port, peer: None, partition_key: 0xffff, gid_index: 0, global: false };
         let expected = "LID 2, GID fe80::2:c900:0:101, hardware address \
                         00:00:00:00:fe:80:00:00:00:00:00:00:00:02:c9:00:00:00:01:01";
@@ -311,6 +265,6 @@ mod tests {
             "{error}"
         );
         let path = open(subnet(), &[&address[..], &peer].concat()).unwrap().unwrap();
-        assert_eq!((path.remote_lid, path.remote_gid, path.global), (Lid::new(2), gid("fe80::1").unwrap(), false));
+        assert_eq!((path.remote_lid, path.remote_gid, path.global), (Lid::new(2), gid("fe80::1"), false));
     }
 }

@@ -1,7 +1,8 @@
 //! Programs of rdma-core that meet their peer by communication management, as `rdma_cm` of Linux does: what they have in common.
 
 pub mod args;
-mod link;
+pub(crate) mod link;
+mod peer_args;
 pub(crate) mod port;
 pub(crate) mod program;
 pub(crate) mod run;

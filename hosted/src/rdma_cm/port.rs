@@ -9,12 +9,10 @@ use bareverbs::{AddressVector, Mtu, PdHandle, Refused};
 use bareverbs_cm::{CarrierError, Config, Event, IpAddresses, IpPrivateData, Mad, Path, PathAddress, RejectReason, ServiceId};
 
 use super::args::CmArgs;
-use super::link::{Link, no_mac};
+use super::link::{Link, PORT, no_mac};
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Carrier, Device, Host, Role};
 
-/// Port of the device.
-pub(crate) const PORT: u8 = 1;
 /// The most connections of an end, or queue pairs that it resolves.
 pub(crate) const CONNECTIONS: usize = 16;
 /// How long an answer of the peer may take, and how often it is asked: 1 s, encoded, eight times.

@@ -10,7 +10,7 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 
 use super::args::CmArgs;
-use super::port::PORT;
+use super::link::PORT;
 use super::program::{End, Program, Report};
 use crate::args::UsageError;
 use crate::device::selection::DeviceChoice;

@@ -9,7 +9,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
 use clap::{Args, Command};
 
-use super::port::PORT;
+use super::link::PORT;
 use super::program::{End, Program, Report};
 use super::run::{IDLE_TIMEOUT, run_ends, run_simulated};
 use crate::device::ethernet::EntryArgs;

@@ -18,7 +18,8 @@ use super::report::Datagrams;
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Device, Endpoint, Host, Role};
-use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, PORT, random, refusal};
+use crate::rdma_cm::link::PORT;
+use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random, refusal};
 use crate::rdma_cm::program::{End, Program as _};
 
 /// Q_Key of datagrams of `rdma_cm` (`RDMA_UDP_QKEY`, include/rdma/rdma_cm.h of Linux).
