@@ -11,7 +11,6 @@ use crate::shared::{CqSlot, NO_NUMBER, NO_QP, Owner, QpSlot, Shared, is_dropped}
 use crate::storage::{MARKER_BYTES, SendFacts};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
-use crate::xrc::is_xrc;
 use crate::{Completion, CqHandle, Cqn, FAST_PATH, QpHandle, Qpn, Refused, Source, WcData, WcOpcode, WcStatus};
 
 /// Attributes of a completion queue.
@@ -656,6 +655,15 @@ fn end_drain_or_report<P: Provider>(
             Some(Err(PollCqError::Broken { cqn: queue.cqn, syndrome: broken.wrapping_sub(1) as u8, entries: queue.entries }))
         }
     }
+}
+
+/// The lower half of the cookie of an XRC shared receive queue, whose slot is the upper. No queue pair has such a slot: a table has 65,535
+/// at most. So no completion of the queue is taken for one of a queue pair that has the number of a target by then.
+pub(crate) const XRC_COOKIE: u16 = u16::MAX;
+
+/// Returns whether a completion with this cookie is of an XRC shared receive queue.
+pub(crate) const fn is_xrc(cookie: Option<u32>) -> bool {
+    matches!(cookie, Some(cookie) if cookie as u16 == XRC_COOKIE)
 }
 
 /// Takes a completion that names no queue pair which completes here, with its cookie.

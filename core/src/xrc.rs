@@ -41,15 +41,6 @@ pub struct XrcDomain<P: Provider> {
 
 format_as!([P: Provider] XrcDomain<P>, "XrcDomain({:?})", |this| this.number);
 
-/// The lower half of the cookie of an XRC shared receive queue, whose slot is the upper. No queue pair has such a slot: a table has 65,535
-/// at most. So no completion of the queue is taken for one of a queue pair that has the number of a target by then.
-const XRC_COOKIE: u16 = u16::MAX;
-
-/// Returns whether a completion with this cookie is of an XRC shared receive queue.
-pub(crate) const fn is_xrc(cookie: Option<u32>) -> bool {
-    matches!(cookie, Some(cookie) if cookie as u16 == XRC_COOKIE)
-}
-
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Makes an XRC domain (`ibv_open_xrcd`; IBTA A14.4).
     ///
@@ -159,7 +150,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let (place, sizes) = self.place_of_srq(init)?;
         let kept = kept.ok_or(CreateSrqError::StaleCq)?;
         let pd = self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
-        let cookie = u32::from(place.0.index()) << 16 | u32::from(XRC_COOKIE);
+        let cookie = u32::from(place.0.index()) << 16 | u32::from(completion::XRC_COOKIE);
         let params = CreateXrcSrqParams { pd: &pd.inner, domain: &domain.inner, cq: &kept.inner, sizes, cookie };
         let created = match self.provider.create_xrc_srq(CoreToken::NEW, &params) {
             Ok(created) => created,
@@ -264,7 +255,7 @@ fn take<P: Provider>(
     let shared = &queue.shared;
     let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: queue.cqn };
     let index = match cookie {
-        Some(number) if is_xrc(cookie) && raw.kind != RawKind::Send => (number >> 16) as u16,
+        Some(number) if completion::is_xrc(cookie) && raw.kind != RawKind::Send => (number >> 16) as u16,
         _ => return Err(unknown),
     };
     let slot = shared.srqs.get(usize::from(index)).ok_or(unknown)?;
