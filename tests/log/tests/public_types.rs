@@ -167,6 +167,7 @@ fn of_the_core() {
         GidEntry,
         GlobalRoute,
         Guid,
+        Held,
         Handle<kind::Qp>,
         Instant,
         InterruptHandler<'static, Driver>,
