@@ -85,5 +85,10 @@ fn devices_do_what_the_model_says() {
         work();
     });
     let (requests, seeds) = (requests.into_inner(), seeds.into_inner());
-    println!("{requests} work requests in {} programs, seeds {first} to {}", (seeds - first) * u64::from(PROGRAMS), seeds - 1);
+    let operations = OPERATIONS.load(Ordering::Relaxed);
+    println!(
+        "{requests} work requests, {operations} operations in {} programs, seeds {first} to {}",
+        (seeds - first) * u64::from(PROGRAMS),
+        seeds - 1
+    );
 }
