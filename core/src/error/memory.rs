@@ -1,6 +1,6 @@
 //! Errors of protection domains, memory regions and memory windows.
 
-use super::{AnswerFault, Outside, SendQueueFull, operation_error};
+use super::{AnswerFault, CannotSend, Outside, SendQueueFull, operation_error};
 use crate::error::{DeviceLoss, Errno};
 use crate::{Access, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
@@ -263,7 +263,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)";
+        } => Enotconn, "{reason}", reason = CannotSend(*state);
         /// The device is lost.
         DeviceLost {
             /// Why the device is lost.
@@ -343,7 +343,7 @@ operation_error! {
         NotReady {
             /// The state.
             state: QpState
-        } => Enotconn, "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)";
+        } => Enotconn, "{reason}", reason = CannotSend(*state);
         /// The device is lost.
         DeviceLost {
             /// Why the device is lost.

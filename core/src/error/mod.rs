@@ -25,6 +25,8 @@ pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
 
 use core::fmt;
 
+use crate::QpState;
+
 /// Declares the errors of one operation: each variant with its facts, its errno and its text, which names facts, or what is
 /// made of them behind it. An enum with `<E>` ends with the variants that carry an error of the backend, which has its own
 /// errno.
@@ -174,6 +176,19 @@ impl fmt::Display for Outside {
                 write!(f, "{length} bytes at {addr:#x} are not inside the region, which has {size} bytes from {start:#x} on")
             }
         }
+    }
+}
+
+/// A queue pair that cannot send in its state, in words.
+struct CannotSend(QpState);
+
+impl fmt::Display for CannotSend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(state) = self;
+        write!(
+            f,
+            "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)"
+        )
     }
 }
 

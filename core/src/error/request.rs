@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Outside, SendQueueFull, operation_error};
+use super::{CannotSend, Outside, SendQueueFull, operation_error};
 use crate::error::{BindRefused, DeviceLoss, Errno, RawKind};
 use crate::{Cqn, Lkey, QpHandle, QpState, QpType, Qpn, SendFlags, Srqn, WcOpcode};
 
@@ -176,12 +176,7 @@ impl PostSendError {
 impl fmt::Display for PostSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotReady { state } => {
-                write!(
-                    f,
-                    "a queue pair in {state:?} does not send: bring it to Rts (modify_qp_to_rts; from Err after reset_qp; from Sqe by modify_qp)"
-                )
-            }
+            Self::NotReady { state } => CannotSend(*state).fmt(f),
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
             Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
             Self::NoSendWithInv => f.write_str("only reliable connections have SendWithInv"),
