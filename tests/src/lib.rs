@@ -2,6 +2,7 @@
 
 pub mod book;
 pub mod command_fields;
+mod dice;
 mod kept_verbs;
 mod lone_device;
 pub mod lying_device;
@@ -23,6 +24,7 @@ use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, 
 use bareverbs_sim::{DeviceConfig, Profile};
 
 pub use bareverbs_testing::{Connection, bring_up, driver_config};
+pub use dice::dice;
 pub use kept_verbs::KeptVerbs;
 pub use lone_device::LoneDevice;
 pub use registration::{SamePage, register, register_mapped};

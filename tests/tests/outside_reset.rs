@@ -21,8 +21,8 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, HealthReport, Profile};
 use bareverbs_tests::{
-    ALL_ACCESS, Connection, Driver, End, Node, PAGES, Pair, Region, driver_config, end, machine, pattern, rc_steps, signaled,
-    to_rts, to_state, verbs,
+    ALL_ACCESS, Connection, Driver, End, Node, PAGES, Pair, Region, dice, driver_config, end, machine, pattern, rc_steps,
+    signaled, to_rts, to_state, verbs,
 };
 
 /// How long a command, a health check and a teardown may take to find out.
@@ -534,11 +534,7 @@ fn at_each_step_of_random_traffic_every_request_is_given_once() {
         let (lose, loss) = WAYS[(at % 5) as usize];
         let mut pair = Pair::new();
         let (mut ledger, here, there) = Ledger::new(&mut pair);
-        let mut seed = at + 1;
-        let mut dice = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut dice = dice(at + 1);
         for step in 0..=at {
             match dice(8) {
                 0 | 1 => {

@@ -12,6 +12,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, End, Fault, Faults, Node, Probability, connect, connect_with_srq, pair};
+use bareverbs_tests::dice;
 
 type Srq = SharedReceiveQueue<'static, Driver>;
 type Inbox = Region<'static, SimBuffer>;
@@ -539,11 +540,7 @@ fn after_each_step_of_random_traffic_a_lost_device_leaves_no_receive() {
         let target = a.register(ROOM, Access::REMOTE_WRITE | Access::LOCAL_WRITE).unwrap();
         let mut ends: Vec<_> = (0..3).map(|_| connect_with_srq(&mut a, &mut b, shared.handle()).unwrap()).collect();
         let mut open = Open::default();
-        let mut seed = last + 1;
-        let mut dice = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut dice = dice(last + 1);
         for _ in 0..=last {
             let n = dice(3) as usize;
             let (from, into) = &mut ends[n];
