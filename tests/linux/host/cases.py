@@ -20,6 +20,9 @@ PORT_COMES_UP = (
 #: What kernel 6.1 says of each Ethernet port.
 IGNORE_FLOW_LEVEL = (r"firmware level support is missing", "kernel 6.1 would forward to tables of any level (ignore_flow_level)")
 
+#: What the audit reports of the kernel in a case that kills programs.
+KILLED_PROCESS = ((r"KeyAfterDestroy", "the kernel deregisters the memory of a killed process before it destroys its queue pair"),)
+
 #: For a case whose drivers give back what they made on every device.
 ALL_DEVICES = ".*"
 
@@ -768,7 +771,7 @@ CASES = [
         "bareverbs ucmatose and udaddy on a card behind VFIO with those of rdma-core on the kernel's: both ways, rejections, ends that die",
         serve=("--ethernet", "--no-umr"),
         typical_seconds=180,
-        allowed_mistakes=((r"KeyAfterDestroy", "the kernel deregisters the memory of a killed process before it destroys its queue pair"),),
+        allowed_mistakes=KILLED_PROCESS,
         timeout=1200,
     ),
     own_driver(
@@ -779,7 +782,7 @@ CASES = [
         parameters=(("link", "infiniband"),),
         tools=True,
         typical_seconds=210,
-        allowed_mistakes=((r"KeyAfterDestroy", "the kernel deregisters the memory of a killed process before it destroys its queue pair"),),
+        allowed_mistakes=KILLED_PROCESS,
         timeout=1200,
     ),
     Case(
