@@ -332,14 +332,14 @@ mod tests {
         driver.caps.query(&mut driver.commands, &mut driver.general, &mut driver.attr).unwrap();
     }
 
-    /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
-    /// at 100.
     /// Linux's `mlx5_get_qp_default_ts`: a device that names no format has free-running time stamps, which are 0; the default is 1.
     #[test]
     fn time_stamps_are_the_default_of_a_device_that_has_formats() {
         assert_eq!([0, 1, 2, 3].map(time_stamps), [0, 1, 1, 1]);
     }
 
+    /// By `cmd_hca_cap` of `mlx5_ifc.h`: relaxed_ordering_read_pci_enabled is bit 22 of the dword at 28, relaxed_ordering_read bit 21 of that
+    /// at 100.
     #[test]
     fn reads_are_ordered_relaxed_by_old_and_new_firmware() {
         let relaxed = [&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).caps.relaxed);
