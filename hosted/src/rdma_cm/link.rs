@@ -13,8 +13,6 @@ use crate::device::{Device, Host};
 
 /// Port of the device.
 pub(crate) const PORT: u8 = 1;
-/// LID of a path on Ethernet.
-const NO_LID: Lid = Lid::NONE;
 const HOP_LIMIT: u8 = 64;
 /// Membership of a P_Key: full (IBTA volume 1, 10.9.1.1).
 const FULL_MEMBER: u16 = 0x8000;
@@ -136,7 +134,7 @@ impl Link {
                 let remote_gid = Gid::from(server);
                 self.mac_of(remote_gid).ok_or_else(|| no_mac(server))?;
                 let local_gid = Gid::from(local);
-                let (local_lid, remote_lid) = (NO_LID, NO_LID);
+                let (local_lid, remote_lid) = (Lid::NONE, Lid::NONE);
                 Ok(Path { local_lid, remote_lid, local_gid, remote_gid, hop_limit: HOP_LIMIT, global: true, ..Path::default() })
             }
             Self::InfiniBand { port, peer, partition_key, global, .. } => {

@@ -72,8 +72,8 @@ where
         assert_eq!(pair.run_until(|ends| ends.iter().all(End::is_done)), None);
         let [server, client] = [0, 1].map(|end| pair.ends[end].done());
         assert!(server == client && server > <P::Done>::default(), "{server:?} {client:?}");
-        let told = &pair.ends[0].port().news;
-        assert!(told.iter().any(|line| line.starts_with("  request from 192.0.2.1, port ")), "{told:?}");
+        let news = &pair.ends[0].port().news;
+        assert!(news.iter().any(|line| line.starts_with("  request from 192.0.2.1, port ")), "{news:?}");
     }
     let (role, why) = Pair::<P>::in_subnet(&["-g", "0"], Some("fe80::9")).run_until(|_| false).expect("nobody has that GID");
     assert!(role == Role::Client && why.contains("it has ended, is not at LID 2 with GID fe80::9, or "), "{why}");
@@ -99,7 +99,7 @@ impl<P: Program> Pair<P> {
         pair
     }
 
-    /// Makes the two on InfiniBand ports. The client is told the port of the server as the server's line says it, or another GID.
+    /// Makes the two on InfiniBand ports. The client is given the port of the server as the server's line says it, or another GID.
     pub(crate) fn in_subnet(options: &[&str], gid: Option<&str>) -> Self
     where
         P: Args,

@@ -17,8 +17,8 @@ impl<P: Platform> CommandInterface<P> {
     /// (`mlx5_tout_query_iseg`). A card that tells none has zeros there.
     pub(crate) fn take_timeouts(&mut self) -> Duration {
         // All ones are no time, but a device that is gone.
-        let told = |register| if register == u32::MAX { Duration::ZERO } else { InitialSeg::timeout(register) };
-        let own = |field: Field<InitialSeg>| told(self.segment(field)).min(LONGEST);
+        let time = |register| if register == u32::MAX { Duration::ZERO } else { InitialSeg::timeout(register) };
+        let own = |field: Field<InitialSeg>| time(self.segment(field)).min(LONGEST);
         let (init, command) = (own(InitialSeg::CMD_Q_INIT_TO), own(InitialSeg::CMD_EXEC_TO));
         if !init.is_zero() {
             self.timeout = self.timeout.max(command);
