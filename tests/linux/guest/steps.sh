@@ -283,6 +283,11 @@ rdma_core_tests() {
 	if [ $tests_status -eq 0 ]; then pass "all were run"; else fail "the tests ended early: status $tests_status"; fi
 }
 
+# has_queue_pairs DEVICE: the device with this LID has queue pairs.
+has_queue_pairs() {
+	ask counts "$1" | grep -q "queue pairs"
+}
+
 # run_job CARD...: the main job without end on these cards, in the background, until data moves.
 run_job() {
 	job_cards=""
@@ -290,8 +295,10 @@ run_job() {
 	# shellcheck disable=SC2086
 	bareverbs $job_cards -n 10000000 -s 4096 >/tmp/job 2>&1 &
 	job=$!
-	wait_for 60 test -e "/proc/$job/fd/5" || fail "the job does not start"
-	sleep 4
+	case $1 in "$card0") job_device=1 ;; *) job_device=2 ;; esac
+	# A card may take its time until its port is active.
+	wait_for 90 has_queue_pairs $job_device || fail "the job creates no queue pairs"
+	sleep 2
 	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
 }
 
