@@ -3,7 +3,7 @@
 //! queues and shared receive queues. There are windows, regions, registrations by requests, resizes, errors, a wire that loses or
 //! reaches nobody, commands that fail, threads that post and poll, and devices that are lost, reset and brought up again.
 //!
-//! `BAREVERBS_MODEL_REQUESTS` is how many work requests are run at least (20,000 if it is not set), `BAREVERBS_MODEL_SEED` the first
+//! `BAREVERBS_MODEL_OPERATIONS` is how many operations are run at least (30,000 if it is not set), `BAREVERBS_MODEL_SEED` the first
 //! seed. A failure names its seed, how many operations it took to find it, and the shortest program that was found to fail in
 //! `BAREVERBS_MODEL_SHRINK` further runs (20,000 if it is not set).
 
@@ -70,11 +70,11 @@ fn run_seed(seed: u64) -> u64 {
 
 #[test]
 fn devices_do_what_the_model_says() {
-    let wanted = number("BAREVERBS_MODEL_REQUESTS", 20_000);
+    let wanted = number("BAREVERBS_MODEL_OPERATIONS", 30_000);
     let first = number("BAREVERBS_MODEL_SEED", 1);
     let (requests, seeds) = (AtomicU64::new(0), AtomicU64::new(first));
     let work = || {
-        while requests.load(Ordering::Relaxed) < wanted {
+        while OPERATIONS.load(Ordering::Relaxed) < wanted {
             requests.fetch_add(run_seed(seeds.fetch_add(1, Ordering::Relaxed)), Ordering::Relaxed);
         }
     };

@@ -203,7 +203,7 @@ fn take_down(side: Side<'_>, loss: Loss) -> Result<(Host, Machine<SimPlatform>),
         nothing_left(&host)?;
         return Ok((host, machine));
     }
-    let Side { host, verbs, cqs, qps, srq, xrc, memory, .. } = side;
+    let Side { host, verbs, cqs, qps, srq, xrc, memory, places, .. } = side;
     drop((cqs, qps, srq, xrc));
     let Ok(driver) = verbs.into_provider() else { return Err("a queue is left".to_owned()) };
     let machine = match (driver.teardown(), loss.reason()) {
@@ -237,7 +237,27 @@ fn take_down(side: Side<'_>, loss: Loss) -> Result<(Host, Machine<SimPlatform>),
     let before = read();
     // What the peer has in flight ends too.
     host.world().advance(Duration::from_millis(60));
-    if read() != before { Err(format!("the device writes after {loss:?}")) } else { Ok((host, machine)) }
+    let after = read();
+    if after != before {
+        return Err(format!("the device writes after {loss:?}"));
+    }
+    if loss == Loss::TornDown {
+        return Ok((host, machine));
+    }
+    for (region, bytes) in memory.into_iter().map(|memory| memory.region).zip(after) {
+        // SAFETY: the device was reset after it was lost, and the verbs are gone.
+        #[expect(unsafe_code, reason = "the model knows that the device was reset")]
+        let buffer = unsafe { region.into_buffer_after_reset() };
+        let mut kept = vec![0; REGION];
+        buffer.read(0, &mut kept).expect("inside");
+        if kept != bytes {
+            return Err(format!("a buffer that came back after {loss:?} has other bytes than its region"));
+        }
+    }
+    // SAFETY: as above.
+    #[expect(unsafe_code, reason = "the model knows that the device was reset")]
+    drop(unsafe { places.into_buffer_after_reset() });
+    Ok((host, machine))
 }
 
 /// Checks that a device that was taken down has nothing left of its driver, which has made no mistake.
