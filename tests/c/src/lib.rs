@@ -18,8 +18,8 @@ use bareverbs::platform::{Clock, DmaFence, Doorbell, Instant, PageSource, Regist
 use bareverbs_c::{
     BV_BARRIER_ACQUIRE, BV_BARRIER_FLUSH, BV_BARRIER_RELEASE, BV_MEMORY_SIZE, bv_device, bv_platform, bv_take_down,
 };
-use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimPages, World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, Profile};
 
 /// Bytes of a page, to which every memory is aligned.
 const PAGE: usize = 4096;
@@ -186,6 +186,13 @@ pub extern "C" fn bv_sim_world_new() -> *mut bv_sim_world {
     Box::into_raw(Box::new(bv_sim_world(World::new(WorldConfig::default()))))
 }
 
+/// Returns a device with this LID, like the card that the environment variable `BAREVERBS_PROFILE` names.
+fn device(lid: u16) -> Option<DeviceConfig> {
+    let name = std::env::var("BAREVERBS_PROFILE").unwrap_or_default();
+    let profile = if name.is_empty() { Profile::default() } else { Profile::from_name(&name)? };
+    Some(DeviceConfig::profile(profile, lid))
+}
+
 /// Adds a host whose device gets this LID, and fills in the platform of its machine. Returns NULL if there cannot be such a
 /// device.
 ///
@@ -194,7 +201,7 @@ pub extern "C" fn bv_sim_world_new() -> *mut bv_sim_world {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bv_sim_add(world: *mut bv_sim_world, lid: u16, platform: *mut bv_platform) -> *mut bv_sim_host {
     // SAFETY: as promised.
-    unsafe { add(world, DeviceConfig::with_lid(lid), platform) }
+    unsafe { add(world, device(lid), platform) }
 }
 
 /// Adds a host whose device has an Ethernet port, with a MAC address made of `number`, and fills in the platform of its machine.
@@ -209,14 +216,15 @@ pub unsafe extern "C" fn bv_sim_add_ethernet(
     platform: *mut bv_platform,
 ) -> *mut bv_sim_host {
     // SAFETY: as promised.
-    unsafe { add(world, DeviceConfig::with_lid(number).with_ethernet(), platform) }
+    unsafe { add(world, device(number).map(DeviceConfig::with_ethernet), platform) }
 }
 
 /// Adds a host with a device.
 ///
 /// # Safety
 /// As of [`bv_sim_add`].
-unsafe fn add(world: *mut bv_sim_world, config: DeviceConfig, platform: *mut bv_platform) -> *mut bv_sim_host {
+unsafe fn add(world: *mut bv_sim_world, config: Option<DeviceConfig>, platform: *mut bv_platform) -> *mut bv_sim_host {
+    let Some(config) = config else { return null_mut() };
     // SAFETY: as promised.
     let Ok(host) = (unsafe { &(*world).0 }).add(config) else { return null_mut() };
     let registers_size = host.registers().len();
