@@ -632,7 +632,7 @@ pub enum AsyncEvent {
     PortActive(u8),
     /// A port went down.
     PortDown(u8),
-    /// LID, P_Key table, GID table or SM of a port changed.
+    /// LID, P_Key table, GID table or SM of a port changed, its link is up and waits for the SM, or the SM wants registrations again.
     PortChanged(u8),
     /// The device is lost: health syndrome, and extended one.
     DeviceFatal(u8, u16),
