@@ -40,12 +40,13 @@ class Programs:
         self.taken = {}
         self._cache = None
 
-    def add(self, path):
-        """Adds a program, a script or a shared library of the host; raises SetUpError if it would not start in the guest."""
+    def add(self, path, name=None):
+        """Adds a program, a script or a shared library of the host, under its own name if none is given; raises SetUpError if it would
+        not start in the guest."""
         if not path.is_file():
             raise SetUpError(f"--program {path}: no such file" + (" (a folder: --share shows it)" if path.is_dir() else ""))
         data = path.read_bytes()
-        name = path.name
+        name = name or path.name
         if name in BUILT_IN:
             raise SetUpError(f"--program {path}: the shell of the guest has a command '{name}' of its own; give it another name")
         if data[:2] == b"#!":

@@ -46,20 +46,20 @@ def cases_part():
 
 
 def program_part(tree, programs):
-    """Returns programs that were built on this machine."""
+    """Returns programs that were built on this machine: their paths by the names that they have in the guest."""
 
     def add(archive):
         adder = additions.Programs(tree, archive=archive)
-        for program in programs:
-            adder.add(program)
+        for name, program in programs.items():
+            adder.add(program, name)
 
-    return Part("program", [], [*programs, additions.__file__, elf.__file__], add)
+    return Part("program", list(programs), [*programs.values(), additions.__file__, elf.__file__], add)
 
 
 def build(
     tree,
     python_tree=None,
-    programs=(),
+    programs=None,
     applications_tree=None,
     tools_tree=None,
     mpi_tree=None,
@@ -67,8 +67,8 @@ def build(
     sideway_programs=(),
 ):
     """Returns the path of the image for a tree and the scripts of the cases; made once. `python_tree` has rdma-core's Python tests; what
-    the other trees have is in the modules of their names. `programs` and `sideway_programs`, Sideway's tests, were built on this
-    machine."""
+    the other trees have is in the modules of their names. `programs`, paths by name, and `sideway_programs`, Sideway's tests, were
+    built on this machine."""
     parts = [cases_part()]
     if python_tree:
         parts.append(Part("python", [python_tree.fingerprint()], [python.__file__], lambda archive: python.add(archive, python_tree)))

@@ -41,6 +41,11 @@ class Additions(unittest.TestCase):
         self.assertLessEqual({"bin/uses-own", "lib/x86_64-linux-gnu/libown.so", "lib/x86_64-linux-gnu/libc.so.6"}, files)
         self.assertEqual(self.programs.taken["libc.so.6"], self.libraries / "libc.so.6")
 
+    def test_a_program_comes_under_another_name(self):
+        for name in (None, "tool"):
+            self.programs.add(compiled(self.folder, "tool-1.2", "-static", "-nostdlib", source="void _start(void) {}\n"), name)
+        self.assertEqual({each for each in self.programs.archive.files if "tool" in each}, {"bin/tool-1.2", "bin/tool"})
+
     def test_a_library_that_is_nowhere_is_named(self):
         shutil.copy("/lib/x86_64-linux-gnu/libc.so.6", self.libraries)
         compiled(self.folder, "libown.so", "-shared", "-fPIC", source="int own(void) { return 3; }\n")
