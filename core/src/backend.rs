@@ -5,5 +5,5 @@ pub use crate::address::EncodedAddress;
 pub use crate::provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
     CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, MrRequest, Peek,
-    Provider, RawCompletion, RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
+    Provider, QueriedQp, RawCompletion, RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
 };

@@ -1,6 +1,6 @@
 //! Asynchronous events and completion events, with numbers turned into handles.
 
-use crate::backend::{AsyncEvent, Provider};
+use crate::backend::{AsyncEvent, Provider, QueriedQp};
 use crate::completion::Cq;
 use crate::error::{DeviceLoss, PollEventError};
 use crate::log::log_event;
@@ -19,9 +19,11 @@ pub enum Event {
     Completion(CqHandle),
     /// A completion queue overran or broke: the device's syndrome. Polling it says so too.
     CqError(CqHandle, u8),
-    /// First message on a queue pair in RTR.
+    /// First message on a queue pair in RTR. May be of an earlier queue pair with the same number, so that it comes early.
     CommEstablished(QpHandle),
-    /// The send queue is drained. Comes after each move to SQD.
+    /// The send queue is drained: the device says that the queue pair is in SQD, and that what had begun is done. Comes after each
+    /// move to SQD, unless the queue pair has left SQD when the event is polled: then it is [`Event::Stray`]. May come twice, the first
+    /// time of an earlier move to SQD or of an earlier queue pair with the same number.
     SqDrained(QpHandle),
     /// A queue pair in ERR takes no more from its shared receive queue: what it took completes with the completions that wait.
     LastWqeReached(QpHandle),
@@ -114,7 +116,7 @@ impl<P: Provider> Verbs<'_, P> {
         let translated = match event {
             AsyncEvent::CqError(cqn, syndrome) => self.broken_cq(cqn, syndrome).map(|cq| Event::CqError(cq, syndrome)),
             AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
-            AsyncEvent::SqDrained(qpn) => self.qp_named(qpn).map(Event::SqDrained),
+            AsyncEvent::SqDrained(qpn) => self.drained_qp(qpn).map(Event::SqDrained),
             AsyncEvent::LastWqeReached(qpn) => self.last_wqe_of(qpn).map(Event::LastWqeReached),
             AsyncEvent::PathMigrated(qpn) => self.migrated_qp(qpn).map(Event::PathMigrated),
             AsyncEvent::PathMigrationFailed(qpn) => self.qp_named(qpn).map(Event::PathMigrationFailed),
@@ -224,18 +226,27 @@ impl<P: Provider> Verbs<'_, P> {
         self.qps.iter().find(|(_, qp)| qp.qpn() == qpn).map(|(handle, _)| handle)
     }
 
-    /// Returns the queue pair of this number, of which it is noted that it takes no more shared receives, if the device says that it is
-    /// in ERR now. The event may be older than its last RESET, or be of an earlier queue pair with the number.
-    fn last_wqe_of(&mut self, qpn: Qpn) -> Option<QpHandle> {
+    /// Returns the queue pair of this number, if what the device says of it now is what the event says. The event may be older than its
+    /// last RESET, or be of an earlier queue pair with the number.
+    fn qp_that(&mut self, qpn: Qpn, is: fn(&QueriedQp) -> bool) -> Option<QpHandle> {
         let handle = self.qp_named(qpn)?;
         match self.provider.query_qp(self.qps.get(handle)?.inner()) {
-            Ok((QpState::Err, ..)) => {}
-            Ok(_) => return None,
+            Ok(said) => is(&said).then_some(handle),
             // If the query fails, the event is trusted.
             Err(error) => {
                 self.failed(error);
+                Some(handle)
             }
         }
+    }
+
+    fn drained_qp(&mut self, qpn: Qpn) -> Option<QpHandle> {
+        self.qp_that(qpn, |said| said.state == QpState::Sqd && !said.sq_draining)
+    }
+
+    /// Returns the queue pair of this number, of which it is noted that it takes no more shared receives, if it is in ERR now.
+    fn last_wqe_of(&mut self, qpn: Qpn) -> Option<QpHandle> {
+        let handle = self.qp_that(qpn, |said| said.state == QpState::Err)?;
         self.shared.qps.get(usize::from(handle.index()))?.note_last_wqe();
         Some(handle)
     }
@@ -248,7 +259,7 @@ impl<P: Provider> Verbs<'_, P> {
         let slot = self.shared.qps.get(usize::from(handle.index()))?;
         let before = slot.state();
         let state = match self.provider.query_qp(qp.inner()) {
-            Ok((state, ..)) => state,
+            Ok(said) => said.state,
             // If the query fails, the event is trusted.
             Err(error) => {
                 self.failed(error);

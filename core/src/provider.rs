@@ -57,6 +57,20 @@ format_as!(
     |this| this.cqn, this.entries, this.vector,
 );
 
+/// What a device says of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct QueriedQp {
+    /// State.
+    pub state: QpState,
+    /// In SQD: whether sends that had begun are not done yet (`ibv_qp_attr.sq_draining`).
+    pub sq_draining: bool,
+    /// Next PSN to receive.
+    pub rq_psn: Psn,
+    /// Next PSN to send.
+    pub sq_psn: Psn,
+}
+
 /// Sizes of the rings of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -439,11 +453,11 @@ pub unsafe trait Provider {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), Self::Error>;
-    /// Returns the state of a queue pair in the device, and its next PSNs (receive, send).
+    /// Returns what the device says of a queue pair.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
-    fn query_qp(&mut self, qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error>;
+    fn query_qp(&mut self, qp: &Self::Qp) -> Result<QueriedQp, Self::Error>;
     /// Destroys a queue pair.
     ///
     /// # Errors
@@ -551,7 +565,7 @@ unsafe impl<P: Provider + ?Sized> Provider for &mut P {
         fn dealloc_xrcd[mut](call: CoreToken, domain: &mut Self::Xrcd) -> Result<(), Self::Error>;
         fn ring_sizes[](qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error>;
         fn modify_qp[mut](call: CoreToken, qp: &mut Self::Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Self::Error>;
-        fn query_qp[mut](qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error>;
+        fn query_qp[mut](qp: &Self::Qp) -> Result<QueriedQp, Self::Error>;
         fn destroy_qp[mut](call: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
         fn attach_mcast[mut](call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;
         fn detach_mcast[mut](call: CoreToken, qp: &mut Self::Qp, gid: &Gid) -> Result<(), Self::Error>;

@@ -51,6 +51,8 @@ pub struct QpInfo {
     pub qp_type: QpType,
     /// State.
     pub state: QpState,
+    /// In SQD: whether sends that had begun are not done yet. Always `false` from [`Verbs::qp_info`], which does not ask the device.
+    pub sq_draining: bool,
     /// Protection domain; [`Handle::NONE`](crate::Handle::NONE) of a target of XRC.
     pub pd: PdHandle,
     /// Queue for completions of sends; none of a target of XRC.
@@ -152,6 +154,7 @@ impl<P: Provider> Qp<P> {
             qpn: self.qpn,
             qp_type: self.qp_type,
             state,
+            sq_draining: false,
             pd: self.pd,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
@@ -553,17 +556,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
         let before = slot.state();
         let answer = self.provider.query_qp(&qp.inner);
-        let (state, rq_psn, sq_psn) = answer.map_err(|error| QueryQpError::Device(self.failed(error)))?;
+        let said = answer.map_err(|error| QueryQpError::Device(self.failed(error)))?;
         // Only `reset_qp` empties the rings: one that the device alone has reset would do its old requests again.
-        let unasked = state == QpState::Reset && before != QpState::Reset;
-        let state = if unasked { QpState::Err } else { state };
+        let unasked = said.state == QpState::Reset && before != QpState::Reset;
+        let state = if unasked { QpState::Err } else { said.state };
         // One that is draining stays in RESET, whatever the device says: until the end of it nothing may be posted. And what a
         // poller has seen since is newer than the answer.
         if !slot.is_draining() {
             self.shared.move_state(slot, Some(before), state);
         }
         let mut info = qp.info(slot);
-        (info.attr.rq_psn, info.attr.sq_psn) = (rq_psn, sq_psn);
+        (info.attr.rq_psn, info.attr.sq_psn, info.sq_draining) = (said.rq_psn, said.sq_psn, said.sq_draining);
         Ok(info)
     }
 

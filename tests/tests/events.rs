@@ -13,6 +13,7 @@ use bareverbs::{
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_sim::{DeviceConfig, Limits};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, Driver, End, KeptVerbs, Node, Pair, Region, driver_config, end, end_in, instant, machine,
@@ -224,6 +225,72 @@ fn an_error_event_from_before_a_reset() {
     break_peer(&mut pair, &a, &there);
     assert_eq!(waiting(&mut pair.b), [Event::QpAccessError(b.qp)]);
     assert_eq!(pair.b.verbs.qp_info(b.qp).unwrap().state, QpState::Err);
+    pair.assert_no_findings();
+}
+
+/// Moves a queue pair with nothing to send to SQD, whose event is left to wait.
+fn drain_idle(pair: &mut Pair, end: &End) {
+    pair.a.verbs.modify_qp(end.qp, &to_state(QpState::Sqd), QpAttrMask::STATE).unwrap();
+    pair.world.advance(Duration::from_millis(1));
+}
+
+/// The event of the first move to SQD is polled in the second, in which a READ is not done.
+// contract: events-drained-late
+#[test]
+fn an_event_of_an_earlier_drain_does_not_end_the_next() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let (here, there) = (pair.a.region(a.pd, 4096, ALL_ACCESS), pair.b.region(b.pd, 4096, ALL_ACCESS));
+    drain_idle(&mut pair, &a);
+    pair.a.verbs.modify_qp(a.qp, &to_state(QpState::Rts), QpAttrMask::STATE).unwrap();
+    pair.world.set_wire_faults(WireFaults { loss: Probability::ALWAYS, ..WireFaults::default() });
+    let read = SendOp::Read { sges: &[here.sge(0, 64)], remote: there.remote(0) };
+    pair.a.verbs.post_send(a.qp, &signaled(1, read)).unwrap();
+    pair.world.advance(Duration::from_micros(100));
+    drain_idle(&mut pair, &a);
+    assert_eq!(waiting(&mut pair.a), [Event::Stray(AsyncEvent::SqDrained(a.qpn))]);
+    pair.world.set_wire_faults(WireFaults::default());
+    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);
+    pair.world.advance(Duration::from_millis(1));
+    assert_eq!(waiting(&mut pair.a), [Event::SqDrained(a.qp)]);
+}
+
+// contract: events-drained-late
+#[test]
+fn a_drain_is_over_for_a_queue_pair_that_has_left_sqd() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    for to in [QpState::Rts, QpState::Err, QpState::Reset] {
+        drain_idle(&mut pair, &a);
+        pair.a.verbs.modify_qp(a.qp, &to_state(to), QpAttrMask::STATE).unwrap();
+        assert_eq!(waiting(&mut pair.a), [Event::Stray(AsyncEvent::SqDrained(a.qpn))], "{to:?}");
+        reconnect(&mut pair, &a, &b);
+    }
+}
+
+// contract: events-drained-late
+#[test]
+fn the_drain_of_a_number_that_came_again_is_not_the_successor_s() {
+    let limits = Limits { log_max_qp: 3, ..Limits::default() };
+    let mut pair = Pair::of_devices(DeviceConfig { limits, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2));
+    let (a, b) = pair.connected();
+    drain_idle(&mut pair, &a);
+    pair.a.verbs.destroy_qp(a.qp).unwrap();
+    let init = QpInit { pd: a.pd, qp_type: QpType::Rc, send_cq: a.cq, recv_cq: a.cq, cap: CAP, sq_sig_all: true };
+    let qp = loop {
+        let qp = pair.a.verbs.create_qp(&init).unwrap();
+        if pair.a.verbs.qp_info(qp).unwrap().qpn == a.qpn {
+            break qp;
+        }
+        pair.a.verbs.destroy_qp(qp).unwrap();
+    };
+    let a = End { qp, ..a };
+    pair.b.verbs.modify_qp(b.qp, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
+    pair.connect(&a, &b, &Connection::default());
+    assert_eq!(waiting(&mut pair.a), [Event::Stray(AsyncEvent::SqDrained(a.qpn))]);
+    // Its own is.
+    drain_idle(&mut pair, &a);
+    assert_eq!(waiting(&mut pair.a), [Event::SqDrained(a.qp)]);
     pair.assert_no_findings();
 }
 

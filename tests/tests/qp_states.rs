@@ -395,7 +395,8 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     pair.a.verbs.post_send(a.qp, &signaled(1, read)).unwrap();
     pair.world.advance(Duration::from_micros(100));
     pair.a.verbs.modify_qp(a.qp, &to_state(Sqd), M::STATE).unwrap();
-    assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().state, Sqd, "draining is SQD to the verbs");
+    let info = pair.a.verbs.query_qp(a.qp).unwrap();
+    assert_eq!((info.state, info.sq_draining), (Sqd, true), "the read is not done");
     // Posted now, done later.
     let write = SendOp::Write { payload: Payload::Inline(b"later"), remote: there.remote(900_000) };
     pair.a.verbs.post_send(a.qp, &signaled(2, write)).unwrap();
@@ -405,6 +406,7 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     assert_eq!(here.buffer.read(0, 500_000), there.buffer.read(0, 500_000));
     let event = pair.a.event(|event| matches!(event, Event::SqDrained(_)).then_some(event));
     assert_eq!(event, Some(Event::SqDrained(a.qp)));
+    assert!(!pair.a.verbs.query_qp(a.qp).unwrap().sq_draining);
     pair.world.advance(Duration::from_millis(10));
     assert!(pair.a.poll(a.cq).is_empty(), "nothing is sent in SQD");
     assert_ne!(there.buffer.read(900_000, 5), b"later");

@@ -639,6 +639,8 @@ typedef struct bv_qp_attr {
 typedef struct bv_qp_info {
   // State: BV_QPS_RESET and the others.
   uint32_t qp_state;
+  // In BV_QPS_SQD: 1 while sends that had begun are not done yet, else 0.
+  uint32_t sq_draining;
   // Its number on the wire.
   uint32_t qp_num;
   // Next PSN expected.

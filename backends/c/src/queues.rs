@@ -103,6 +103,8 @@ pub struct bv_qp_attr {
 pub struct bv_qp_info {
     /// State: BV_QPS_RESET and the others.
     pub qp_state: u32,
+    /// In BV_QPS_SQD: 1 while sends that had begun are not done yet, else 0.
+    pub sq_draining: u32,
     /// Its number on the wire.
     pub qp_num: u32,
     /// Next PSN expected.
@@ -251,6 +253,7 @@ impl From<&QpInfo> for bv_qp_info {
     fn from(info: &QpInfo) -> Self {
         Self {
             qp_state: code_of(info.state),
+            sq_draining: info.sq_draining.into(),
             qp_num: info.qpn.get(),
             rq_psn: info.attr.rq_psn.get(),
             sq_psn: info.attr.sq_psn.get(),

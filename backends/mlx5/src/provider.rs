@@ -2,14 +2,14 @@
 
 use bareverbs::backend::{
     AsyncEvent, CoreToken, CreateQpParams, CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq,
-    EncodedAddress, MrRequest, Provider, SrqSizes,
+    EncodedAddress, MrRequest, Provider, QueriedQp, SrqSizes,
 };
 use bareverbs::error::DeviceLoss;
 use bareverbs::platform::{Clock, Instant, Platform};
 use bareverbs::storage::RingSizes;
 use bareverbs::{
-    AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, LinkLayer, Lkey, MwType, PortAttr, Psn, QpAttr, QpAttrMask,
-    QpCap, QpState, QpType, Qpn, Rkey, SrqCap, Srqn, Xrcdn,
+    AddressVector, CqModeration, Cqn, DeviceAttr, Gid, GidEntry, LinkLayer, Lkey, MwType, PortAttr, QpAttr, QpAttrMask, QpCap,
+    QpState, QpType, Qpn, Rkey, SrqCap, Srqn, Xrcdn,
 };
 use bareverbs_mlx5_spec::rq_type;
 
@@ -98,7 +98,7 @@ where
         fn query_srq(srq: &Object) -> u32;
         fn dealloc_xrcd[CoreToken](domain: &mut Object) -> ();
         fn modify_qp[CoreToken](qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> ();
-        fn query_qp(qp: &Qp) -> (QpState, Psn, Psn);
+        fn query_qp(qp: &Qp) -> QueriedQp;
         fn destroy_qp[CoreToken](qp: &mut Qp) -> ();
         fn attach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();
         fn detach_mcast[CoreToken](qp: &mut Qp, gid: &Gid) -> ();

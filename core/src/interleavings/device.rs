@@ -10,8 +10,8 @@ use std::vec::Vec;
 
 use crate::backend::{
     AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams, CreatedCq,
-    CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress, MrRequest, Peek, Provider, RawCompletion, RecvRing,
-    RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
+    CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress, MrRequest, Peek, Provider, QueriedQp, RawCompletion,
+    RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
 };
 use crate::error::{DeviceError, DeviceLoss, Errno, RawKind};
 use crate::platform::Instant;
@@ -294,8 +294,8 @@ unsafe impl Provider for Device {
         Ok(())
     }
 
-    fn query_qp(&mut self, (): &()) -> Result<(QpState, Psn, Psn), Broken> {
-        Ok((QpState::Rts, Psn::new(0), Psn::new(0)))
+    fn query_qp(&mut self, (): &()) -> Result<QueriedQp, Broken> {
+        Ok(QueriedQp { state: QpState::Rts, sq_draining: false, rq_psn: Psn::new(0), sq_psn: Psn::new(0) })
     }
 
     fn destroy_qp(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {

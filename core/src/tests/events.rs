@@ -18,8 +18,8 @@ fn events_name_handles_and_break_queue_pairs() {
     let stray = AsyncEvent::QpFatal(Qpn::new(0xabc));
     let reported = [
         (AsyncEvent::CommEstablished(qpn), Event::CommEstablished(qp)),
-        (AsyncEvent::SqDrained(qpn), Event::SqDrained(qp)),
-        // The device says that the queue pair is in RTS: of a life before the last RESET.
+        // The device says that the queue pair is in RTS: it has left SQD, or this is of a life before the last RESET.
+        (AsyncEvent::SqDrained(qpn), Event::Stray(AsyncEvent::SqDrained(qpn))),
         (AsyncEvent::LastWqeReached(qpn), Event::Stray(AsyncEvent::LastWqeReached(qpn))),
         (AsyncEvent::PathMigrationFailed(qpn), Event::PathMigrationFailed(qp)),
         (AsyncEvent::PortActive(1), Event::PortActive(1)),
@@ -41,6 +41,20 @@ fn events_name_handles_and_break_queue_pairs() {
     assert_eq!(harness.verbs.poll_event(), Ok(None));
     harness.device().fail_after = Some(0);
     assert_eq!(harness.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
+}
+
+#[test]
+fn a_send_queue_is_drained_only_if_the_device_says_so_now() {
+    let mut harness = Harness::new();
+    let (qpn, qp) = (harness.qpn(), harness.qp);
+    harness.step(qp, QpState::Sqd);
+    for draining in [true, false] {
+        harness.device().sq_draining = draining;
+        harness.device().events.push_back(AsyncEvent::SqDrained(qpn));
+        let event = if draining { Event::Stray(AsyncEvent::SqDrained(qpn)) } else { Event::SqDrained(qp) };
+        assert_eq!(harness.verbs.poll_event(), Ok(Some(event)));
+        assert_eq!(harness.verbs.query_qp(qp).unwrap().sq_draining, draining);
+    }
 }
 
 #[test]

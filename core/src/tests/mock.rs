@@ -8,7 +8,7 @@ use std::vec::Vec;
 use crate::backend::{
     AsyncEvent, AtomicOp, BindOp, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
     CreateXrcQpParams, CreateXrcSrqParams, CreatedCq, CreatedQp, CreatedSrq, DataOp, DataOpcode, DatagramOp, EncodedAddress,
-    MrRequest, Peek, Provider, RawCompletion, RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
+    MrRequest, Peek, Provider, QueriedQp, RawCompletion, RecvRing, RegOp, SendRing, SendWriter, SrqRing, SrqSizes,
 };
 use crate::error::{DeviceError, DeviceLoss, Errno, RawKind};
 use crate::platform::Instant;
@@ -223,6 +223,8 @@ pub(super) struct Device {
     pub(super) modified: Vec<(QpState, QpAttr, QpAttrMask)>,
     /// What a query says, if not what was set.
     pub(super) state: Option<QpState>,
+    /// What a query says of the sends of a queue pair in SQD.
+    pub(super) sq_draining: bool,
     /// Why it is lost.
     pub(super) loss: Option<DeviceLoss>,
     /// Objects alive: domains, regions, windows, completion queues, queue pairs, shared receive queues.
@@ -286,6 +288,7 @@ impl Device {
             completion_events: VecDeque::new(),
             modified: Vec::new(),
             state: None,
+            sq_draining: false,
             loss: None,
             alive: [0; 6],
             destroyed: [0; 6],
@@ -880,9 +883,10 @@ unsafe impl Provider for Mock {
         Ok(())
     }
 
-    fn query_qp(&mut self, qpn: &Qpn) -> Result<(QpState, Psn, Psn), MockError> {
+    fn query_qp(&mut self, qpn: &Qpn) -> Result<QueriedQp, MockError> {
         let device = self.step()?;
-        Ok((device.state.unwrap_or(device.qps[qpn].state), Psn::new(11), Psn::new(12)))
+        let state = device.state.unwrap_or(device.qps[qpn].state);
+        Ok(QueriedQp { state, sq_draining: device.sq_draining, rq_psn: Psn::new(11), sq_psn: Psn::new(12) })
     }
 
     fn destroy_qp(&mut self, _: CoreToken, qpn: &mut Qpn) -> Result<(), MockError> {

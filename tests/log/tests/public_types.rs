@@ -272,6 +272,7 @@ fn of_the_core() {
         CreateSrqError<E>,
         AllocXrcdError<E>,
         CreatedSrq<Driver>,
+        QueriedQp,
         DeallocXrcdError<E>,
         DestroySrqError<E>,
         ArmSrqError<E>,

@@ -1,9 +1,10 @@
 //! The life of a queue pair: transitions and queries.
 
+use bareverbs::backend::QueriedQp;
 use bareverbs::platform::{DmaMemory, Platform};
 use bareverbs::{Access, AddressVector, Mtu, PathMigState, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
-    Ads, Buffer, CmdHcaCap, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn,
+    Ads, Buffer, CmdHcaCap, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QpcState, QueryQpIn, QueryQpOut, Rst2initQpIn,
     Rst2initQpOut, ViewMut, cmd, opt_param, pm_state,
 };
 
@@ -158,13 +159,18 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Returns the state, the next PSN to receive and the next PSN to send.
-    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
+    /// Returns what the device says of a queue pair.
+    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<QueriedQp, Error> {
         let output = self.commands.query::<cmd::QueryQp>(|input| input.set(QueryQpIn::QPN, qp.number))?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
         let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code })?;
-        Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
+        Ok(QueriedQp {
+            state,
+            sq_draining: code == QpcState::SqDraining.code(),
+            rq_psn: Psn::new(context.get(Qpc::NEXT_RCV_PSN)),
+            sq_psn: Psn::new(context.get(Qpc::NEXT_SEND_PSN)),
+        })
     }
 }
 
