@@ -355,7 +355,7 @@ fn a_rejection_has_its_reason_and_its_private_data() {
         let now = two.b.now();
         two.b.endpoint.reject(now, id, RejectReason::ConsumerReject, b"", b"not today").unwrap();
         let Seen::Rejected(reason, private_data) = two.next(a) else { panic!("no rejection") };
-        assert_eq!(u32::from(reason), RejectReason::ConsumerReject.code());
+        assert_eq!(reason, RejectReason::ConsumerReject.into());
         assert!(private_data.starts_with(b"not today\0"));
         // Nobody listens any more.
         two.b.endpoint.unlisten(SERVICE);
@@ -363,7 +363,7 @@ fn a_rejection_has_its_reason_and_its_private_data() {
         assert_eq!(two.next(a), Seen::Closed(qpn));
         two.a.request(path, b"");
         let Seen::Rejected(reason, _) = two.next(a) else { panic!("no rejection") };
-        assert_eq!(u32::from(reason), RejectReason::InvalidServiceId.code());
+        assert_eq!(reason, RejectReason::InvalidServiceId.into());
         two.assert_no_findings();
     }
 }

@@ -81,3 +81,21 @@ bareverbs_ib_spec::codes! {
         Xrc = 0x103 "XRC",
     }
 }
+
+/// Makes the field of a message of a code. The tables have numbers of 32 bits, as all of this project.
+macro_rules! fields {
+    ($($name:ident: $field:ty,)+) => {
+        $(impl From<$name> for $field {
+            fn from(code: $name) -> Self {
+                code as Self
+            }
+        })+
+    };
+}
+
+fields! {
+    RejectReason: u16,
+    MessageType: u8,
+    SidrStatus: u8,
+    ApStatus: u8,
+}

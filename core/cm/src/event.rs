@@ -180,7 +180,8 @@ pub enum Event<'a> {
     Rejected {
         /// Connection.
         id: ConnectionId,
-        /// A number of [`RejectReason`](crate::RejectReason), or another.
+        /// A number of [`RejectReason`](crate::RejectReason), or another, in 16 bits as in the message. Compare it with
+        /// `RejectReason::ConsumerReject.into()`; `RejectReason::from_code(reason.into())` names it.
         reason: u16,
         /// What it rejected; `None` is a reserved number.
         message: Option<MessageType>,

@@ -309,7 +309,7 @@ message! {
         remote_comm_id: CommId = narrow REMOTE_COMM_ID;
         /// What is rejected, a number of [`MessageType`](crate::MessageType).
         message_rejected: u8 = narrow MESSAGE_REJECTED;
-        /// Why, a number of [`RejectReason`](crate::RejectReason).
+        /// Why, a number of [`RejectReason`](crate::RejectReason), 16 bits.
         reason: u16 = narrow REASON;
         /// Additional rejection information (ARI), 72 bytes at most.
         information: &'a [u8] = information ARI, REJECTED_INFO_LENGTH;

@@ -128,7 +128,7 @@ fn a_request_is_repeated_at_its_timeout_and_then_given_up() {
     // The peer finds the request by our GUID: it may not have told us its own ID.
     let mad = one(&mut client);
     let rej = Rej::decode(&mad).unwrap();
-    assert_eq!((rej.reason, rej.remote_comm_id), (RejectReason::Timeout.code() as u16, CommId(0)));
+    assert_eq!((rej.reason, rej.remote_comm_id), (RejectReason::Timeout.into(), CommId(0)));
     assert_eq!(rej.information, 1u64.to_be_bytes());
     assert_eq!(client.advance(after(wait * 4)), Some(Event::Closed { id, qpn: CLIENT_QPN }));
     assert_eq!((client.advance(after(wait * 4)), client.next_deadline()), (None, None));
@@ -312,13 +312,13 @@ fn a_new_request_with_a_connected_queue_pair_ends_the_old_connection() {
     assert_eq!(event, Some(Event::Disconnected { id, cause: Cause::Stale, private_data: &[] }));
     let sent = transmitted(&mut server);
     let rej = Rej::decode(&sent[0].1).unwrap();
-    assert_eq!((rej.reason, rej.remote_comm_id), (RejectReason::StaleConnection.code() as u16, CommId(0x9b)));
+    assert_eq!((rej.reason, rej.remote_comm_id), (RejectReason::StaleConnection.into(), CommId(0x9b)));
     assert_eq!(Dreq::decode(&sent[1].1).unwrap().remote_comm_id, CommId(0x99));
     // Until TimeWait is over the queue pair is stale.
     let drep = Drep { transaction: 0, local_comm_id: CommId(0x99), remote_comm_id: CommId(0x22), private_data: &[] };
     assert_eq!(server.receive(START, 0, &source(1), &drep.encode()), None, "its end was reported");
     assert_eq!(server.receive(START, 0x24, &source(1), &anew), None);
-    assert_eq!(Rej::decode(&one(&mut server)).unwrap().reason, RejectReason::StaleConnection.code() as u16);
+    assert_eq!(Rej::decode(&one(&mut server)).unwrap().reason, RejectReason::StaleConnection.into());
     let over = after(timeout(15));
     assert_eq!(server.advance(over), Some(Event::Closed { id, qpn: SERVER_QPN }));
     assert!(matches!(server.receive(over, 0x25, &source(1), &anew), Some(Event::Requested { .. })));
@@ -371,7 +371,7 @@ fn what_a_server_cannot_do_is_rejected_with_its_reason() {
     let mut old = good.encode();
     old[2] = 1;
     assert_eq!(server.receive(START, 1, &source(1), &old), None);
-    assert_eq!(Rej::decode(&one(&mut server)).unwrap().reason, RejectReason::InvalidClassVersion.code() as u16);
+    assert_eq!(Rej::decode(&one(&mut server)).unwrap().reason, RejectReason::InvalidClassVersion.into());
     assert_eq!(server.connections(), 0);
     let xrc = Req { transport_service_type: 3, extended_transport_type: 1, ..good };
     assert_eq!(xrc.transport(), Some(Transport::Xrc));
@@ -391,7 +391,7 @@ fn one_peer_cannot_fill_the_table() {
             Some(Event::Requested { id, .. }) => Some(id),
             other => {
                 assert_eq!(other, None);
-                assert_eq!(Rej::decode(&one(server)).unwrap().reason, RejectReason::NoResources.code() as u16);
+                assert_eq!(Rej::decode(&one(server)).unwrap().reason, RejectReason::NoResources.into());
                 None
             }
         };
@@ -484,7 +484,7 @@ fn an_unknown_reply_is_rejected_and_a_forged_one_changes_nothing() {
     assert_eq!(client.receive(START, 0, &source(2), &rep.encode()), None);
     let mad = one(&mut client);
     let rej = Rej::decode(&mad).unwrap();
-    assert_eq!((rej.reason, rej.message_rejected), (RejectReason::InvalidCommId.code() as u16, 1));
+    assert_eq!((rej.reason, rej.message_rejected), (RejectReason::InvalidCommId.into(), 1));
     assert_eq!(rej.remote_comm_id, CommId(0x77));
 
     let right = Rep { remote_comm_id: CommId(0x11), ..rep };

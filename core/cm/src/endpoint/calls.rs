@@ -314,7 +314,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             transaction: connection.transaction,
             local_comm_id: connection.local_id,
             remote_comm_id: connection.remote_id.unwrap_or_default(),
-            message_mraed: message.code() as u8,
+            message_mraed: message.into(),
             service_timeout,
             private_data,
         };
@@ -438,8 +438,8 @@ pub(super) fn rejection(
         transaction: connection.transaction,
         local_comm_id: connection.local_id,
         remote_comm_id: connection.remote_id.unwrap_or_default(),
-        message_rejected: message.code() as u8,
-        reason: reason.code() as u16,
+        message_rejected: message.into(),
+        reason: reason.into(),
         information,
         private_data,
     }

@@ -64,8 +64,8 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             transaction,
             local_comm_id: CommId(0),
             remote_comm_id,
-            message_rejected: message.code() as u8,
-            reason: reason.code() as u16,
+            message_rejected: message.into(),
+            reason: reason.into(),
             information: &[],
             private_data: &[],
         };
@@ -270,7 +270,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
     }
 
     fn receive_rej<'a>(&mut self, now: Instant, from: &Source, rej: &Rej<'a>) -> Option<Event<'a>> {
-        let timed_out = u32::from(rej.reason) == RejectReason::Timeout.code();
+        let timed_out = rej.reason == RejectReason::Timeout.into();
         let peer = from.peer();
         let (id, connection) = self.matching(|connection| {
             let by_ours = connection.local_id == rej.remote_comm_id
@@ -291,7 +291,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
                 connection.end(now);
                 return connection.released(id, Cause::Answered, &[]);
             }
-            State::ReqSent | State::ReqReceived if u32::from(rej.reason) != RejectReason::StaleConnection.code() => {
+            State::ReqSent | State::ReqReceived if rej.reason != RejectReason::StaleConnection.into() => {
                 connection.end_at_once(now);
             }
             _ => connection.end(now),
@@ -344,7 +344,7 @@ impl<const CONNECTIONS: usize, const SERVICES: usize, const QUERIES: usize> Endp
             transaction: lap.transaction,
             local_comm_id: lap.remote_comm_id,
             remote_comm_id: lap.local_comm_id,
-            ap_status: status.code() as u8,
+            ap_status: status.into(),
             information: &[],
             private_data: &[],
         };

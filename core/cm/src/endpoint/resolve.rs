@@ -151,7 +151,7 @@ fn sidr_rep(ticket: &ServiceTicket, answer: &ServiceAnswer<'_>) -> Mad {
     SidrRep {
         transaction: ticket.transaction,
         request_id: ticket.request_id,
-        status: answer.status.code() as u8,
+        status: answer.status.into(),
         qpn: answer.qpn,
         service_id: ticket.service_id,
         q_key: answer.q_key,
