@@ -128,7 +128,8 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// ```
     ///
     /// # Errors
-    /// A completion is invalid, the queue is broken, or the device is lost.
+    /// A completion is invalid, the queue is broken, or the device is lost. Each comes after all completions before it, those that
+    /// are flushed for a lost device too: a call that has any to give returns these, and the next one the error.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         poll(self, out)

@@ -24,11 +24,11 @@ operation_error! {
     pub enum DeallocPdError<E> {
         /// The handle is stale.
         Stale => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
-        /// Regions, windows or queue pairs belong to it.
+        /// Regions, windows, queue pairs or shared receive queues belong to it.
         Busy {
             /// How many.
             users: u32
-        } => Ebusy, "{users} objects belong to the protection domain";
+        } => Ebusy, "{users} objects belong to the protection domain: end its regions, windows, queue pairs and shared receive queues first";
     }
     device {
         /// The device refuses.
@@ -90,11 +90,11 @@ operation_error! {
     pub enum DeregMrError<E> {
         /// The handle is stale.
         Stale => Einval, "the region's handle is stale: its object is destroyed, or another device's";
-        /// Windows are bound to it, or would be again if a bind in flight failed.
+        /// Windows are bound to it or keys registered over it, or would be again if a bind in flight failed.
         Busy {
             /// How many bindings.
             bindings: u32
-        } => Ebusy, "{bindings} window bindings hold the region";
+        } => Ebusy, "{bindings} bindings of windows or registrations hold the region: invalidate them or end their windows, and poll the completions of that";
     }
     device {
         /// The device refuses.
@@ -177,7 +177,7 @@ operation_error! {
         Busy {
             /// How many.
             binds: u32
-        } => Ebusy, "{binds} binds of the window are in flight";
+        } => Ebusy, "{binds} binds or registrations of it are in flight: poll their completions first";
     }
     device {
         /// The device refuses.
@@ -235,7 +235,7 @@ operation_error! {
         OtherQueuePair {
             /// The other queue pair.
             qp: QpHandle
-        } => Ebusy, "binds of the window are in flight on queue pair {qp:?}: poll their completions first";
+        } => Ebusy, "binds of the window are in flight on the queue pair with handle {qp:?}: poll their completions first";
         /// The window is bound with the key that the bind would give it, or was before a bind in flight. Which of the
         /// two bindings a device means by that key would not be known. A window that the peer has invalidated is not bound any more once the completion
         /// that says so was polled.
@@ -323,7 +323,7 @@ operation_error! {
     /// Why pieces of a region were not registered by a request; everything is as before.
     pub enum FastRegError {
         /// The region for fast registration was destroyed, or is of another `Verbs`.
-        Stale => Einval, "no such region for fast registration here";
+        Stale => Einval, "no such FastMr here: it is destroyed, or another device's";
         /// The transport registers nothing.
         Transport {
             /// Transport of the queue pair.
@@ -357,7 +357,7 @@ operation_error! {
             count: usize,
             /// Most that it takes.
             max: u32
-        } => Einval, "{count} pieces, it takes 1 to {max}";
+        } => Einval, "{count} pieces, and the FastMr was made for 1 to {max}";
         /// The region was registered without MW_BIND, or is one that requests register.
         NoBindRight => Eacces, "the region of the pieces lacks MW_BIND";
         /// Rights to write asked of a region without LOCAL_WRITE.
@@ -380,7 +380,7 @@ operation_error! {
         Registered {
             /// Key of the registration.
             rkey: Rkey
-        } => Ebusy, "it is registered with key {rkey}: invalidate it, or poll first";
+        } => Ebusy, "the FastMr is registered with key {rkey}: invalidate it (SendWr::local_inv), or poll the completion that says that the peer has";
         /// The key that it would get is that of a registration that may not have ended.
         KeyInUse {
             /// The key.
@@ -390,7 +390,7 @@ operation_error! {
         OtherQueuePair {
             /// The other queue pair.
             qp: QpHandle
-        } => Ebusy, "requests about it are in flight on queue pair {qp:?}: poll their completions first";
+        } => Ebusy, "requests about the FastMr are in flight on the queue pair with handle {qp:?}: poll their completions first";
         /// The send queue is full.
         QueueFull {
             /// Blocks that the request needs.

@@ -236,7 +236,7 @@ operation_error! {
         Busy {
             /// How many work queues.
             users: u32
-        } => Ebusy, "{users} work queues complete into the completion queue";
+        } => Ebusy, "{users} work queues complete into the completion queue: destroy their queue pairs first";
         /// Its value was not dropped: [`Verbs::destroy_cq`](crate::Verbs::destroy_cq) takes that.
         Owned => Ebusy, "the value of the completion queue was not dropped: destroy it by that value (destroy_cq)";
         /// The interrupt handler is taken ([`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler)), and may have events of
@@ -436,7 +436,7 @@ operation_error! {
         TimedOut {
             /// How many were left.
             left: u32
-        } => Etimedout, "{left} requests were not done in time";
+        } => Etimedout, "{left} requests were not done in time: call again, or give them up (reset_qp, destroy_qp)";
         /// The device is lost. Each request of the queue was given as flushed; whether the device has executed it is not known.
         DeviceLost {
             /// Why the device is lost.
@@ -542,7 +542,7 @@ operation_error! {
         Busy {
             /// How many.
             users: u32
-        } => Ebusy, "{users} queue pairs take their receives from the shared receive queue";
+        } => Ebusy, "{users} queue pairs take their receives from the shared receive queue: destroy them first";
         /// Its value was not dropped: [`Verbs::destroy_srq`](crate::Verbs::destroy_srq) takes that.
         Owned => Ebusy, "the value of the shared receive queue was not dropped: destroy it by that value (destroy_srq)";
     }
@@ -700,7 +700,7 @@ operation_error! {
         Busy {
             /// How many shared receive queues and queue pairs.
             users: u32
-        } => Ebusy, "{users} queues are in the XRC domain";
+        } => Ebusy, "{users} queues are in the XRC domain: destroy them first";
     }
     device {
         /// The device refuses.

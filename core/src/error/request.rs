@@ -342,7 +342,7 @@ operation_error! {
             kind: RawKind,
             /// Low 16 bits of the index that the device gave.
             index: u16
-        } => Ebadmsg, "a completion of queue pair {qp:?} for {kind:?} {index}, which is not in flight";
+        } => Ebadmsg, "a completion of the queue pair with handle {qp:?} for {kind:?} {index}, which is not in flight";
         /// A completion with an opcode that a queue pair does not give.
         BadCompletion {
             /// The queue.

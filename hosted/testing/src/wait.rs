@@ -102,7 +102,8 @@ impl Waiter {
         Self { timeout, ..self }
     }
 
-    /// Waits for the next completion. Look at its status first: a request that failed is a completion too.
+    /// Waits for the next completion of a queue of this host. Look at its status first: a request that failed is a completion too. A queue
+    /// of another host is polled too, but what an [`Overdue`] says is then of the wrong device.
     ///
     /// # Errors
     /// The queue returns an error, or nothing before the timeout.
@@ -190,6 +191,9 @@ impl fmt::Display for Overdue {
             f.write_str("out of its slot: Verbs::maintain finds that, and what was posted is flushed")?;
         } else {
             write!(f, "{device:?}, its link {}", if *link_is_up { "up" } else { "down" })?;
+        }
+        if queue_pairs.is_empty() {
+            f.write_str("; no queue pair of this host completes into the queue")?;
         }
         for (qpn, state) in queue_pairs.iter().filter(|(_, state)| *state != QpcState::Rts) {
             write!(f, "; QP {qpn:#x} is in state {state:?}")?;

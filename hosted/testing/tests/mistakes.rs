@@ -90,6 +90,21 @@ fn a_wait_says_that_the_device_is_gone_the_queue_full_or_the_queue_pair_in_error
     assert!(text.contains("the device is out of its slot") && !text.contains("Running"), "{text}");
 }
 
+/// The queue is polled, and what is said is of the waiter's host.
+#[test]
+fn a_waiter_of_another_host_says_that_nothing_here_completes_into_the_queue() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [mut qa, _qb] = connect(&mut a, &mut b).unwrap();
+    let open = b.register(64, OPEN).unwrap();
+    qa.qp.send.post(&SendWr::write(open.remote(0), b"x")).unwrap();
+    assert_eq!(b.waiter().wait(&mut qa.cq).unwrap().status, WcStatus::Success);
+    // Numbers of queues may be the same on both hosts: one more than the other has.
+    let _one = a.verbs.create_cq(4).unwrap();
+    let mut other = a.verbs.create_cq(4).unwrap();
+    let Err(WaitError::Overdue(facts)) = b.waiter().wait(&mut other) else { panic!("nothing completes into it") };
+    assert!(facts.to_string().contains("no queue pair of this host completes into the queue"), "{facts}");
+}
+
 /// Each end is in error afterwards: a pair of them for each mistake.
 #[test]
 fn a_refused_access_is_known_to_the_host_that_refused_it() {
