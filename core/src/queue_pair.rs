@@ -621,9 +621,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
         let mut qp = self.qps.remove(handle).ok_or(DestroyQpError::Stale)?;
-        let unwound = LoseOnDrop(self.shared);
-        let ended = self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner);
-        unwound.disarm();
+        let ended = LoseOnDrop::if_unwound(self.shared, || self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner));
         if let Err(error) = ended {
             self.qps.occupy(handle, qp);
             return Err(DestroyQpError::Device(self.failed(error)));
@@ -723,9 +721,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             indices.filter_map(|index| self.shared.cqs.get(usize::from(index)))
         };
         cqs().for_each(CqSlot::ask_to_clean);
-        let unwound = LoseOnDrop(self.shared);
-        self.end_binds(handle);
-        unwound.disarm();
+        LoseOnDrop::if_unwound(self.shared, || self.end_binds(handle));
         // A sleeping poller would not poll, and the slot would drain for ever. Last, since a task may do anything when it is woken.
         for cq in cqs() {
             cq.wake();

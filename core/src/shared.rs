@@ -125,10 +125,13 @@ impl<'s> Shared<'s> {
 /// the device may have executed: what the tables say of its object is not known to be true then.
 pub(crate) struct LoseOnDrop<'s>(pub(crate) Shared<'s>);
 
-impl LoseOnDrop<'_> {
-    /// The call did not unwind.
-    pub(crate) fn disarm(self) {
-        core::mem::forget(self);
+impl<'s> LoseOnDrop<'s> {
+    /// Makes a call, and marks the queues if it unwinds.
+    pub(crate) fn if_unwound<T>(shared: Shared<'s>, call: impl FnOnce() -> T) -> T {
+        let unwound = Self(shared);
+        let done = call();
+        core::mem::forget(unwound);
+        done
     }
 }
 

@@ -368,9 +368,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         // Nothing names it while it ends, also not after a panic in the middle: its number may be another's by then.
         let mut srq = self.srqs.remove(handle).ok_or(DestroySrqError::Stale)?;
-        let unwound = LoseOnDrop(self.shared);
-        let ended = self.provider.destroy_srq(CoreToken::NEW, &mut srq.inner);
-        unwound.disarm();
+        let ended = LoseOnDrop::if_unwound(self.shared, || self.provider.destroy_srq(CoreToken::NEW, &mut srq.inner));
         if let Err(error) = ended {
             self.srqs.occupy(handle, srq);
             return Err(DestroySrqError::Device(self.failed(error)));
