@@ -1,20 +1,23 @@
 //! Regions and windows: the rows of the contract about them (`docs/src/contract.md`), each refusal with its errno and its error.
 
+use std::sync::{Arc, Mutex};
+
 use bareverbs::error::{
     AllocMwError, AllocPdError, BindRefused, BindType1Error, DeallocMwError, DeallocPdError, DeregMrError, Errno,
     PostSendError, RegMrError, SgeFault, StaleHandle,
 };
-use bareverbs::platform::OffsetMap;
+use bareverbs::platform::{Instant, OffsetMap};
 use bareverbs::storage::Storage;
 use bareverbs::{
     Access, Binding, MrHandle, MwHandle, MwType, Payload, PdHandle, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp,
     SendWr, Sge, Type1Bind, Verbs, WcStatus, storage,
 };
 use bareverbs_mlx5::Error;
-use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, CreateMkeyIn, Mkc, QueryHcaCapOut, View};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
+use bareverbs_sim::trace::{Record, Tracer};
+use bareverbs_sim::{DeviceConfig, Limits, PageDemand, RelaxedOrdering};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, SamePage, end, end_in, instant, machine, pattern, rc_steps,
     refused, register, register_mapped, signaled, to_rts, ud_to_rts,
@@ -99,6 +102,85 @@ fn flags_that_nobody_knows_and_flags_that_the_device_lacks() {
     // What the flags mean together comes before what the device has.
     refused!(reg(Access::REMOTE_ATOMIC), Einval, RegMrError::RemoteWithoutLocalWrite);
     assert_eq!(node.snapshot(), before);
+}
+
+/// The keys that are made: whether each is ordered relaxed for writes, and for reads.
+#[derive(Clone, Default)]
+struct KeyOrdering(Arc<Mutex<Vec<(bool, bool)>>>);
+
+impl Tracer for KeyOrdering {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        let Record::Command { input, output, .. } = record else { return };
+        if View::<CmdIn>::new(input).unwrap().get(CmdIn::OPCODE) == CmdOpcode::CreateMkey.code()
+            && View::<CmdOut>::new(output).unwrap().get(CmdOut::STATUS) == 0
+        {
+            let key = View::<CreateMkeyIn>::new(input).unwrap().sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
+            let ordering = (key.is_set(Mkc::RELAXED_ORDERING_WRITE), key.is_set(Mkc::RELAXED_ORDERING_READ));
+            self.0.lock().unwrap().push(ordering);
+        }
+    }
+}
+
+/// Older firmware while the PCI configuration allows it and while not, newer firmware likewise, and one that offers it for reads alone.
+// contract: mr-relaxed-ordering
+#[test]
+fn relaxed_ordering_is_in_the_key_as_far_as_the_device_offers_it() {
+    for (write, read, read_pci_enabled) in
+        [(true, false, true), (true, false, false), (true, true, true), (true, true, false), (false, false, true)]
+    {
+        let relaxed_ordering = RelaxedOrdering { write, read, read_pci_enabled };
+        let mut node = node(DeviceConfig { relaxed_ordering, ..DeviceConfig::with_lid(1) });
+        assert_eq!(node.verbs.query_device().access, Access::KNOWN);
+        let pd = node.verbs.alloc_pd().unwrap();
+        let buffer = node.buffer(8192);
+        let keys = KeyOrdering::default();
+        node.host.with_device(|device| device.set_tracer(Some(Box::new(keys.clone()))));
+        let relaxed = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::RELAXED_ORDERING;
+        let mr = register(&mut node.verbs, pd, buffer.bytes(), relaxed).unwrap();
+        assert_eq!(node.verbs.mr_info(mr).unwrap().access, relaxed);
+        let offered = (write, read || read_pci_enabled);
+        assert_eq!(keys.0.lock().unwrap().split_off(0), [offered], "{relaxed_ordering:?}");
+        // A region from zero that does not begin with a page has two keys.
+        let zero_based = relaxed | Access::ZERO_BASED;
+        let from_zero = register(&mut node.verbs, pd, buffer.part(64, 4096), zero_based).unwrap();
+        assert_eq!(keys.0.lock().unwrap().split_off(0), [offered; 2], "{relaxed_ordering:?}");
+        // Nobody gets it who does not ask.
+        let strict = register(&mut node.verbs, pd, buffer.bytes(), relaxed - Access::RELAXED_ORDERING).unwrap();
+        assert_eq!(keys.0.lock().unwrap().split_off(0), [(false, false)], "{relaxed_ordering:?}");
+        for mr in [mr, from_zero, strict] {
+            node.verbs.dereg_mr_raw(mr).unwrap();
+        }
+        node.assert_no_findings();
+    }
+}
+
+/// A driver that asks for it nevertheless, here because it was lied to about the capabilities, is refused the key.
+#[test]
+fn a_device_refuses_keys_with_relaxed_ordering_that_it_does_not_offer() {
+    // The dword at 28 of `cmd_hca_cap` has relaxed_ordering_write as bit 23, and relaxed_ordering_read_pci_enabled as bit 22.
+    let offset = QueryHcaCapOut::CAPABILITY.offset() as u32 + 28;
+    for (mask, name) in [(1 << 23, "writes"), (1 << 22, "reads")] {
+        let world = World::new(WorldConfig::default());
+        let host = world.add(DeviceConfig { atomics: false, ..DeviceConfig::with_lid(1) }).unwrap();
+        // The first two queries are about what the driver sets, the third is of what is then in force.
+        for mask in [0, 0, mask] {
+            let opcode = Some(CmdOpcode::QueryHcaCap.code() as u16);
+            host.with_device(|device| device.faults_mut().arm(Fault::CorruptOutput { opcode, offset, mask }));
+        }
+        let mut node = Node::new(host);
+        assert!(node.verbs.query_device().access.contains(Access::RELAXED_ORDERING), "{name}");
+        let pd = node.verbs.alloc_pd().unwrap();
+        let buffer = node.buffer(4096);
+        let before = node.snapshot();
+        let asked = register(&mut node.verbs, pd, buffer.bytes(), Access::RELAXED_ORDERING);
+        let (opcode, status) = (0x200, CmdStatus::BadParam.code() as u8);
+        assert!(
+            matches!(asked, Err(RegMrError::Device(Error::CommandStatus { opcode: o, status: s, .. })) if (o, s) == (opcode, status)),
+            "{name}: {asked:?}"
+        );
+        assert_eq!(node.snapshot(), before, "{name}");
+        register(&mut node.verbs, pd, buffer.bytes(), Access::LOCAL_WRITE).unwrap();
+    }
 }
 
 // contract: mr-overflow

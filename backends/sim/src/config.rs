@@ -60,6 +60,27 @@ pub struct CommandTime {
     pub start: Duration,
 }
 
+/// Relaxed ordering of PCI Express that the firmware offers for memory keys: capabilities of `mlx5_ifc.h`, by name. The device writes and
+/// reads in order nevertheless.
+///
+/// The recorded ConnectX-4 Lx offers none, and no public source says what the other profiles' firmware offers. Firmware with
+/// `relaxed_ordering_read` has `relaxed_ordering_read_pci_enabled` beside it while relaxed ordering is on in the PCI configuration; older
+/// firmware has only the latter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelaxedOrdering {
+    /// `relaxed_ordering_write`.
+    pub write: bool,
+    /// `relaxed_ordering_read`: reads, whatever the PCI configuration says.
+    pub read: bool,
+    /// `relaxed_ordering_read_pci_enabled`: reads, while relaxed ordering is on in the PCI configuration.
+    pub read_pci_enabled: bool,
+}
+
+impl RelaxedOrdering {
+    /// None.
+    pub const NONE: Self = Self { write: false, read: false, read_pci_enabled: false };
+}
+
 /// Version of the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirmwareVersion {
@@ -199,6 +220,8 @@ pub struct DeviceConfig {
     pub atomics: bool,
     /// Whether masked atomics on four and eight bytes are offered beside them (extended atomics), as ConnectX-4 and later do.
     pub extended_atomics: bool,
+    /// Relaxed ordering that keys may ask for. No profile offers any.
+    pub relaxed_ordering: RelaxedOrdering,
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
@@ -288,6 +311,7 @@ impl DeviceConfig {
             blue_flame: true,
             atomics: true,
             extended_atomics: false,
+            relaxed_ordering: RelaxedOrdering::NONE,
             umr: true,
             virtual_function: false,
             trusted: false,

@@ -50,7 +50,7 @@ pub mod wqe_decode;
 pub use bareverbs_mlx5_spec::QpcState;
 pub use config::{
     CommandTime, ConfigError, DeviceConfig, FRAME_OVERHEAD, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth,
-    MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME, MIN_MEMORY_LIMIT, PageDemand, PortKind,
+    MAX_ETHERNET_FRAME, MIN_ETHERNET_FRAME, MIN_MEMORY_LIMIT, PageDemand, PortKind, RelaxedOrdering,
 };
 pub use device::Device;
 pub use firmware::HcaState;

@@ -32,7 +32,7 @@ use bareverbs::platform::Instant;
 use bareverbs_decode::command_table::{Exchange, Message};
 use bareverbs_decode::field_printer::from_hex;
 use bareverbs_sim::trace::{Record, Tracer};
-use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand, Profile};
+use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand, Profile, RelaxedOrdering};
 
 use crate::line_writer::{WhenFull, Writer};
 
@@ -197,7 +197,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 16] = [
+const SETTINGS: [Setting; 17] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -235,6 +235,18 @@ const SETTINGS: [Setting; 16] = [
         name: "extended-atomics",
         get: |config| config.extended_atomics.into(),
         set: |config, value| narrow::<u8>(value).map(|value| config.extended_atomics = value != 0),
+    },
+    Setting {
+        name: "relaxed-ordering",
+        get: |config| {
+            let RelaxedOrdering { write, read, read_pci_enabled } = config.relaxed_ordering;
+            u64::from(write) | u64::from(read) << 1 | u64::from(read_pci_enabled) << 2
+        },
+        set: |config, value| {
+            let [write, read, read_pci_enabled] = [1, 2, 4].map(|bit| value & bit != 0);
+            config.relaxed_ordering = RelaxedOrdering { write, read, read_pci_enabled };
+            narrow::<u8>(value).map(|_| ())
+        },
     },
     Setting {
         name: "grh-required",
@@ -520,8 +532,9 @@ mod tests {
     fn a_recording_parses_to_what_was_recorded() {
         let buffer = Buffer::default();
         let recording = Recording::new(Box::new(buffer.clone()));
-        let config =
-            DeviceConfig { vectors: 4, pages: PageDemand::NONE, blue_flame: false, mtu: 1024, ..DeviceConfig::with_lid(7) };
+        let relaxed_ordering = RelaxedOrdering { write: true, read_pci_enabled: true, ..RelaxedOrdering::NONE };
+        let (vectors, pages, blue_flame, mtu) = (4, PageDemand::NONE, false, 1024);
+        let config = DeviceConfig { vectors, pages, blue_flame, mtu, relaxed_ordering, ..DeviceConfig::with_lid(7) };
         let mut tracer = recording.tracer("lid7", &config);
         recording.mark("two words");
         let now = Instant::from_nanos(5);

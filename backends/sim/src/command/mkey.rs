@@ -1,7 +1,7 @@
 //! Memory keys.
 
 use bareverbs_mlx5_spec::{
-    AccessMode, CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTOWORD, QueryMkeyIn,
+    AccessMode, CmdHcaCap, CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTOWORD, QueryMkeyIn,
     QueryMkeyOut, View, ViewMut,
 };
 
@@ -28,6 +28,9 @@ pub(super) fn create_mkey(
     if !owner_of(input.as_bytes()).is_kernel() && !allows_program(context, in_umem) {
         return Err(Refusal::new(CmdStatus::BadParam, "a program opens its own memory only"));
     }
+    if !is_ordered_as_offered(firmware, context) {
+        return Err(Refusal::new(CmdStatus::BadParam, "relaxed ordering that is not offered"));
+    }
     let pages = if in_umem {
         PageSource::Umem(queue_buffer::of_mkey(firmware, input)?)
     } else {
@@ -39,6 +42,14 @@ pub(super) fn create_mkey(
     let index = created.map_err(|status| Refusal::new(status, "key context, protection domain or translations"))?;
     output.set(CreateMkeyOut::MKEY_INDEX, index);
     Ok(())
+}
+
+/// Returns whether a key asks for no relaxed ordering but what the capabilities have.
+fn is_ordered_as_offered(firmware: &Firmware, context: View<'_, Mkc>) -> bool {
+    let offered = |field| firmware.caps.general(field) != 0;
+    let writes = offered(CmdHcaCap::RELAXED_ORDERING_WRITE);
+    let reads = offered(CmdHcaCap::RELAXED_ORDERING_READ) || offered(CmdHcaCap::RELAXED_ORDERING_READ_PCI_ENABLED);
+    (writes || !context.is_set(Mkc::RELAXED_ORDERING_WRITE)) && (reads || !context.is_set(Mkc::RELAXED_ORDERING_READ))
 }
 
 /// Returns whether a user context may have such a key: one over user memory, or over other keys of its protection domain. Linux
