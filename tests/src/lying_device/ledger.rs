@@ -25,6 +25,8 @@ struct Request {
     owner: Owner,
     /// It was completed, or its queue pair was reset or destroyed.
     is_over: bool,
+    /// It is a masked atomic.
+    is_masked: bool,
 }
 
 /// Each request once, by its `wr_id`.
@@ -35,6 +37,10 @@ pub(super) struct Ledger {
     markers: Vec<QpHandle>,
     /// Completions so far.
     pub(super) completions: u64,
+    /// Those of them with success.
+    pub(super) successes: u64,
+    /// Masked atomics that have succeeded so far.
+    pub(super) masked: u64,
 }
 
 /// `wr_id` and `byte_len` of a marker that a drain has left.
@@ -48,7 +54,12 @@ impl Ledger {
 
     /// Notes a request that was posted.
     pub(super) fn posted(&mut self, owner: Owner) {
-        self.requests.insert(self.next_id(), Request { owner, is_over: false });
+        self.requests.insert(self.next_id(), Request { owner, is_over: false, is_masked: false });
+    }
+
+    /// Notes a masked atomic that was posted.
+    pub(super) fn posted_masked(&mut self, owner: Owner) {
+        self.requests.insert(self.next_id(), Request { owner, is_over: false, is_masked: true });
     }
 
     /// Returns how many were posted.
@@ -59,6 +70,7 @@ impl Ledger {
     /// Checks a completion: it is of a request that was posted and is not over.
     pub(super) fn completed(&mut self, done: &Completion) {
         self.completions += 1;
+        self.successes += u64::from(done.status == WcStatus::Success);
         if (done.wr_id, done.byte_len) == MARKER {
             assert_eq!((done.opcode, done.status), (WcOpcode::RdmaWrite, WcStatus::WrFlushErr), "{done:?}");
             let at = self.markers.iter().position(|qp| *qp == done.qp);
@@ -68,6 +80,7 @@ impl Ledger {
         let Some(request) = self.requests.get_mut(&done.wr_id) else { panic!("a request that was never posted: {done:?}") };
         assert!(!request.is_over, "twice, or after its queue pair was reset: {done:?}, {request:?}");
         request.is_over = true;
+        self.masked += u64::from(request.is_masked && done.status == WcStatus::Success);
         let receives = matches!(done.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
         match request.owner {
             Owner::Pair(qp, side) => assert_eq!((done.qp, receives), (qp, side == Side::Recv), "another queue's: {done:?}"),

@@ -3,13 +3,15 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, CompletionQueue, Destination, FastMr, Lid, Lkey, MwHandle, MwType, NoReceives, PdHandle, Qkey,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, QueuePair, Refused, Region, Remote, Rkey, SendQueue,
-    Sge, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit, Srqn, Verbs, XrcDomain,
+    Access, AddressVector, CompletionQueue, CqModeration, Destination, FastMr, Gid, GidEntry, GlobalRoute, Lid, LinkLayer,
+    Lkey, Mac, MrChange, MwHandle, MwType, NoReceives, PdHandle, Qkey, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState,
+    QpType, Qpn, QueuePair, Refused, Region, Remote, Rkey, SendQueue, Sge, SharedReceiveQueue, SharedReceives, SrqCap, SrqInit,
+    Srqn, Verbs, XrcDomain,
 };
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::in_process::{SimBuffer, SimPlatform};
 
+use super::Done;
 use super::ledger::{Ledger, Owner, Side};
 use super::memory::Memory;
 use crate::{ALL_ACCESS, Connection, rc_steps};
@@ -59,7 +61,9 @@ pub(super) struct Objects<'s> {
     pub(super) verbs: Verbs<'s, Driver>,
     pub(super) memory: Memory,
     pub(super) ledger: Ledger,
-    pub(super) lid: Lid,
+    lid: Lid,
+    /// Address of an Ethernet port.
+    pub(super) mac: Option<Mac>,
     pub(super) pds: Vec<PdHandle>,
     pub(super) regions: Vec<Region<'s, SimBuffer>>,
     pub(super) windows: Vec<MwHandle>,
@@ -71,6 +75,7 @@ pub(super) struct Objects<'s> {
     pub(super) to: Option<Destination>,
     /// Calls that the driver refused or the device failed.
     pub(super) refused: u64,
+    pub(super) done: Done,
 }
 
 impl<'s> Objects<'s> {
@@ -78,7 +83,39 @@ impl<'s> Objects<'s> {
         let (ledger, lid) = (Ledger::default(), Lid::new(1));
         let (pds, regions, windows, fast, cqs) = Default::default();
         let (pairs, srqs, domains) = Default::default();
-        Self { verbs, memory, ledger, lid, pds, regions, windows, fast, cqs, pairs, srqs, domains, to: None, refused: 0 }
+        let (mac, to, refused, done) = (None, None, 0, Done::default());
+        Self { verbs, memory, ledger, lid, mac, pds, regions, windows, fast, cqs, pairs, srqs, domains, to, refused, done }
+    }
+
+    /// Reads the port's addresses. An Ethernet port gets its first GID.
+    pub(super) fn read_port(&mut self) {
+        let Ok(port) = self.verbs.query_port(1) else { return };
+        self.lid = port.lid;
+        if port.link_layer == LinkLayer::Ethernet {
+            self.mac = Some(port.mac);
+            self.write_gid(0, Some(&GidEntry::link_local(port.mac)));
+        }
+    }
+
+    /// Sets an entry of the GID table, or empties it.
+    pub(super) fn write_gid(&mut self, index: u16, entry: Option<&GidEntry>) {
+        let done = match entry {
+            Some(entry) => self.verbs.set_gid(1, index, entry),
+            None => self.verbs.delete_gid(1, index),
+        };
+        self.done.gids += u64::from(self.note(done).is_some());
+    }
+
+    /// Returns the path from the port to itself.
+    fn path(&self) -> AddressVector {
+        let path = AddressVector { port_num: 1, ..AddressVector::default() };
+        match self.mac {
+            None => AddressVector { dlid: self.lid, ..path },
+            Some(mac) => {
+                let route = GlobalRoute { dgid: Gid::link_local(mac), hop_limit: 64, ..GlobalRoute::default() };
+                AddressVector { grh: Some(route), dmac: Some(mac), ..path }
+            }
+        }
     }
 
     /// Drops each queue.
@@ -121,6 +158,47 @@ impl<'s> Objects<'s> {
         let made = self.verbs.reg_mr(pd, self.memory.buffer(self.regions.len()), ALL_ACCESS);
         let made = self.note(made.map_err(|refused| refused.error));
         self.regions.extend(made);
+    }
+
+    /// Changes rights, domain or buffer of a region.
+    pub(super) fn change_region(&mut self, at: usize, how: u8) {
+        let Some(at) = at.checked_rem(self.regions.len()) else { return };
+        let number = usize::from(how >> 4);
+        let access = if how & 1 == 0 { ALL_ACCESS } else { Access::LOCAL_WRITE | Access::ZERO_BASED };
+        let change = MrChange { access: (how & 2 != 0).then_some(access), pd: self.pd(number).filter(|_| how & 4 != 0) };
+        let region = self.regions.swap_remove(at);
+        let changed = if how & 8 == 0 {
+            self.verbs.rereg_mr(region, &change).map_err(|refused| refused.returned)
+        } else {
+            let changed = self.verbs.rereg_mr_buffer(region, self.memory.buffer(number), &change);
+            changed.map(|(region, _)| region).map_err(|refused| refused.returned.map(|(region, _)| region))
+        };
+        let (done, refused) = (u64::from(changed.is_ok()), u64::from(changed.is_err()));
+        (self.done.changed_regions, self.refused) = (self.done.changed_regions + done, self.refused + refused);
+        match changed {
+            Ok(region) => self.regions.push(region),
+            Err(returned) => self.regions.extend(returned),
+        }
+    }
+
+    /// Changes when events of a completion queue come.
+    pub(super) fn moderate(&mut self, cq: usize, moderation: CqModeration) {
+        let done = self.verbs.modify_cq(self.cqs[cq].handle(), moderation);
+        self.done.moderations += u64::from(self.note(done).is_some());
+    }
+
+    /// Puts a queue pair into a multicast group, or takes it out.
+    pub(super) fn join(&mut self, pair: usize, group: u8, leave: bool) {
+        let handle = self.pairs[pair].handle();
+        let gid = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, group]);
+        let is_done = if leave {
+            let done = self.verbs.detach_mcast(handle, &gid);
+            self.note(done).is_some()
+        } else {
+            let done = self.verbs.attach_mcast(handle, &gid);
+            self.note(done).is_some()
+        };
+        self.done.groups += u64::from(is_done);
     }
 
     pub(super) fn make_window(&mut self, pd: usize, kind: MwType) {
@@ -213,6 +291,7 @@ impl<'s> Objects<'s> {
         let [_, _, (attr, _)] = rc_steps(&connection, self.lid, dest_qpn, 5, 5);
         let attr = QpAttr {
             qkey: QKEY,
+            av: self.path(),
             access: connection.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC),
             ..attr
         };
@@ -221,8 +300,7 @@ impl<'s> Objects<'s> {
         if self.to.is_none()
             && let Some(pd) = self.pd(0)
         {
-            let av = AddressVector { dlid: self.lid, port_num: 1, ..AddressVector::default() };
-            let ah = self.verbs.create_ah(pd, &av);
+            let ah = self.verbs.create_ah(pd, &self.path());
             self.to = self.note(ah).map(|ah| Destination { ah, remote_qpn: Qpn::new(1), remote_qkey: QKEY });
         }
     }

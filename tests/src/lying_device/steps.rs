@@ -1,11 +1,12 @@
 //! The steps of a program on the lying device, and the lies between them.
 
+use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use bareverbs::error::PollCqError;
 use bareverbs::{
-    Access, Binding, Completion, ConnectedOp, FastReg, KeyTag, MwType, Payload, QpType, RecvWr, Rkey, SendFlags, SendOp,
-    SendWr, Type1Bind,
+    Access, Binding, Completion, ConnectedOp, CqModeration, FastReg, GidEntry, KeyTag, Mac, MaskedOp, MaskedWr, MwType,
+    Payload, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, Type1Bind,
 };
 use bareverbs_sim::fault::Fault;
 
@@ -13,17 +14,21 @@ use super::input::Input;
 use super::lab::Lab;
 use super::ledger::{Owner, Side};
 use super::lies::Lie;
+use super::mode;
 use super::objects::{Objects, Pair};
 
 /// Kinds of steps.
-pub(super) const STEPS: u8 = 18;
+pub(super) const STEPS: u8 = 24;
 /// Requests at most in all: an input of a megabyte says no more than one of these.
 const REQUESTS: usize = 2000;
 
-/// Opcodes of commands that a lie may be about.
-const OPCODES: [u16; 26] = [
+/// Opcodes of the commands that a lie may be about: all that the driver sends. Seeds name them by their place.
+pub(super) const OPCODES: [u16; 73] = [
     0x100, 0x104, 0x107, 0x108, 0x200, 0x202, 0x301, 0x302, 0x400, 0x401, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504, 0x507,
-    0x50a, 0x50b, 0x705, 0x706, 0x762, 0x800, 0x802, 0x805, 0x80e,
+    0x50a, 0x50b, 0x705, 0x706, 0x762, 0x800, 0x802, 0x805, 0x80e, 0x101, 0x102, 0x103, 0x105, 0x109, 0x10a, 0x10b, 0x201,
+    0x707, 0x708, 0x764, 0x765, 0x801, 0x803, 0x806, 0x807, 0x80f, 0x90c, 0x90d, 0x90e, 0x90f, 0x750, 0x754, 0x755, 0x760,
+    0x761, 0x816, 0x817, 0x900, 0x902, 0x904, 0x905, 0x906, 0x908, 0x909, 0x90a, 0x912, 0x914, 0x92f, 0x930, 0x931, 0x933,
+    0x934, 0x936, 0x938, 0x402, 0x50e,
 ];
 
 /// Lets the device lie: by its next writes, by an output, or by a fault.
@@ -70,8 +75,9 @@ pub(super) fn lie(lab: &Lab, input: &mut Input<'_>) {
 /// Makes some of everything, connected: the first of each kind is there before the first step.
 pub(super) fn prepare(objects: &mut Objects<'_>, lab: &Lab, mode: u8) {
     let mark = lab.mark();
-    if let Ok(port) = objects.verbs.query_port(1) {
-        objects.lid = port.lid;
+    objects.read_port();
+    if objects.mac.is_some() {
+        objects.open_frames();
     }
     objects.make_pd();
     objects.make_region(0);
@@ -84,7 +90,7 @@ pub(super) fn prepare(objects: &mut Objects<'_>, lab: &Lab, mode: u8) {
     }
     objects.make_pair(QpType::Rc, 0);
     objects.make_pair(QpType::Rc, 1);
-    objects.make_pair(if mode & 2 == 0 { QpType::Ud } else { QpType::Uc }, 1);
+    objects.make_pair(if mode & mode::UC == 0 { QpType::Ud } else { QpType::Uc }, 1);
     objects.make_srq();
     objects.make_sharing_pair(0, 0, QpType::Rc);
     objects.make_domain();
@@ -160,6 +166,29 @@ fn send(objects: &mut Objects<'_>, at: usize, input: &mut Input<'_>) {
     };
     let done = pair.send().post(&SendWr { wr_id, flags, op });
     posted(objects, done, owner);
+}
+
+fn send_masked(objects: &mut Objects<'_>, at: usize, input: &mut Input<'_>) {
+    let (kind, a, b) = (input.byte(), usize::from(input.word()), usize::from(input.word()));
+    let (low, high) = (a as u32, b as u64);
+    let op = match kind % 4 {
+        0 => MaskedOp::CompareSwap4 { compare: 0, compare_mask: low, swap: 7, swap_mask: u32::MAX },
+        1 => MaskedOp::CompareSwap8 { compare: 0, compare_mask: high, swap: 7, swap_mask: u64::MAX },
+        2 => MaskedOp::FetchAdd4 { add: 1, boundary: low },
+        _ => MaskedOp::FetchAdd8 { add: 1, boundary: high },
+    };
+    let flags = if kind & 0x40 == 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
+    let (sge, remote) = (objects.sge(a >> 12, a), objects.remote(b >> 12, b));
+    let sge = bareverbs::Sge { length: op.size(), ..sge };
+    let wr = MaskedWr { wr_id: objects.ledger.next_id(), flags, op, remote, sge };
+    let owner = objects.owner(at, Side::Send);
+    let done = match (objects.srqn(b >> 13), &mut objects.pairs[at]) {
+        (Some(srqn), Pair::Xrc(qp)) => qp.send.post_masked_to_srq(&wr, srqn),
+        (_, pair) => pair.send().post_masked(&wr),
+    };
+    if objects.note(done).is_some() {
+        objects.ledger.posted_masked(owner);
+    }
 }
 
 fn posted<T, E>(objects: &mut Objects<'_>, result: Result<T, E>, owner: Owner) {
@@ -314,6 +343,25 @@ pub(super) fn step(objects: &mut Objects<'_>, lab: &Lab, step: u8, input: &mut I
                 objects.note(done);
             }
         }
+        (18, ..) => objects.change_region(at, input.byte()),
+        (19, _, Some(cq)) => objects.moderate(cq, CqModeration { count: input.word(), period: input.word() }),
+        (20, Some(pair), _) if !full => send_masked(objects, pair, input),
+        (21, Some(pair), _) => {
+            let kind = input.byte();
+            objects.join(pair, kind >> 1, kind & 1 != 0);
+        }
+        (22, ..) => {
+            let (index, mac) = (u16::from(input.byte() % 20), objects.mac.unwrap_or(Mac([2, 0, 0, 0, 0, 1])));
+            let address = Ipv4Addr::new(192, 0, 2, at as u8);
+            let entry = match at % 4 {
+                0 => None,
+                1 => Some(GidEntry::link_local(mac)),
+                2 => Some(GidEntry::new(address, mac)),
+                _ => Some(GidEntry { vlan: Some(100), ..GidEntry::new(address, mac) }),
+            };
+            objects.write_gid(index, entry.as_ref());
+        }
+        (23, ..) => objects.frame_step(lab, input.byte(), at * 4),
         _ => {}
     }
 }
@@ -323,7 +371,7 @@ pub(super) fn end(objects: &mut Objects<'_>, lab: &Lab, mode: u8) {
     lab.host.world().advance(Duration::from_millis(2));
     events(objects);
     poll_all(objects);
-    if mode & 4 == 0 {
+    if mode & mode::KEPT == 0 {
         for kind in 0..8 {
             for _ in 0..12 {
                 objects.destroy(kind, 0);
