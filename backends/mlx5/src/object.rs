@@ -49,3 +49,32 @@ impl Object {
         self.destroy == opcode
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_mlx5_spec::{DestroyQpOut, ObjectRef, QueryQpIn, QueryQpOut, cmd};
+
+    use super::*;
+
+    /// A command that destroys a queue pair, if its input and output are such.
+    struct Destroy<I, O>(core::marker::PhantomData<(I, O)>);
+
+    impl<I: Layout + 'static, O: Layout + 'static> Command for Destroy<I, O> {
+        const OPCODE: CmdOpcode = CmdOpcode::DestroyQp;
+        const OBJECTS: &'static [ObjectRef] = cmd::DestroyQp::OBJECTS;
+        type In = I;
+        type Out = O;
+    }
+
+    #[test]
+    fn a_command_that_destroys_has_16_bytes_each_way() {
+        let qp = Some(ObjectKind::Qp);
+        assert_eq!(destroyed::<Destroy<DestroyQpIn, DestroyQpOut>>(), qp);
+        assert_eq!((QueryQpIn::SIZE, destroyed::<Destroy<QueryQpIn, DestroyQpOut>>()), (16, qp));
+        assert_eq!(destroyed::<Destroy<DestroyQpIn, QueryQpOut>>(), None);
+        assert_eq!(destroyed::<Destroy<QueryQpOut, DestroyQpOut>>(), None);
+        assert_eq!(destroyed::<Destroy<QueryQpOut, QueryQpOut>>(), None);
+        assert_eq!(destroyed::<cmd::QueryQp>(), None, "it uses the queue pair");
+        assert_eq!(destroyed::<cmd::CreateQp>(), None);
+    }
+}

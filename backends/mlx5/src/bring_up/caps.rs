@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::dma::arena::PageUse;
     use crate::driver::Driver;
-    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, started};
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, respond, started};
 
     /// Queries the capabilities of a device of whose general page these bits are set: the dword that begins at a byte, and a bit of it.
     fn with(bits: &'static [(usize, u32)]) -> Driver<MockPlatform, [PageUse; PAGES]> {
@@ -366,6 +366,45 @@ mod tests {
         assert_eq!(limits(&driver.attr), (0, 0, 0));
         for lacking in [&OFFERED[..1], &OFFERED[1..]] {
             assert_eq!(limits(&with(lacking).attr), (0, 0, 0), "{lacking:?}");
+        }
+    }
+
+    /// By `atomic_caps` of `mlx5_ifc.h`: the byte order is the two upper bits of byte 8, the operations are at 18 and the sizes at 22.
+    /// Compare-and-swap, fetch-and-add and both with masks are the bits 0 to 3, four and eight bytes the bits 2 and 3.
+    #[test]
+    fn atomics_are_both_operations_on_eight_bytes_in_the_order_of_the_host() {
+        let atomics = |order: u8, operations: u16, sizes: u16| {
+            let (mut driver, shared) = started();
+            respond(&shared, move |input, output| {
+                let page = &mut output[16..];
+                // General capabilities, of which `atomic` is bit 1 of the dword at 64, and those of atomics.
+                match input[7] >> 1 {
+                    0 => page[67] = 2,
+                    3 => {
+                        page[8] = order << 6;
+                        page[18..20].copy_from_slice(&operations.to_be_bytes());
+                        page[22..24].copy_from_slice(&sizes.to_be_bytes());
+                    }
+                    other => panic!("page {other}"),
+                }
+            });
+            query(&mut driver);
+            let MaskedAtomics { four, eight } = driver.attr.masked_atomics;
+            assert_eq!(driver.attr.access.contains(Access::REMOTE_ATOMIC), driver.attr.atomics);
+            (driver.attr.atomics, four, eight)
+        };
+        for operations in 0..=15 {
+            for sizes in 0..=31 {
+                let both = operations & 1 == 1 && operations & 2 == 2 && sizes & 8 == 8;
+                let masked = both && operations & 4 == 4 && operations & 8 == 8;
+                assert_eq!(
+                    atomics(1, operations, sizes),
+                    (both, masked && sizes & 4 == 4, masked),
+                    "{operations:#x} {sizes:#x}"
+                );
+                // Big-endian, whatever the host's is.
+                assert_eq!(atomics(0, operations, sizes), (false, false, false));
+            }
         }
     }
 }

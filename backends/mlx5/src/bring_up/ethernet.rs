@@ -272,7 +272,7 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::mock::{MockPlatform, acknowledge, offer, started};
+    use crate::tests::mock::{MockPlatform, Shared, acknowledge, offer, opcode_of, respond, started};
 
     /// disable_uc_local_lb and disable_mc_local_lb are the bits 11 and 10 of field_select, the dword at 12 of the input (`mlx5_ifc.h`);
     /// the input begins at 16 of the entry.
@@ -310,5 +310,120 @@ mod tests {
         let pointer = u64::from_be_bytes(shared.borrow().memory[8..16].try_into().unwrap());
         let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
         assert_eq!(shared.borrow().memory[mailbox + 256 + 240 + 3 - 16], 2);
+    }
+
+    /// What the firmware says of a port: bytes of its registers by their numbers, of its context, and whether it is up.
+    #[derive(Clone, Copy, Default)]
+    struct Port {
+        paos: [u8; 4],
+        mtus: [u16; 2],
+        /// ext_eth_proto_capability, ext_eth_proto_oper, eth_proto_oper.
+        rates: [u32; 3],
+        own_mtu: u16,
+        inline_mode: u8,
+        is_up: bool,
+    }
+
+    /// By `paos_reg`, `pmtu_reg`, `ptys_reg`, `nic_vport_context` and `query_vport_state_out` of `mlx5_ifc.h`.
+    fn tell(shared: &Shared, port: Port) {
+        respond(shared, move |input, output| match (opcode_of(input), u16::from_be_bytes([input[10], input[11]])) {
+            (0x750, _) => output[15] = u8::from(port.is_up),
+            (0x754, _) => {
+                output[16] = port.inline_mode;
+                output[16 + 0x26..][..2].copy_from_slice(&port.own_mtu.to_be_bytes());
+                output[16 + 0x30..][..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+            }
+            (0x805, 0x5003) => {
+                output[16 + 4..][..2].copy_from_slice(&port.mtus[0].to_be_bytes());
+                output[16 + 12..][..2].copy_from_slice(&port.mtus[1].to_be_bytes());
+            }
+            (0x805, 0x5004) => {
+                for (at, value) in [8, 32, 36].into_iter().zip(port.rates) {
+                    output[16 + at..][..4].copy_from_slice(&value.to_be_bytes());
+                }
+            }
+            (0x805, 0x5006) => output[16..20].copy_from_slice(&port.paos),
+            (opcode, register) => panic!("{opcode:#x} {register:#x}"),
+        });
+    }
+
+    /// The administrative state is the lower half of byte 2 of PAOS, the operational one that of byte 3: 1 is up, 2 down. Zeros are of a
+    /// firmware that refuses to tell.
+    #[test]
+    fn a_port_without_link_waits_for_one_unless_it_is_switched_off() {
+        for (admin, oper, is_up, expected) in [
+            (1, 1, true, PhysState::LinkUp),
+            (1, 1, false, PhysState::LinkUp),
+            (2, 1, true, PhysState::LinkUp),
+            (0, 0, true, PhysState::LinkUp),
+            (0, 0, false, PhysState::Polling),
+            (1, 2, false, PhysState::Polling),
+            (1, 0, true, PhysState::Polling),
+            (0, 2, true, PhysState::Polling),
+            (2, 2, false, PhysState::Disabled),
+            (4, 2, true, PhysState::Disabled),
+            (2, 0, true, PhysState::Disabled),
+        ] {
+            let (mut driver, shared) = started();
+            tell(&shared, Port { paos: [0, 1, admin, oper], is_up, ..Port::default() });
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let port = driver.query_ethernet_port().unwrap();
+            assert_eq!(port.phys_state, expected, "{admin} {oper} {is_up}");
+            assert_eq!(port.state, if is_up { PortState::Active } else { PortState::Down });
+            assert_eq!((port.port_guid, port.grh_required), (Guid(0x0102_0304_0506_0708), true));
+        }
+    }
+
+    /// Rates by the numbers of Linux's `enum mlx5e_link_mode` and `enum mlx5e_ext_link_mode`.
+    #[test]
+    fn a_card_with_extended_rates_is_believed_in_those_alone() {
+        let rate = |rates| {
+            let (mut driver, shared) = started();
+            tell(&shared, Port { rates, ..Port::default() });
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let port = driver.query_ethernet_port().unwrap();
+            (port.active_speed_gbps, port.active_width)
+        };
+        // 1000BASE-KX, 10GBASE-CR, 40GBASE-CR4, 50GBASE-CR2, 100GBASE-CR4, 25GBASE-CR.
+        for (bit, gigabits, lanes) in [(1, 1, 1), (12, 10, 1), (6, 40, 4), (30, 50, 2), (20, 100, 4), (27, 25, 1)] {
+            assert_eq!(rate([0, 1 << 9, 1 << bit]), (gigabits, lanes), "{bit}");
+        }
+        // 10GBASE-R, 40GBASE-R4, 25GBASE-R, 50 on two lanes and on one, 100 on four, two and one, 200 on four, 400 on eight.
+        let extended = [
+            (4, 10, 1),
+            (5, 40, 4),
+            (6, 25, 1),
+            (7, 50, 2),
+            (8, 50, 1),
+            (9, 100, 4),
+            (10, 100, 2),
+            (11, 100, 1),
+            (12, 200, 4),
+            (15, 400, 8),
+        ];
+        for (bit, gigabits, lanes) in extended {
+            assert_eq!(rate([1 << bit, 1 << bit, 1 << 1]), (gigabits, lanes), "extended {bit}");
+        }
+        assert_eq!(rate([1, 0, 1 << 12]), (0, 0), "no link");
+    }
+
+    /// An MTU of the card counts 22 bytes more than that of a network interface, and a path MTU needs 96 of those for headers. If the port's
+    /// may not be read, that of the context is taken.
+    #[test]
+    fn the_mtu_is_that_of_the_port_or_else_of_the_context() {
+        for (mtus, own_mtu, expected, greatest, active) in [
+            ([9022, 4214], 1522, 4192, 4096, 4096),
+            ([9022, 4213], 1522, 4191, 4096, 2048),
+            ([0, 0], 1522, 1500, 1024, 1024),
+            ([0, 0], 8, 0, 256, 256),
+        ] {
+            let (mut driver, shared) = started();
+            tell(&shared, Port { mtus, own_mtu, inline_mode: 2, ..Port::default() });
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            #[cfg(feature = "ethernet")]
+            assert_eq!(driver.query_frame_port(), Ok((expected, 2)), "{mtus:?}");
+            let port = driver.query_ethernet_port().unwrap();
+            assert_eq!([port.max_mtu.bytes(), port.active_mtu.bytes()], [greatest, active], "{mtus:?} {expected}");
+        }
     }
 }

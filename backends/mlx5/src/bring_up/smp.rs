@@ -144,7 +144,7 @@ fn entry<const N: usize>(answer: &Answer, at: usize) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::mock::{MockPlatform, started};
+    use crate::tests::mock::{MockPlatform, respond, started};
 
     #[test]
     fn an_answer_to_another_question_is_refused() {
@@ -166,5 +166,43 @@ mod tests {
             let expected = wrong.map(|value| Error::BadAnswer { opcode, value });
             assert_eq!(driver.smp(SubnetAttribute::NodeInfo, 0).err(), expected, "{method:#x} {attribute:#x}");
         }
+    }
+
+    /// P_KeyTable (0x16) has 32 P_Keys in a block, GUIDInfo (0x14) eight GUIDs, and the modifier names the block (IBTA 14.2.5.5, 14.2.5.7).
+    /// PortInfo (0x15) has GidPrefix at 8 and GUIDCap at 50. Data of a packet begin at 64.
+    #[test]
+    fn an_entry_of_a_table_is_in_its_block() {
+        let (mut driver, shared) = started();
+        respond(&shared, |input, output| {
+            let (asked, answer) = (&input[16..], &mut output[16..]);
+            answer[..24].copy_from_slice(&asked[..24]);
+            answer[3] = 0x81;
+            let block = u32::from_be_bytes(asked[20..24].try_into().unwrap());
+            let data = &mut answer[64..128];
+            match asked[17] {
+                0x16 => data
+                    .chunks_mut(2)
+                    .zip(32 * block..)
+                    .for_each(|(place, n)| place.copy_from_slice(&(0x8000 | n as u16).to_be_bytes())),
+                0x14 => data
+                    .chunks_mut(8)
+                    .zip(8 * u64::from(block)..)
+                    .for_each(|(place, n)| place.copy_from_slice(&n.to_be_bytes())),
+                0x15 => {
+                    data[8..16].copy_from_slice(&[0xfe, 0xc0, 0, 0, 0, 0, 0, 7]);
+                    data[50] = 200;
+                }
+                other => panic!("attribute {other:#x}"),
+            }
+        });
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        for index in 0..300 {
+            assert_eq!(driver.query_pkey_by_smp(index), Ok(0x8000 | index));
+        }
+        for index in 0..200_u16 {
+            let gid = 0xfec0_0000_0000_0007_u128 << 64 | u128::from(index);
+            assert_eq!(driver.query_gid_by_smp(index), Ok(Gid(gid.to_be_bytes())));
+        }
+        assert_eq!(driver.query_gid_by_smp(200), Err(Error::LimitExceeded { limit: 199 }));
     }
 }

@@ -397,3 +397,42 @@ fn record_result(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), Erro
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::tests::mock::{MockPlatform, opcode_of, respond, started};
+
+    /// supported_issi_dw0 is at 108 of the answer to QUERY_ISSI (0x10a), current_issi the lower half of the dword at 8 of SET_ISSI (0x10b).
+    /// A device that names none, or refuses, has 0 (Linux `mlx5_core_set_issi`).
+    #[test]
+    fn the_interface_step_is_1_or_else_0() {
+        let refused = Err(Error::Issi { supported: 4 });
+        for (supported, status, expected, set) in [
+            (0, 0, Ok(0), None),
+            (1, 0, Ok(0), None),
+            (2, 0, Ok(1), Some(1)),
+            (3, 0, Ok(1), Some(1)),
+            (7, 0, Ok(1), Some(1)),
+            (5, 0, Ok(0), None),
+            (4, 0, refused, None),
+            (2, 2, Ok(0), None),
+        ] {
+            let (mut driver, shared) = started();
+            let was_set = Rc::new(core::cell::Cell::new(None));
+            let note = was_set.clone();
+            respond(&shared, move |input, output| match opcode_of(input) {
+                0x10a => {
+                    output[0] = status;
+                    output[108..112].copy_from_slice(&u32::to_be_bytes(supported));
+                }
+                0x10b => note.set(Some(u16::from_be_bytes([input[10], input[11]]))),
+                other => panic!("{other:#x}"),
+            });
+            let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+            assert_eq!((commands.negotiate_issi(), was_set.get()), (expected, set), "{supported:#x}");
+        }
+    }
+}

@@ -159,9 +159,12 @@ fn what_the_device_answers_becomes_an_error_value() {
     answer(0, 5);
     let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }));
-    answer(2 << 1, 0);
-    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }));
+    // The seven bits above the owner (Linux `cmd_status_to_err`, `deliv_status_to_str`).
+    for status in 1..0x80 {
+        answer(status << 1, 0);
+        let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+        assert_eq!(result, Err(Error::CommandDelivery { opcode, status }));
+    }
 
     let (mut driver, shared) = started();
     let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
@@ -424,4 +427,19 @@ fn firmware_that_wants_a_negative_number_of_pages_gets_none() {
     }));
     assert_eq!(commands.give_startup_pages(2, &mut |_, _| panic!("nothing is given")), Ok(()));
     assert_eq!((opcodes.borrow().clone(), commands.held), (std::vec![CmdOpcode::QueryPages.code() as u16], 0));
+}
+
+/// A read of a register stops the processor until the device answers: ten times a second is enough to see that it is gone.
+#[test]
+fn a_command_under_way_looks_at_the_device_ten_times_a_second() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    commands.check_device().unwrap();
+    let reads_of_a_look = shared.borrow().reads;
+    commands.timeout = Duration::from_millis(950);
+    shared.borrow_mut().reads = 0;
+    let lost = Error::CommandTimeout { opcode: CmdOpcode::QueryIssi.code() as u16 };
+    assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(lost));
+    // After each 100 ms, and at the end.
+    assert_eq!(shared.borrow().reads, 10 * reads_of_a_look);
 }

@@ -577,4 +577,24 @@ mod tests {
         }
         assert!(cfg!(miri) || received > 1000 && faults > 1000 && dropped > 100, "{received} {faults} {dropped}");
     }
+
+    /// IEEE 802.3: a frame has 60 bytes before its check sequence. What fills it up is zeros, not bytes of an earlier frame.
+    #[test]
+    fn a_short_frame_is_filled_up_with_zeros() {
+        for len in 14..=64 {
+            let (mut machine, shared) = machine();
+            shared.borrow_mut().memory[BUFFERS..BUFFERS + STRIDE].fill(0xee);
+            let mut queues = interface(&machine);
+            let frame = std::vec![0x55; len];
+            queues.send(&mut machine.memory, &frame, Checksums::NONE).unwrap();
+            let sent = len.max(60);
+            let mut expected = frame.clone();
+            expected.resize(sent, 0);
+            let memory = shared.borrow().memory.clone();
+            assert_eq!(memory[BUFFERS..][..sent], expected, "{len}");
+            // byte_count of the data segment, the third of the WQE.
+            assert_eq!(memory[32..36], (sent as u32).to_be_bytes(), "{len}");
+            assert_eq!((queues.statistics.sent_frames, queues.statistics.sent_bytes), (1, sent as u64));
+        }
+    }
 }

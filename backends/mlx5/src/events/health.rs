@@ -96,6 +96,37 @@ impl HealthWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::mock::{MockPlatform, started};
+
+    /// The counter is the lower 24 bits of the dword at 0x1010 of the initialization segment. Linux looks every two seconds, and reports
+    /// the third miss (`poll_health`).
+    #[test]
+    fn a_counter_that_stands_still_for_three_intervals_is_stuck() {
+        let (mut driver, shared) = started();
+        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+        let mut watch = HealthWatch::default();
+        let mut look = |nanos: u64, counter: u32| {
+            let mut state = shared.borrow_mut();
+            state.now += nanos;
+            state.registers[0x1010..0x1014].copy_from_slice(&counter.to_be_bytes());
+            drop(state);
+            let health = watch.check(commands).unwrap();
+            assert_eq!(health.counter, counter & 0xff_ffff);
+            (health.misses, health.stuck)
+        };
+        const SECOND: u64 = 1_000_000_000;
+        assert_eq!(look(0, 5), (0, false));
+        assert_eq!(look(SECOND, 5), (0, false), "one second later");
+        assert_eq!(look(SECOND, 5), (1, false));
+        // The upper byte is not of the counter.
+        assert_eq!(look(2 * SECOND, 0x7f00_0005), (2, false));
+        assert_eq!(look(SECOND, 5), (2, false), "not two seconds after the last that counted");
+        assert_eq!(look(SECOND, 5), (3, true));
+        assert_eq!(look(60 * SECOND, 5), (4, true), "one check, however late");
+        assert_eq!(look(2 * SECOND, 6), (0, false));
+        assert_eq!(look(2 * SECOND, 6), (1, false));
+        assert_eq!(look(2 * SECOND, 5), (0, false), "any other number is a sign of life");
+    }
 
     /// Linux takes a request for a reset for one with a syndrome only (`check_fatal_sensors`).
     #[test]

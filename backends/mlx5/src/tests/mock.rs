@@ -37,7 +37,9 @@ pub(crate) struct State {
     pub(crate) memory: Vec<u8>,
     pub(crate) registers: Vec<u8>,
     pub(crate) log: Vec<Done>,
-    now: u64,
+    pub(crate) now: u64,
+    /// How often registers were read.
+    pub(crate) reads: usize,
     /// The device: gets the memory and each register write.
     pub(crate) device: Option<Hook>,
 }
@@ -88,7 +90,8 @@ impl Registers for Part {
         let readable =
             matches!(offset, 0x0 | 0x4 | 0x10 | 0x14 | 0x1fc | 0x200..0x240 | 0xff8 | 0xffc | 0x1000 | 0x1004 | 0x1010);
         assert!(readable, "no register to be read at {offset:#x}");
-        let state = self.0.borrow();
+        let mut state = self.0.borrow_mut();
+        state.reads += 1;
         let bytes =
             state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4, size: state.registers.len() })?;
         Ok(u32::from_ne_bytes(bytes.try_into().unwrap()))
@@ -345,4 +348,43 @@ pub(crate) fn acknowledge(shared: &Shared) {
             memory[slot * 64 + 63] = 0;
         }
     }));
+}
+
+/// Makes the device execute every command with success by `answer`, which gets the whole input, and the whole output to be set. Where they
+/// lie is by Linux's `struct mlx5_cmd_layout` and `struct mlx5_cmd_prot_block`.
+pub(crate) fn respond(shared: &Shared, mut answer: impl FnMut(&[u8], &mut [u8]) + 'static) {
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
+        if at != 0x18 {
+            return;
+        }
+        let entry = 64 * u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+        let len = |memory: &[u8], at: usize| u32::from_be_bytes(memory[entry + at..][..4].try_into().unwrap()) as usize;
+        let pieces = |memory: &[u8], first: usize, pointer: usize, len: usize| {
+            let mut pieces = std::vec![(entry + first, len.min(16))];
+            let mut left = len.saturating_sub(16);
+            let mut pointer = u64::from_be_bytes(memory[entry + pointer..][..8].try_into().unwrap());
+            while left != 0 {
+                let block = (pointer - DEVICE_ADDR) as usize;
+                pieces.push((block, left.min(512)));
+                left -= left.min(512);
+                pointer = u64::from_be_bytes(memory[block + 560..][..8].try_into().unwrap());
+            }
+            pieces
+        };
+        let (asked, answered) = (pieces(memory, 16, 8, len(memory, 4)), pieces(memory, 32, 48, len(memory, 56)));
+        let input: Vec<u8> = asked.iter().flat_map(|(at, len)| memory[*at..][..*len].to_vec()).collect();
+        let mut output = std::vec![0; len(memory, 56)];
+        answer(&input, &mut output);
+        let mut rest = &output[..];
+        for (at, len) in answered {
+            memory[at..][..len].copy_from_slice(&rest[..len]);
+            rest = &rest[len..];
+        }
+        memory[entry + 63] = 0;
+    }));
+}
+
+/// Returns the opcode of a command's input.
+pub(crate) fn opcode_of(input: &[u8]) -> u16 {
+    u16::from_be_bytes([input[0], input[1]])
 }

@@ -85,7 +85,7 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::mock::started;
+    use crate::tests::mock::{opcode_of, respond, started};
 
     const SIZES: &[CqeSize] = &[
         CqeSize::Bytes64,
@@ -131,5 +131,24 @@ mod tests {
         for entries in [(1 << 16) + 1, 1 << 17, 1 << 31, u32::MAX] {
             assert_eq!(driver.log_cq_size(entries), Err(Error::LimitExceeded { limit: 1 << 16 }));
         }
+    }
+
+    /// By `modify_cq_in` and `cqc` of `mlx5_ifc.h`: cqn at 9, the fields to be changed at 12, the context at 16. It has cq_period, of 12 bits,
+    /// at 16 and cq_max_count at 18.
+    #[test]
+    fn moderation_is_set_by_modify_cq() {
+        let (mut driver, shared) = started();
+        let sent = std::rc::Rc::new(core::cell::Cell::new(false));
+        let note = sent.clone();
+        respond(&shared, move |input, _| {
+            assert_eq!((opcode_of(input), &input[4..16]), (0x403, &[0, 0, 0, 0, 0, 0x12, 0x34, 0x56, 0, 0, 0, 3][..]));
+            assert_eq!(input[32..36], [0x0a, 0xbc, 0xde, 0xf1]);
+            assert!(input[16..32].iter().chain(&input[36..]).all(|byte| *byte == 0), "nothing else");
+            note.set(true);
+        });
+        let driver: &mut Driver<_> = &mut driver;
+        let cq = Object::of::<cmd::DestroyCq>(0x12_3456, Default::default());
+        driver.modify_cq(&cq, CqModeration { count: 0xdef1, period: 0xabc }).unwrap();
+        assert!(sent.get());
     }
 }

@@ -96,9 +96,12 @@ impl<P: Platform> Driver<P> {
 mod tests {
     use std::vec::Vec;
 
+    use bareverbs::CqModeration;
+    use bareverbs_mlx5_spec::cmd;
+
     use super::*;
     use crate::config::CqeSize;
-    use crate::tests::mock::{MockPlatform, started};
+    use crate::tests::mock::{MockPlatform, respond, started};
 
     const OLD: usize = 0x4000;
     const NEW: usize = 0x8000;
@@ -177,5 +180,38 @@ mod tests {
             }
         }
         assert!(cfg!(miri) || copied > 5000, "{copied}");
+    }
+
+    /// The device goes on with the record of the queue's creation; the old ring is free, and with the queue all of its memory.
+    #[test]
+    fn a_queue_keeps_its_record_and_leaves_nothing_behind() {
+        let (mut driver, shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        driver.attr.max_cqe = 1 << 10;
+        driver.uar = 4;
+        let eq = Object::of::<cmd::DestroyEq>(9, ObjectMemory::default());
+        driver.completion_eqs.push((eq, 1)).ok().unwrap();
+        // Mailboxes stay from the first command on.
+        respond(&shared, |_, _| {});
+        driver.modify_cq(&eq, CqModeration::default()).unwrap();
+        let used = driver.commands.arena.used_pages();
+        for entries in [256, 64, 128, 1] {
+            respond(&shared, |_, output| output[8..12].copy_from_slice(&7_u32.to_be_bytes()));
+            let (mut cq, _, mut ring) = driver.create_cq(64, CqeSize::Bytes64).unwrap();
+            let (with_queue, old, record) = (driver.commands.arena.used_pages(), cq.memory.ring.at(), cq.memory.record);
+            // With MODIFY_CQ (0x403) the device ends the old ring, which is empty, by an entry that says so.
+            let mut answer = shared.borrow_mut().device.take().unwrap();
+            shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
+                if memory[16..18] == [4, 3] {
+                    memory[old..old + CQE].copy_from_slice(&completion(0, 64, 5));
+                }
+                answer(memory, at, value);
+            }));
+            assert_eq!(driver.resize_cq(&mut cq, &mut ring, entries), Ok(entries));
+            assert_eq!(cq.memory.record, record, "{entries}");
+            assert_eq!(driver.commands.arena.used_pages(), with_queue - 1 + (64 * entries).div_ceil(4096), "{entries}");
+            driver.end(&cq).unwrap();
+            assert_eq!(driver.commands.arena.used_pages(), used, "{entries}");
+        }
     }
 }

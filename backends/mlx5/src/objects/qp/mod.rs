@@ -196,7 +196,13 @@ pub(crate) fn state_of(code: u32) -> Option<QpState> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
     use super::*;
+    use crate::dma::arena::PAGE;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, opcode_of, respond, started};
 
     /// A device with receives of 512 bytes, and requests of 1008.
     fn device(windows: bool) -> DeviceAttr {
@@ -340,5 +346,31 @@ mod tests {
             assert!(matches!(rings(&more, &device(false)), Err(Error::LimitExceeded { .. })), "{more:?}");
         }
         assert!(matches!(rings(&cap(1, 0, 1, 0, 0), &DeviceAttr::default()), Err(Error::LimitExceeded { .. })));
+    }
+
+    /// CREATE_QP (0x500) ends with the pages, from 272 on (`create_qp_in` of `mlx5_ifc.h`).
+    #[test]
+    fn a_queue_pair_gets_the_pages_of_both_rings() {
+        for (send, recv) in [(0, 0), (1, 0), (0, 1), (64, 0), (0, 256), (65, 0), (64, 256), (100, 300), (256, 64)] {
+            let (mut driver, shared) = started();
+            let view: &mut Driver<MockPlatform> = &mut driver;
+            (view.uar, view.attr) = (4, device(false));
+            let sizes = rings(&cap(send, recv, 1, 1, 0), &view.attr).unwrap();
+            let pages = Rc::new(RefCell::new(Vec::new()));
+            let note = pages.clone();
+            respond(&shared, move |input, _| {
+                assert_eq!(opcode_of(input), 0x500);
+                *note.borrow_mut() = input[272..].as_chunks().0.iter().map(|page| u64::from_be_bytes(*page)).collect();
+            });
+            let used = view.commands.arena.used_pages();
+            let (qp, send_ring, recv_ring) = view.create_qp(QpType::Rc, [1, 7, 7], [0; 3], &sizes, 0).unwrap();
+            let bytes = sizes.send_blocks as usize * 64 + sizes.recv_entries as usize * 16;
+            let first = DEVICE_ADDR + qp.memory.ring.at() as u64;
+            let expected: Vec<u64> = (0..bytes.div_ceil(PAGE) as u64).map(|page| first + page * PAGE as u64).collect();
+            assert_eq!(*pages.borrow(), expected, "{send} {recv}");
+            // And one for its record; the mailboxes of commands are in four.
+            assert_eq!(view.commands.arena.used_pages() - used, expected.len() as u32 + 1 + 4, "{send} {recv}");
+            drop((send_ring, recv_ring));
+        }
     }
 }

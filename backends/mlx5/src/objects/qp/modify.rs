@@ -379,4 +379,46 @@ mod tests {
         roce::fill_path(&mut path.view_mut(), &av, &GlobalRoute { flow_label: 0, ..route }, [0x48, 0x49]);
         assert_eq!(path.as_bytes()[34..36], [0xd4, 0x88]);
     }
+
+    /// By the bits of Linux's `enum mlx5_qp_optpar` and the table `opt_mask` of its `mlx5_ib`, of which the verbs name no port, LAG port or
+    /// counter set: what may be named is what all attributes name.
+    #[test]
+    fn optional_fields_are_those_of_linux() {
+        use QpState::{Init, Rtr, Rts, Sqd, Sqe};
+        const ALT: u32 = 1;
+        const RRE: u32 = 1 << 1;
+        const RAE: u32 = 1 << 2;
+        const RWE: u32 = 1 << 3;
+        const PKEY: u32 = 1 << 4;
+        const QKEY: u32 = 1 << 5;
+        const RNR: u32 = 1 << 6;
+        const PM: u32 = 1 << 10;
+        const RIGHTS: u32 = RRE | RAE | RWE;
+        // A datagram has no alternate path and nothing of a connection: its attributes name a Q_Key and a P_Key.
+        let datagram = QpAttrMask::QKEY | QpAttrMask::PKEY_INDEX | QpAttrMask::SQ_PSN;
+        let all = QpAttrMask::all();
+        for (service, mask, from, to, expected) in [
+            (QpcSt::Rc, all, Init, Init, RIGHTS | PKEY),
+            (QpcSt::Xrc, all, Init, Init, RIGHTS | PKEY),
+            (QpcSt::Uc, all, Init, Init, RWE | PKEY),
+            (QpcSt::Ud, datagram, Init, Init, PKEY | QKEY),
+            (QpcSt::Qp1, datagram, Init, Init, PKEY | QKEY),
+            (QpcSt::Rc, all, Init, Rtr, ALT | RIGHTS | PKEY),
+            (QpcSt::Xrc, all, Init, Rtr, ALT | RIGHTS | PKEY),
+            (QpcSt::Uc, all, Init, Rtr, ALT | RWE | PKEY),
+            (QpcSt::Ud, datagram, Init, Rtr, PKEY | QKEY),
+            (QpcSt::Rc, all, Rtr, Rts, ALT | RIGHTS | PM | RNR),
+            (QpcSt::Rc, all, Rts, Rts, ALT | RIGHTS | PM | RNR),
+            (QpcSt::Ud, datagram, Rtr, Rts, QKEY),
+            (QpcSt::Ud, datagram, Rts, Rts, QKEY),
+            (QpcSt::Ud, datagram, Sqe, Rts, QKEY),
+        ] {
+            assert_eq!(optional(service, to, mask, from), expected, "{service:?} {from:?} {to:?}");
+            assert_eq!(optional(service, to, QpAttrMask::STATE, from), 0, "none is named");
+        }
+        for from in [Init, Rtr, Rts, Sqd, Sqe] {
+            assert_eq!(optional(QpcSt::Rc, QpState::Err, all, from), 0);
+        }
+        assert_eq!(optional(QpcSt::Rc, Init, all, QpState::Reset), 0, "RST2INIT has none");
+    }
 }
