@@ -573,6 +573,11 @@ fn an_opening_that_fails_leaves_nothing_behind() {
         let refused = node.verbs.direct().open_ethernet(&config);
         assert_eq!(refused, Err(OpenEthernetError::Frames { limit: 4096 }));
     }
+    for frames in [1, 2, 4] {
+        let config = EthernetConfig { send_frames: frames, receive_frames: frames, ..EthernetConfig::DEFAULT };
+        node.verbs.direct().open_ethernet(&config).unwrap();
+        node.verbs.direct().close_ethernet().unwrap();
+    }
     // 8192 buffers of 1536 bytes are 3072 pages; with an MTU of 9000 they would not fit.
     let config = EthernetConfig { send_frames: 4096, receive_frames: 4096, ..EthernetConfig::DEFAULT };
     node.verbs.direct().open_ethernet(&config).unwrap();

@@ -52,7 +52,7 @@ impl Checksums {
 pub struct EthernetConfig {
     /// Frames that wait to be sent at most, from 1 to 4096, rounded up to a power of two.
     pub send_frames: u16,
-    /// Frames that were received and not taken at most, from 1 to 4096, rounded up to a power of two. More are lost.
+    /// Frames that were received and not taken at most, from 1 to 4096, rounded up to a power of two and to four. More are lost.
     pub receive_frames: u16,
     /// Which frames come in.
     pub filter: FrameFilter,

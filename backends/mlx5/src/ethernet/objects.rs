@@ -92,8 +92,9 @@ impl<P: Platform> Driver<P> {
         mtu: usize,
         inline: InlineMode,
     ) -> Result<FrameInterface<P>, Error> {
-        let [send_frames, receive_frames] =
-            [config.send_frames, config.receive_frames].map(|frames| u32::from(frames).next_power_of_two());
+        // A ring is a block at least, which four receives fill.
+        let [send_frames, receive_frames] = [(config.send_frames, 1), (config.receive_frames, (WQEBB / DS_UNIT) as u32)]
+            .map(|(frames, least)| u32::from(frames).next_power_of_two().max(least));
         let pd = self.make_frame_object::<cmd::AllocPd, cmd::DeallocPd>(objects, View::zeros(), ObjectMemory::default())?;
         let stride = stride(mtu);
         let bytes = (send_frames as usize + receive_frames as usize) * stride;
@@ -399,7 +400,130 @@ fn inline_of(capability: u32, vport: u32) -> InlineMode {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
     use super::*;
+    use crate::dma::arena::PAGE;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, Shared, offer, opcode_of, respond, started};
+
+    type Commands = Rc<RefCell<Vec<Vec<u8>>>>;
+
+    /// Returns a driver of an Ethernet port whose interface would have this MTU, and the commands that its device has executed. Each object
+    /// gets the next number. The device needs no headers in WQEs.
+    fn ethernet(mtu: u16) -> (Driver<MockPlatform, [crate::dma::arena::PageUse; PAGES]>, Shared, Commands) {
+        let (mut driver, shared) = started();
+        let commands = Commands::default();
+        let note = commands.clone();
+        respond(&shared, move |input, output| {
+            let mut commands = note.borrow_mut();
+            output.get_mut(8..12).unwrap().copy_from_slice(&(0x100 + commands.len() as u32).to_be_bytes());
+            match (opcode_of(input), input[7] >> 1) {
+                // ft_support of the receive tables, bit 31 of the dword at 64; wqe_inline_mode, the bits 13 and 12 of the first.
+                (0x100, 7) => output[16 + 64] = 0x80,
+                (0x100, 1) => output[16 + 2] = 2 << 4,
+                // The MTU of the context counts 22 bytes of the frame.
+                (0x754, _) => output[16 + 0x26..][..2].copy_from_slice(&(mtu + 22).to_be_bytes()),
+                _ => {}
+            }
+            commands.push(input.to_vec());
+        });
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        // eth_net_offloads is bit 3 of the dword at 64, nic_flow_table bit 25 of that at 52.
+        offer(&mut view.general, 64, 1 << 3);
+        offer(&mut view.general, 52, 1 << 25);
+        (view.caps.ethernet, view.uar, view.attr.max_cqe, view.config.ethernet_mtu) = (true, 4, 1 << 12, 9000);
+        view.mac = Mac([2, 0, 0, 0, 0, 7]);
+        view.completion_eqs.push((Object::of::<cmd::DestroyEq>(9, ObjectMemory::default()), 1)).ok().unwrap();
+        (driver, shared, commands)
+    }
+
+    fn config(send_frames: u16, receive_frames: u16) -> EthernetConfig {
+        EthernetConfig { send_frames, receive_frames, ..EthernetConfig::DEFAULT }
+    }
+
+    #[test]
+    fn queues_open_with_the_least_mtu_of_ipv4_and_numbers_in_their_limits() {
+        for (mtu, is_enough) in [(0, false), (67, false), (68, true), (69, true)] {
+            let (mut driver, ..) = ethernet(mtu);
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let expected = if is_enough { Ok(()) } else { Err(OpenEthernetError::Mtu { mtu: mtu.into() }) };
+            assert_eq!(driver.open_frames(&config(1, 1)), expected);
+        }
+        let (mut driver, _shared, commands) = ethernet(1500);
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        for (send, receive) in [(0, 1), (1, 0), (4097, 1), (1, 4097)] {
+            assert_eq!(driver.open_frames(&config(send, receive)), Err(OpenEthernetError::Frames { limit: 4096 }));
+        }
+        assert_eq!(*commands.borrow(), [[]; 0], "none was sent");
+        driver.open_frames(&config(1, 2)).unwrap();
+        assert_eq!(driver.open_frames(&config(1, 1)), Err(OpenEthernetError::AlreadyOpen));
+        let used = driver.commands.arena.used_pages();
+        driver.close_frames().unwrap();
+        assert!(driver.commands.arena.used_pages() < used);
+        driver.open_frames(&config(1, 2)).unwrap();
+        assert_eq!(driver.commands.arena.used_pages(), used, "all was free again");
+        (driver.caps.ethernet, driver.ethernet) = (false, None);
+        assert_eq!(driver.open_frames(&config(1, 1)), Err(OpenEthernetError::InfiniBand));
+    }
+
+    /// By `create_sq_in`, `create_rq_in`, `wq`, `create_mkey_in` and `mkc` of `mlx5_ifc.h`: a work queue begins at 80 of its command, with
+    /// log_wq_stride, log_wq_sz and pages at 33, 35 and 192; the key begins at 16, with its address and length at 16 and 24.
+    #[test]
+    fn rings_and_buffers_lie_in_their_own_pages() {
+        for (send, receive, headers) in [
+            (1, 1, InlineMode::None),
+            (4, 8, InlineMode::None),
+            (3, 5, InlineMode::TcpUdp),
+            (16, 1, InlineMode::L2),
+            (32, 2, InlineMode::TcpUdp),
+        ] {
+            let (mut driver, shared, commands) = ethernet(1500);
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            driver.open_frames(&EthernetConfig { inline_headers: headers, ..config(send, receive) }).unwrap();
+            let sent = |opcode: u16| {
+                let commands = commands.borrow();
+                let mut found = commands.iter().filter(|input| opcode_of(input) == opcode);
+                let command = found.next().unwrap().clone();
+                assert_eq!(found.count(), 0, "{opcode:#x}");
+                command
+            };
+            let word = |bytes: &[u8], at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+            // Four receives fill the least ring, of 64 bytes.
+            let [send, receive] =
+                [(send, 1), (receive, 4)].map(|(frames, least): (u16, _)| usize::from(frames).next_power_of_two().max(least));
+            // A block of 64 bytes without headers or with those of Ethernet, three with all; receives of 16 bytes.
+            let blocks = (send * if headers == InlineMode::TcpUdp { 3 } else { 1 }).next_power_of_two();
+            let mut taken = Vec::new();
+            for (opcode, stride, entries) in [(0x904, 64, blocks), (0x908, 16, receive)] {
+                let command = sent(opcode);
+                let wq = &command[80..];
+                assert_eq!((1 << wq[33], 1 << wq[35]), (stride, entries), "{opcode:#x}");
+                let pages: Vec<u64> = wq[192..].as_chunks().0.iter().map(|page| u64::from_be_bytes(*page)).collect();
+                assert_eq!(pages.len(), (stride * entries).div_ceil(PAGE), "{opcode:#x}");
+                taken.extend(pages.iter().map(|page| (*page, *page + PAGE as u64)));
+                // The doorbell record, at 16.
+                taken.push((word(wq, 16), word(wq, 16) + 8));
+            }
+            let key = &sent(0x200)[16..];
+            let (start, len) = (word(key, 16), word(key, 24));
+            assert_eq!(len as usize, (send + receive) * 1536);
+            // Frames to send come first; each receive names a buffer behind them.
+            let receives = word(&sent(0x908)[80..], 192);
+            taken.push((start, start + 1536 * send as u64));
+            let ring = (receives - DEVICE_ADDR) as usize;
+            for index in 0..receive {
+                let wqe = shared.borrow().memory[ring + 16 * index..][..16].to_vec();
+                assert_eq!(wqe[..4], 1536_u32.to_be_bytes());
+                let addr = word(&wqe, 8);
+                assert!(addr >= start && addr + 1536 <= start + len);
+                taken.push((addr, addr + 1536));
+            }
+            taken.sort();
+            assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{taken:x?}");
+        }
+    }
 
     /// 14 bytes of header and four of a tag, on a boundary of 64.
     #[test]
