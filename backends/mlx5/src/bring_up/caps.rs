@@ -305,10 +305,14 @@ impl Capabilities {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
     use super::*;
     use crate::dma::arena::PageUse;
     use crate::driver::Driver;
-    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, respond, started};
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, opcode_of, respond, started};
 
     /// Queries the capabilities of a device of whose general page these bits are set: the dword that begins at a byte, and a bit of it.
     fn with(bits: &'static [(usize, u32)]) -> Driver<MockPlatform, [PageUse; PAGES]> {
@@ -404,6 +408,253 @@ mod tests {
                 );
                 // Big-endian, whatever the host's is.
                 assert_eq!(atomics(0, operations, sizes), (false, false, false));
+            }
+        }
+    }
+
+    /// Queries a device with these dwords, by their bytes, in its general page and in that of RoCE (4).
+    fn of_dwords(general: &'static [(usize, u32)], roce: &'static [(usize, u32)]) -> Result<(Capabilities, DeviceAttr), Error> {
+        let (mut driver, shared) = started();
+        respond(&shared, move |input, output| {
+            let dwords = match input[7] {
+                1 => general,
+                9 => roce,
+                other => panic!("op_mod {other}"),
+            };
+            for (at, value) in dwords {
+                output[16 + at..][..4].copy_from_slice(&value.to_be_bytes());
+            }
+        });
+        driver.caps.pools = true;
+        driver.caps.query(&mut driver.commands, &mut driver.general, &mut driver.attr)?;
+        Ok((driver.caps, driver.attr))
+    }
+
+    /// By `cmd_hca_cap` of `mlx5_ifc.h`. WQEs of 512 bytes have 30 data segments behind 32 bytes, and inline data behind four more.
+    #[test]
+    fn limits_of_the_verbs_are_those_of_the_card() {
+        const CARD: &[(usize, u32)] = &[
+            // log_max_srq_sz, log_max_qp_sz, log_max_qp.
+            (16, 10 << 24 | 13 << 16 | 5),
+            // log_max_srq.
+            (20, 4 << 16),
+            // log_max_cq_sz, log_max_cq.
+            (24, 12 << 16 | 6),
+            // log_max_mkey.
+            (28, 20 << 16),
+            // log_max_mrw_sz.
+            (32, 40 << 16),
+            // log_max_ra_req_qp, log_max_ra_res_qp.
+            (40, 3 << 16 | 4),
+            // gid_table_size, pkey_table_size.
+            (44, 2),
+            (48, 3),
+            // log_max_msg, cqe_version.
+            (56, 30 << 24),
+            (60, 1),
+            // imaicl, log_pg_sz.
+            (68, 1 << 14),
+            (72, 14),
+            // max_wqe_sz_sq, max_wqe_sz_rq, log_max_pd, sq_ts_format.
+            (80, 512),
+            (84, 512),
+            (100, 9 << 16),
+            (136, 1 << 30),
+        ];
+        let (caps, attr) = of_dwords(CARD, &[]).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
+        let expected = DeviceAttr {
+            max_mr_size: 1 << 40,
+            page_size_cap: 0xffff_c000,
+            max_qp: 32,
+            max_qp_wr: 8192,
+            max_sge: 30,
+            max_srq: 16,
+            max_srq_wr: 1023,
+            max_srq_sge: 31,
+            max_cq: 64,
+            max_cqe: 4096,
+            max_mr: 1 << 20,
+            max_mw: 1 << 20,
+            max_mw_size: 1 << 31,
+            mw_type_2: MwType2::B,
+            max_pd: 512,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 8,
+            access: access | Access::MW_BIND,
+            max_inline_data: 476,
+            max_msg_size: 1 << 30,
+            phys_port_cnt: 1,
+            ..DeviceAttr::default()
+        };
+        assert_eq!(attr, expected);
+        assert_eq!((caps.max_send_wqe, caps.gids, caps.pkeys, caps.user_index, caps.ethernet), (512, 32, 1024, true, false));
+        assert_eq!((caps.qp_time_stamps, caps.relaxed), (1, [0, 0]));
+        // One that offers nothing.
+        let (caps, attr) = of_dwords(&[], &[]).unwrap();
+        let least = DeviceAttr {
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_f000,
+            max_qp: 1,
+            max_qp_wr: 1,
+            max_cq: 1,
+            max_cqe: 1,
+            max_mr: 1,
+            max_pd: 1,
+            max_qp_rd_atom: 1,
+            max_qp_init_rd_atom: 1,
+            access,
+            max_msg_size: 1,
+            phys_port_cnt: 1,
+            ..DeviceAttr::default()
+        };
+        assert_eq!(attr, least);
+        assert_eq!((caps.max_send_wqe, caps.gids, caps.pkeys, caps.user_index, caps.qp_time_stamps), (0, 8, 128, false, 0));
+    }
+
+    /// No field makes a shift too far, or a number beyond what the driver has room for: 2048 doorbell records, of which 128 are for completion
+    /// queues and 64 for shared receive queues, and WQEs of 63 units.
+    #[test]
+    fn limits_of_the_verbs_are_those_of_the_driver_too() {
+        const ONES: u32 = u32::MAX;
+        const CARD: &[(usize, u32)] = &[
+            (16, ONES),
+            (20, ONES),
+            (24, ONES),
+            (28, ONES),
+            (32, ONES),
+            (40, ONES),
+            (44, ONES),
+            (48, ONES),
+            (56, ONES),
+            (60, ONES),
+            (68, ONES),
+            (72, ONES),
+            (80, ONES),
+            (84, ONES),
+            (100, ONES),
+        ];
+        let (caps, attr) = of_dwords(CARD, &[]).unwrap();
+        let expected = DeviceAttr {
+            max_mr_size: u64::MAX,
+            page_size_cap: 0x8000_0000,
+            max_qp: 2048 - 128 - 64,
+            max_qp_wr: 32_768,
+            max_sge: 61,
+            max_srq: 64,
+            max_srq_wr: 32_767,
+            max_srq_sge: 127,
+            max_cq: 128,
+            max_cqe: 1 << 22,
+            max_cq_moderation: CqModeration { count: 65_535, period: 4095 },
+            max_mr: 1 << 24,
+            max_mw: 1 << 24,
+            max_mw_size: 1 << 31,
+            mw_type_2: MwType2::B,
+            max_pd: 1 << 24,
+            max_qp_rd_atom: 128,
+            max_qp_init_rd_atom: 128,
+            access: Access::LOCAL_WRITE
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::ZERO_BASED
+                | Access::MW_BIND
+                | Access::RELAXED_ORDERING,
+            max_inline_data: 972,
+            max_msg_size: 1 << 31,
+            phys_port_cnt: 1,
+            ..DeviceAttr::default()
+        };
+        assert_eq!(attr, expected);
+        // A version of completions that is not known is not used.
+        assert_eq!((caps.max_send_wqe, caps.gids, caps.pkeys, caps.user_index, caps.relaxed), (1008, 128, 4096, false, [1, 1]));
+        // Regions of up to 2^63 bytes; 64 is no shift.
+        for (log, size) in [(1, 2), (63, 1 << 63), (64, u64::MAX), (0, u64::MAX)] {
+            let card: Vec<(usize, u32)> = std::vec![(32, log << 16)];
+            assert_eq!(of_dwords(card.leak(), &[]).unwrap().1.max_mr_size, size, "{log}");
+        }
+    }
+
+    /// port_type is the bits 9 and 8 of the dword at 52, roce bit 2 of that at 64. By `roce_cap`: roce_version is the last byte of the dword at
+    /// 16, of which bit 2 is RoCEv2, roce_address_table_size is at 30, qp_ts_format the two lowest bits of the first dword.
+    #[cfg(feature = "roce")]
+    #[test]
+    fn an_ethernet_port_carries_roce_v2() {
+        const PORT: &[(usize, u32)] = &[(52, 1 << 8), (64, 1 << 2)];
+        let (caps, _) = of_dwords(PORT, &[(16, 5), (28, 16)]).unwrap();
+        assert_eq!((caps.ethernet, caps.gids, caps.pkeys, caps.qp_time_stamps), (true, 16, 1, 0));
+        let (caps, _) = of_dwords(PORT, &[(0, 2), (16, 4), (28, 256)]).unwrap();
+        assert_eq!((caps.ethernet, caps.gids, caps.pkeys, caps.qp_time_stamps), (true, 256, 1, 1));
+        let (caps, _) = of_dwords(PORT, &[(16, 4), (28, 0xffff)]).unwrap();
+        assert_eq!(caps.gids, 256, "paths name an entry by eight bits");
+        assert_eq!(of_dwords(PORT, &[(16, 0xfb)]).map(drop), Err(Error::NoRoce), "another version");
+        assert_eq!(of_dwords(&PORT[..1], &[(16, 4)]).map(drop), Err(Error::NoRoce));
+        assert_eq!(of_dwords(&[(52, 2 << 8)], &[]).map(drop), Err(Error::PortType { port_type: 2 }));
+        assert_eq!(of_dwords(&[(52, 3 << 8)], &[]).map(drop), Err(Error::PortType { port_type: 3 }));
+    }
+
+    type Sets = Rc<RefCell<Vec<Vec<u8>>>>;
+
+    /// Returns a device with a page of maximum and of current values, and the inputs of SET_HCA_CAP (0x109) that it executes.
+    fn settable(maximum: [u8; 256], current: [u8; 256]) -> (Driver<MockPlatform, [PageUse; PAGES]>, Sets) {
+        let (driver, shared) = started();
+        let sets = Sets::default();
+        let note = sets.clone();
+        respond(&shared, move |input, output| match opcode_of(input) {
+            0x100 => output[16..272].copy_from_slice(if input[7] & 1 == 0 { &maximum } else { &current }),
+            0x109 => note.borrow_mut().push(input.to_vec()),
+            other => panic!("{other:#x}"),
+        });
+        (driver, sets)
+    }
+
+    /// What Linux's `handle_hca_cap` changes of the current capabilities is changed, and nothing else: pkey_table_size at 50, log_max_qp in the
+    /// five lowest bits of 19, cmdif_checksum in the two highest of 66, log_uar_page_sz at 146.
+    #[test]
+    fn general_capabilities_are_set_with_few_changes() {
+        for (port_type, atomic, roce, log_max_qp) in [(1, 2, 4, 24), (1, 0, 4, 11), (1, 2, 0, 7), (0, 2, 4, 12), (2, 0, 0, 1)] {
+            let mut current = [0xff; 256];
+            current[54] = 0xfc | port_type;
+            current[67] = 0xf9 | atomic | roce;
+            let mut maximum = [0; 256];
+            maximum[19] = log_max_qp;
+            let (mut driver, sets) = settable(maximum, current);
+            let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+            assert_eq!(commands.set_general_capabilities(), Ok((atomic != 0, roce != 0 && port_type == 1)));
+            current[50..52].fill(0);
+            current[19] = 0xe0 | log_max_qp.min(11);
+            current[66] = 0x3f;
+            current[146..148].fill(0);
+            let mut expected = std::vec![1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            expected.extend(current);
+            expected.resize(16 + 4096, 0);
+            assert_eq!(*sets.borrow(), [expected]);
+        }
+    }
+
+    /// Atomics in the host's byte order are mode 1, in the two highest bits of byte 8, and offered by bit 1 of that (`atomic_caps`); source ports
+    /// by the driver are bit 3 of byte 0 (`roce_cap`). The page's number is in op_mod from bit 1 on.
+    #[test]
+    fn a_mode_is_set_where_it_is_offered_and_not_set_yet() {
+        let page = |at: usize, value: u8| {
+            let mut page = [0x24; 256];
+            page[at] = value;
+            page
+        };
+        for (at, offered, [off, on], number) in [(8, 2, [0x0d, 0x4d], 3 << 1), (0, 8, [0x10, 0x18], 4 << 1)] {
+            for (maximum, current, expected) in
+                [(0xff, off, Some(on)), (offered, off, Some(on)), (!offered, off, None), (0xff, on, None), (!offered, on, None)]
+            {
+                let (mut driver, sets) = settable(page(at, maximum), page(at, current));
+                let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+                if at == 8 { commands.set_atomic_capabilities() } else { commands.set_roce_capabilities() }.unwrap();
+                let expected = expected.map(|value| {
+                    let mut input = std::vec![1, 9, 0, 0, 0, 0, 0, number, 0, 0, 0, 0, 0, 0, 0, 0];
+                    input.extend(page(at, value));
+                    input.resize(16 + 4096, 0);
+                    input
+                });
+                assert_eq!(*sets.borrow(), Vec::from_iter(expected), "{at} {maximum:#x} {current:#x}");
             }
         }
     }

@@ -421,4 +421,131 @@ mod tests {
         }
         assert_eq!(optional(QpcSt::Rc, Init, all, QpState::Reset), 0, "RST2INIT has none");
     }
+
+    /// Sets bytes of a context.
+    fn put(context: &mut [u8], at: usize, bytes: &[u8]) {
+        context[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// By `qpc` and `ads` of `mlx5_ifc.h`: the primary path is at 24, the secondary at 68.
+    #[test]
+    fn a_context_is_the_bytes_of_its_structure() {
+        let (mut driver, shared) = started();
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        acknowledge(&shared);
+        view.attr.max_msg_size = 1 << 30;
+        // apm is bit 17 of the dword at 68 of the capabilities, stat_rate_support the upper half of that at 60.
+        offer(&mut view.general, 68, 1 << 17);
+        offer(&mut view.general, 60, 0x100 << 16);
+        let mut qp = reset_qp(view);
+        // pm_state 3 is migrated; pd, both completion queues, doorbell record.
+        let mut same = [0; 232];
+        put(&mut same, 5, &[0, 0, 1]);
+        put(&mut same, 125, &[0, 0, 7]);
+        put(&mut same, 157, &[0, 0, 7]);
+        put(&mut same, 160, &(crate::tests::mock::DEVICE_ADDR + qp.memory.record as u64).to_be_bytes());
+        put(&mut same, 26, &[0x12, 0x34]);
+        same[24 + 37] = 1;
+        let route = GlobalRoute {
+            dgid: bareverbs::Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+            flow_label: 0xa_bcde,
+            sgid_index: 5,
+            hop_limit: 64,
+            traffic_class: 0x69,
+        };
+        let attr = QpAttr {
+            state: QpState::Rtr,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            pkey_index: 0x1234,
+            path_mtu: Mtu::Mtu2048,
+            dest_qpn: bareverbs::Qpn::new(0x0a_0b0c),
+            rq_psn: Psn::new(0x11_2233),
+            sq_psn: Psn::new(0x44_5566),
+            max_dest_rd_atomic: 5,
+            max_rd_atomic: 16,
+            min_rnr_timer: 13,
+            timeout: 17,
+            retry_cnt: 6,
+            rnr_retry: 5,
+            qkey: bareverbs::Qkey::new(0x8765_4321),
+            av: AddressVector {
+                dlid: Lid::new(0xabcd),
+                sl: 9,
+                src_path_bits: 0x55,
+                static_rate: 3,
+                grh: Some(route),
+                ..AddressVector::default()
+            },
+            alt_av: AddressVector { dlid: Lid::new(0xdcba), sl: 10, ..AddressVector::default() },
+            alt_pkey_index: 0x4321,
+            alt_timeout: 19,
+            path_mig_state: PathMigState::Rearm,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER
+            | QpAttrMask::ALT_PATH;
+        view.modify_qp(&mut qp, QpState::Init, &attr, mask).unwrap();
+        let mut expected = same;
+        expected[2] = 3 << 3;
+        // mtu 4 and log_msg_max, remote_qpn; log_rra_max 3, rre and rwe, min_rnr_nak, next_rcv_psn.
+        expected[8] = 4 << 5 | 30;
+        put(&mut expected, 21, &[0x0a, 0x0b, 0x0c]);
+        put(&mut expected, 145, &[3 << 5, 0xc0, 0, 13, 0x11, 0x22, 0x33]);
+        // grh and mlid, rlid, src_addr_index, stat_rate 8, hop_limit, tclass and flow_label, rgid, sl.
+        put(&mut expected, 24 + 5, &[0x80 | 0x55, 0xab, 0xcd, 0, 5, 8, 64, 0x06, 0x9a, 0xbc, 0xde]);
+        put(&mut expected, 24 + 16, &route.dgid.0);
+        expected[24 + 36] = 9;
+        // pkey_index, rlid, ack_timeout; sl and port.
+        put(&mut expected, 68 + 2, &[0x43, 0x21, 0, 0, 0xdc, 0xba, 19 << 3]);
+        put(&mut expected, 68 + 36, &[10, 1]);
+        assert_eq!(context_of(&shared), expected);
+
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::MAX_QP_RD_ATOMIC
+            | QpAttrMask::PATH_MIG_STATE
+            | QpAttrMask::QKEY;
+        view.modify_qp(&mut qp, QpState::Rtr, &QpAttr { state: QpState::Rts, pkey_index: 9, ..attr }, mask).unwrap();
+        // The P_Key stays. pm_state 1 is rearm; ack_timeout; log_ack_req_freq, log_sra_max 4 and retry_count, rnr_retry; next_send_psn; q_key.
+        let mut expected = same;
+        expected[2] = 1 << 3;
+        expected[24 + 8] = 17 << 3;
+        put(&mut expected, 112, &[8 << 4, 4 << 5 | 6, 5 << 5]);
+        put(&mut expected, 121, &[0x44, 0x55, 0x66]);
+        put(&mut expected, 168, &[0x87, 0x65, 0x43, 0x21]);
+        assert_eq!(context_of(&shared), expected);
+        // pm_state 0 is armed. Nothing of what is not named is set.
+        let armed = QpAttr { state: QpState::Rts, path_mig_state: PathMigState::Armed, ..attr };
+        view.modify_qp(&mut qp, QpState::Rts, &armed, QpAttrMask::STATE | QpAttrMask::PATH_MIG_STATE).unwrap();
+        let mut expected = same;
+        expected[112] = 8 << 4;
+        assert_eq!(context_of(&shared), expected);
+    }
+
+    /// The transport is byte 1 of the context: 2 for datagrams, 8 for QP1. Their packets are of up to 4096 and 256 bytes.
+    #[test]
+    fn datagrams_have_one_packet_of_the_greatest_mtu() {
+        for (qp_type, service, longest) in [(QpType::Ud, 2, 5 << 5 | 12), (QpType::Gsi, 8, 1 << 5 | 8), (QpType::Uc, 1, 0)] {
+            let (mut driver, shared) = started();
+            let view: &mut Driver<MockPlatform> = &mut driver;
+            acknowledge(&shared);
+            view.uar = 4;
+            let mut qp = view.create_qp(qp_type, [1, 7, 7], [0; 3], &RingSizes::default(), 0).unwrap().0;
+            for (from, to, expected) in [(QpState::Init, QpState::Rtr, longest), (QpState::Rtr, QpState::Rts, 0)] {
+                view.modify_qp(&mut qp, from, &QpAttr { state: to, ..QpAttr::default() }, QpAttrMask::STATE).unwrap();
+                let context = context_of(&shared);
+                assert_eq!((context[1], context[8]), (service, expected), "{qp_type:?} {to:?}");
+            }
+        }
+    }
 }
