@@ -41,3 +41,48 @@ impl<P: Platform> Driver<P> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, respond, started};
+
+    /// By `create_eq_in` and `eqc` of `mlx5_ifc.h`: the context is at 16, with log_eq_size at 12, uar_page at 13 and intr, of 12 bits, at 22;
+    /// event_bitmask is at 88, of whose 64 bits the first is the last; pages from 272 on. An entry belongs to the device if its last bit is 1.
+    #[test]
+    fn a_queue_is_the_bytes_of_its_structure_and_the_devices_own() {
+        for (entries, log_size) in [(0, 6), (1, 6), (64, 6), (65, 7), (128, 7), (200, 8), (1024, 10)] {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            driver.uar = 5;
+            let sent = Rc::new(RefCell::new(Vec::new()));
+            let note = sent.clone();
+            respond(&shared, move |input, output| {
+                *note.borrow_mut() = input.to_vec();
+                output[8..12].copy_from_slice(&9_u32.to_be_bytes());
+            });
+            // PAGE_REQUEST is 0xb, PORT_CHANGE 9.
+            let eq = driver.create_eq(entries, &[EventType::PageRequest, EventType::PortChange], 0xabc).unwrap();
+            let ring = eq.object.memory.ring;
+            let mut expected = std::vec![0; 272];
+            expected[0..2].copy_from_slice(&[3, 1]);
+            expected[16 + 12..16 + 16].copy_from_slice(&[log_size, 0, 0, 5]);
+            expected[16 + 22..16 + 24].copy_from_slice(&[0x0a, 0xbc]);
+            expected[88..96].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x0a, 0]);
+            let pages = (64_u64 << log_size).div_ceil(4096);
+            expected.extend((0..pages).flat_map(|page| (DEVICE_ADDR + ring.at() as u64 + 4096 * page).to_be_bytes()));
+            assert_eq!((&*sent.borrow(), eq.object.number, eq.vector), (&expected, 9, 0xabc), "{entries}");
+            let memory = shared.borrow().memory[ring.at()..][..64 << log_size].to_vec();
+            assert!(memory.chunks(64).all(|entry| entry[63] == 1 && entry[..63] == [0; 63]), "{entries}");
+            // It is armed: number and consumer index at 0x40 of the UAR page.
+            assert_eq!(shared.borrow().registers[5 * 4096 + 0x40..][..4], [9, 0, 0, 0]);
+        }
+        let (mut driver, _shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        assert_eq!(driver.create_eq(65_537, &[], 0).err(), Some(Error::LimitExceeded { limit: 65_536 }));
+    }
+}

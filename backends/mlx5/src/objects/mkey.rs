@@ -368,13 +368,14 @@ fn klm_word(byte_count: u32, key: u32, addr: u64, index: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use core::cell::Cell;
+    use core::cell::{Cell, RefCell};
+    use std::rc::Rc;
     use std::vec::Vec;
 
     use bareverbs_mlx5_spec::CmdStatus;
 
     use super::*;
-    use crate::tests::mock::{MockPlatform, acknowledge, started};
+    use crate::tests::mock::{MockPlatform, acknowledge, opcode_of, respond, started};
 
     /// `struct mlx5_klm` of Linux's `mlx5/device.h`: byte count, key, address.
     #[test]
@@ -576,5 +577,220 @@ mod tests {
             }
         }
         assert_eq!(list(0x1000, 0x1000, &Empty), Err(Error::Unmapped { page: 0 }));
+    }
+
+    type Commands = Rc<RefCell<Vec<Vec<u8>>>>;
+
+    /// Lets a device make keys with the indices from 0x77 on, one higher each time, and returns the commands that it executes.
+    fn make_keys(shared: &crate::tests::mock::Shared) -> Commands {
+        let commands = Commands::default();
+        let note = commands.clone();
+        respond(shared, move |input, output| {
+            output[8..12].copy_from_slice(&(0x77 + note.borrow().len() as u32).to_be_bytes());
+            note.borrow_mut().push(input.to_vec());
+        });
+        commands
+    }
+
+    /// By `create_mkey_in` and `mkc` of `mlx5_ifc.h`: the context is at 16, translations_octword_actual_size at 96, the list from 272 on.
+    fn create_mkey_bytes(context: &[(usize, &[u8])], octowords: u32, list: &[u64]) -> Vec<u8> {
+        let mut bytes = std::vec![0; 272];
+        bytes[0] = 2;
+        bytes[96..100].copy_from_slice(&octowords.to_be_bytes());
+        for (at, field) in context {
+            bytes[16 + at..][..field.len()].copy_from_slice(field);
+        }
+        bytes.extend(list.iter().flat_map(|entry| entry.to_be_bytes()));
+        bytes
+    }
+
+    const PD: u32 = 0x0a_0b0c;
+
+    fn pd() -> Object {
+        Object::of::<cmd::DeallocPd>(PD, ObjectMemory::default())
+    }
+
+    /// In the dword at 0 relaxed_ordering_write is bit 18, a, rw, rr, lw and lr are the bits 14 to 10, access_mode 9 and 8, of which 1 are
+    /// page lists; qpn and tag are at 4, pd at 13, address and length at 16 and 24, octowords at 52, relaxed_ordering_read and log_page_size
+    /// at 59. Two addresses are an octoword.
+    #[test]
+    fn a_region_is_the_bytes_of_its_key_and_its_pages() {
+        let map = Scattered { base: 0x7000_0000, pages: &[0x9000_1000, 0x9000_3000, 0x5000_2000] };
+        for (access, relaxed, [ordered, rights, read]) in [
+            (Access::empty(), [1, 1], [0, 0x04, 0]),
+            (Access::LOCAL_WRITE, [1, 1], [0, 0x0c, 0]),
+            (Access::REMOTE_READ, [1, 1], [0, 0x14, 0]),
+            (Access::REMOTE_WRITE, [1, 1], [0, 0x24, 0]),
+            (Access::REMOTE_ATOMIC, [1, 1], [0, 0x44, 0]),
+            (Access::MW_BIND, [1, 1], [0, 0x04, 0]),
+            (Access::RELAXED_ORDERING, [1, 1], [4, 0x04, 0x40]),
+            (Access::RELAXED_ORDERING, [0, 1], [0, 0x04, 0x40]),
+            (Access::RELAXED_ORDERING, [1, 0], [4, 0x04, 0]),
+        ] {
+            for pages in 1..=3_usize {
+                let (mut driver, shared) = started();
+                let driver: &mut Driver<MockPlatform> = &mut driver;
+                driver.caps.relaxed = relaxed;
+                let commands = make_keys(&shared);
+                let (addr, length) = (0x7000_0123_u64, pages as u64 * 4096 - 0x123 - 7);
+                let (_, lkey, rkey) = driver.create_mr(&pd(), &MrRequest { addr, length, access, map: &map }).unwrap();
+                assert_eq!((lkey.get() >> 8, rkey.get()), (0x77, lkey.get()));
+                let octowords = pages.div_ceil(2);
+                let mut list = map.pages[..pages].to_vec();
+                list.resize(2 * octowords, 0);
+                let context: &[(usize, &[u8])] = &[
+                    (1, &[ordered, rights | 1, 0]),
+                    (4, &[0xff, 0xff, 0xff, lkey.get() as u8]),
+                    (13, &[0x0a, 0x0b, 0x0c]),
+                    (16, &addr.to_be_bytes()),
+                    (24, &length.to_be_bytes()),
+                    (52, &(octowords as u32).to_be_bytes()),
+                    (59, &[12 | read]),
+                ];
+                assert_eq!(*commands.borrow(), [create_mkey_bytes(context, octowords as u32, &list)], "{access:?} {pages}");
+            }
+        }
+    }
+
+    /// A zero-based region that begins with a page has one key, with pages that begin where it does; another has a second key, of pieces
+    /// (access_mode 2) of at most 2^30 bytes under the first, which has the local rights alone.
+    #[test]
+    fn a_region_from_zero_has_the_address_0_and_where_needed_a_key_over_another() {
+        let same = Offset::default();
+        let access = Access::ZERO_BASED | Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let created = |addr: u64, length: u64| {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let commands = make_keys(&shared);
+            let (mut mr, lkey, rkey) = driver.create_mr(&pd(), &MrRequest { addr, length, access, map: &same }).unwrap();
+            assert_eq!(lkey.get(), rkey.get());
+            let made = commands.borrow().clone();
+            driver.destroy_mr(&mut mr).unwrap();
+            // DESTROY_MKEY (0x202) names the index at 9: the last key is the first to go.
+            let ended: Vec<_> = commands.borrow()[made.len()..].iter().map(|input| (opcode_of(input), input[11])).collect();
+            let expected: Vec<_> = (0..made.len()).rev().map(|n| (0x202, 0x77 + n as u8)).collect();
+            assert_eq!(ended, expected);
+            (made, lkey.get())
+        };
+        let context = |key: u32, rights: u8, start: u64, length: u64, octowords: u32, log_page: u8| {
+            let mut context = std::vec![0; 64];
+            (context[2], context[59]) = (rights, log_page);
+            context[4..8].copy_from_slice(&[0xff, 0xff, 0xff, key as u8]);
+            context[13..16].copy_from_slice(&[0x0a, 0x0b, 0x0c]);
+            context[16..24].copy_from_slice(&start.to_be_bytes());
+            context[24..32].copy_from_slice(&length.to_be_bytes());
+            context[52..56].copy_from_slice(&octowords.to_be_bytes());
+            context
+        };
+        // In the middle of a page of 64 KiB, on a boundary of 8 KiB: three of those.
+        let (made, key) = created(0x10_2000, 0x5001);
+        let list = [0x10_2000, 0x10_4000, 0x10_6000, 0];
+        assert_eq!(made, [create_mkey_bytes(&[(0, &context(key, 0x1d, 0, 0x5001, 2, 13))], 2, &list)]);
+        // On the boundary of its page.
+        let (made, key) = created(0x10_0000, 0x10_0000);
+        assert_eq!(made, [create_mkey_bytes(&[(0, &context(key, 0x1d, 0, 0x10_0000, 1, 20))], 1, &[0x10_0000, 0])]);
+        let (addr, length) = (0x10_0010_u64, (3_u64 << 30) + 5);
+        let (made, key) = created(addr, length);
+        // From 1 MiB to beyond 3 GiB: two pages of 2 GiB.
+        let under = key & 0xff | 0x77 << 8;
+        let first = create_mkey_bytes(&[(0, &context(key, 0x0d, addr, length, 1, 31))], 1, &[0, 1 << 31]);
+        let mut pieces = Vec::new();
+        for piece in 0..4_u64 {
+            let bytes = if piece == 3 { 5 } else { 1 << 30 };
+            pieces.extend([bytes << 32 | u64::from(under), addr + (piece << 30)]);
+        }
+        let second = create_mkey_bytes(&[(0, &context(key, 0x1e, 0, length, 4, 0))], 4, &pieces);
+        assert_eq!((made, key >> 8), (std::vec![first, second], 0x78));
+        // One piece; a list is whole blocks of four.
+        let (made, key) = created(addr, 16);
+        let mut pieces = [0; 8];
+        pieces[..2].copy_from_slice(&[16 << 32 | u64::from(key & 0xff | 0x77 << 8), addr]);
+        assert_eq!(made[1], create_mkey_bytes(&[(0, &context(key, 0x1e, 0, 16, 4, 0))], 4, &pieces));
+    }
+
+    /// free is bit 30 of the dword at 0, umr_en bit 15, en_rinval bit 24 of that at 12.
+    #[test]
+    fn a_free_key_has_room_and_no_list() {
+        type Make<'a> = &'a dyn Fn(&mut Driver<MockPlatform>) -> Result<(Object, Rkey), Error>;
+        let key_of = |max_mw, make: Make<'_>| {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            (driver.attr.max_mw, driver.caps.max_send_wqe) = (max_mw, 1008);
+            let commands = make_keys(&shared);
+            make(driver).map(|(object, key)| (object.number, key.get(), commands.borrow().clone()))
+        };
+        let expected = |key: u32, en_rinval: u8, octowords: u8| {
+            let context: &[(usize, &[u8])] = &[
+                (0, &[0x40, 0, 0x86, 0]),
+                (4, &[0xff, 0xff, 0xff, key as u8]),
+                (12, &[en_rinval, 0x0a, 0x0b, 0x0c]),
+                (55, &[octowords]),
+            ];
+            std::vec![create_mkey_bytes(context, 0, &[])]
+        };
+        for (kind, en_rinval) in [(MwType::Type1, 0), (MwType::Type2, 1)] {
+            let (number, key, made) = key_of(1, &|driver| driver.create_mw(&pd(), kind)).unwrap();
+            assert_eq!((number, key >> 8, made), (0x77, 0x77, expected(key, en_rinval, 4)));
+        }
+        for (pieces, octowords) in [(1, 4), (4, 4), (5, 8), (52, 52)] {
+            let (_, key, made) = key_of(1, &|driver| driver.create_fast_mr(&pd(), pieces)).unwrap();
+            assert_eq!(made, expected(key, 1, octowords), "{pieces}");
+        }
+        let refused = |max_mw, pieces| key_of(max_mw, &|driver| driver.create_fast_mr(&pd(), pieces)).map(drop);
+        assert_eq!(refused(1, 53), Err(Error::LimitExceeded { limit: 52 }));
+        assert_eq!(refused(0, 1), Err(Error::Unsupported { feature: Feature::MemoryWindows }));
+    }
+
+    /// A key with the index 0 is none, and 1 is that of INVALID_LKEY. A map without a page in the middle leaves no key.
+    #[test]
+    fn no_region_has_a_key_that_is_none() {
+        let same = Offset::default();
+        let request = MrRequest { addr: 0x1000, length: 64, access: Access::empty(), map: &same };
+        for (index, is_key) in [(0, false), (1, false), (2, true)] {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            respond(&shared, move |_, output| output[8..12].copy_from_slice(&u32::to_be_bytes(index)));
+            let opcode = CmdOpcode::CreateMkey.code() as u16;
+            let expected = if is_key { Ok(index << 8) } else { Err(Error::BadAnswer { opcode, value: index }) };
+            assert_eq!(driver.create_mr(&pd(), &request).map(|(_, lkey, _)| lkey.get() & !0xff), expected);
+        }
+        /// Pages that are there when they are counted, and not when they are listed.
+        struct Vanishing(Cell<u32>);
+        impl AddressMap for Vanishing {
+            fn extent(&self, addr: u64) -> Option<Extent> {
+                self.0.set(self.0.get() + 1);
+                let page = addr & !4095;
+                (self.0.get() != 6).then_some(Extent { device_addr: page + addr, len: 4096 - (addr & 4095) })
+            }
+        }
+        let (mut driver, shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        let commands = make_keys(&shared);
+        let map = Vanishing(Cell::new(0));
+        let request = MrRequest { addr: 0x1000, length: 3 * 4096, access: Access::empty(), map: &map };
+        assert_eq!(driver.create_mr(&pd(), &request).map(drop), Err(Error::Unmapped { page: 2 }));
+        let sent: Vec<_> = commands.borrow().iter().map(|input| (opcode_of(input), input[11])).collect();
+        assert_eq!(sent, [(0x200, 0), (0x202, 0x77)], "it is undone");
+    }
+
+    /// By `query_mkey_out` and `mkc`: the context is at 16.
+    #[test]
+    fn the_state_of_a_key_is_that_of_its_context() {
+        for free in [false, true] {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            respond(&shared, move |input, output| {
+                assert_eq!((opcode_of(input), &input[8..12]), (0x201, &[0, 0x12, 0x34, 0x56][..]));
+                output[16] = if free { 0x40 } else { 0xbf };
+                output[16 + 7] = 0xa5;
+                output[16 + 16..][..8].copy_from_slice(&0x0102_0304_0506_0708_u64.to_be_bytes());
+                output[16 + 24..][..8].copy_from_slice(&0x1112_1314_1516_1718_u64.to_be_bytes());
+            });
+            let state = driver.query_mkey(0x12_3456).unwrap();
+            let expected = MkeyState { tag: KeyTag(0xa5), free, start: 0x0102_0304_0506_0708, length: 0x1112_1314_1516_1718 };
+            assert_eq!(state, expected);
+            let window = Object::of::<cmd::DestroyMkey>(0x12_3456, ObjectMemory::default());
+            assert_eq!(driver.query_mw(&window), Ok((Rkey::new(0x1234_56a5), !free)));
+        }
     }
 }

@@ -125,7 +125,12 @@ impl<P: Platform> Driver<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
     use super::*;
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, respond, started};
 
     fn sizes(max_wr: u32, max_sge: u32) -> Result<SrqSizes, Error> {
         let attr = DeviceAttr { max_srq_wr: 32_767, max_srq_sge: 31, ..DeviceAttr::default() };
@@ -174,5 +179,103 @@ mod tests {
     #[test]
     fn a_device_without_pools_has_none() {
         assert!(srq_sizes(&SrqCap { max_wr: 1, max_sge: 0 }, &DeviceAttr::default()).is_err());
+    }
+
+    /// Returns a command of so many bytes with these fields, by their places.
+    fn command(len: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut bytes = std::vec![0; len];
+        for (at, field) in fields {
+            bytes[*at..][..field.len()].copy_from_slice(field);
+        }
+        bytes
+    }
+
+    /// By `create_rmp_in`, `rmpc` and `wq` of `mlx5_ifc.h`: the context is at 32, with the state (1 is ready) in the upper half of byte 1, and the
+    /// work queue at 48 of it. By `create_xrc_srq_in` and `xrc_srqc`: the context is at 16. Both end with their pages.
+    #[test]
+    fn a_queue_is_the_bytes_of_its_structure() {
+        for (max_wr, max_sge, log_slots, log_units) in [(1, 1, 1, 1), (7, 3, 3, 2), (255, 1, 8, 1), (100, 30, 7, 5)] {
+            let sizes = sizes(max_wr, max_sge).unwrap();
+            for is_xrc in [false, true] {
+                let (mut driver, shared) = started();
+                let driver: &mut Driver<MockPlatform> = &mut driver;
+                let sent = Rc::new(RefCell::new(Vec::new()));
+                let note = sent.clone();
+                respond(&shared, move |input, output| {
+                    *note.borrow_mut() = input.to_vec();
+                    output[8..12].copy_from_slice(&0x12_3456_u32.to_be_bytes());
+                });
+                let pd = Object::of::<cmd::DeallocPd>(0x0a_0b0c, ObjectMemory::default());
+                let (srq, ring) = if is_xrc {
+                    driver.create_xrc_srq([0x0a_0b0c, 0x01_0203, 0x04_0506, 0x07_0809], &sizes).unwrap()
+                } else {
+                    driver.create_srq(&pd, &sizes).unwrap()
+                };
+                assert_eq!((srq.number, ring.units), (0x12_3456, 1 << log_units));
+                let record = (DEVICE_ADDR + srq.memory.record as u64).to_be_bytes();
+                let mut expected = if is_xrc {
+                    let fields: &[(usize, &[u8])] = &[
+                        (0, &[7, 5]),
+                        (16, &[log_slots, 0, 0, 0, log_units, 1, 2, 3, 0, 4, 5, 6]),
+                        (16 + 17, &[7, 8, 9]),
+                        (16 + 25, &[0x0a, 0x0b, 0x0c]),
+                        (16 + 40, &record),
+                    ];
+                    command(272, fields)
+                } else {
+                    // wq_type 0 is a linked list (`MLX5_WQ_TYPE_LINKED_LIST`).
+                    let fields: &[(usize, &[u8])] = &[
+                        (0, &[9, 0x0c]),
+                        (32 + 1, &[1 << 4]),
+                        (80 + 9, &[0x0a, 0x0b, 0x0c]),
+                        (80 + 16, &record),
+                        (80 + 33, &[log_units + 4, 0, log_slots]),
+                    ];
+                    command(272, fields)
+                };
+                let pages = (16_u64 << log_units << log_slots).div_ceil(4096);
+                let first = DEVICE_ADDR + srq.memory.ring.at() as u64;
+                expected.extend((0..pages).flat_map(|page| (first + 4096 * page).to_be_bytes()));
+                assert_eq!(*sent.borrow(), expected, "{max_wr} {max_sge} {is_xrc}");
+            }
+        }
+    }
+
+    /// The limit is `lwm`: of a pool at 6 of the work queue, and named by bit 0 of the bitmask at 16 of MODIFY_RMP (0x90d); of an XRC queue at 14 of
+    /// ARM_XRC_SRQ (0x708, op_mod 1), and at 28 of its context.
+    #[test]
+    fn a_limit_is_set_and_read_where_the_kind_of_queue_has_it() {
+        let pool = Object::of::<cmd::DestroyRmp>(0x12_3456, ObjectMemory::default());
+        let xrc = Object::of::<cmd::DestroyXrcSrq>(0x12_3456, ObjectMemory::default());
+        let number: (usize, &[u8]) = (9, &[0x12, 0x34, 0x56]);
+        for (srq, [arm, query], place) in [
+            (
+                pool,
+                [
+                    command(272, &[(0, &[9, 0x0d]), (8, &[1 << 4]), number, (23, &[1]), (33, &[1 << 4]), (86, &[0xab, 0xcd])]),
+                    command(16, &[(0, &[9, 0x0f]), number]),
+                ],
+                86,
+            ),
+            (
+                xrc,
+                [command(16, &[(0, &[7, 8]), (7, &[1]), number, (14, &[0xab, 0xcd])]), command(16, &[(0, &[7, 7]), number])],
+                44,
+            ),
+        ] {
+            let (mut driver, shared) = started();
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let sent = Rc::new(RefCell::new(Vec::new()));
+            let note = sent.clone();
+            respond(&shared, move |input, output| {
+                note.borrow_mut().push(input.to_vec());
+                if let Some(limit) = output.get_mut(place..place + 2) {
+                    limit.copy_from_slice(&[0x98, 0x76]);
+                }
+            });
+            driver.arm_srq(&srq, 0xabcd).unwrap();
+            assert_eq!(driver.query_srq(&srq), Ok(0x9876));
+            assert_eq!(*sent.borrow(), [arm, query]);
+        }
     }
 }
