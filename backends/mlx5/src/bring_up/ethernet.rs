@@ -426,4 +426,34 @@ mod tests {
             assert_eq!([port.max_mtu.bytes(), port.active_mtu.bytes()], [greatest, active], "{mtus:?} {expected}");
         }
     }
+
+    /// MODIFY_NIC_VPORT_CONTEXT (0x755) ends with the addresses, from 512 on, of eight bytes each, the last six of which are one.
+    #[test]
+    fn an_address_is_listed_as_long_as_it_has_users() {
+        let (mut driver, shared) = started();
+        let lists = std::rc::Rc::new(core::cell::RefCell::new(std::vec::Vec::new()));
+        let note = lists.clone();
+        respond(&shared, move |input, _| {
+            assert_eq!(opcode_of(input), 0x755);
+            note.borrow_mut().push(input[512..].chunks(8).map(|entry| entry[7]).collect::<std::vec::Vec<_>>());
+        });
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        offer(&mut driver.general, 124, 4 << 8);
+        let [one, other] = [1, 2].map(|last| Mac([1, 0, 0x5e, 0, 0, last]));
+        for (station, is_more, list) in [
+            (one, true, Some(&[1][..])),
+            (other, true, Some(&[1, 2])),
+            (one, true, None),
+            (one, true, None),
+            (one, false, None),
+            (other, false, Some(&[1])),
+            (one, false, None),
+            (one, false, Some(&[])),
+            (one, false, None),
+            (one, true, Some(&[1])),
+        ] {
+            driver.list_station(station, is_more).unwrap();
+            assert_eq!(lists.borrow_mut().pop().as_deref(), list, "{station:?} {is_more}");
+        }
+    }
 }

@@ -66,3 +66,26 @@ impl EthernetConfig {
     pub const DEFAULT: Self =
         Self { send_frames: 16, receive_frames: 32, filter: FrameFilter::Groups, inline_headers: InlineMode::None };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers begin with two bytes beside their number, and then fill units of 16: that of Ethernet with a tag, of IPv4 with 40 bytes of options,
+    /// of TCP with as many.
+    #[test]
+    fn headers_of_every_length_fill_their_units() {
+        for (headers, longest) in [
+            (InlineMode::None, 0),
+            (InlineMode::L2, 14 + 4),
+            (InlineMode::Ip, 14 + 4 + 60),
+            (InlineMode::TcpUdp, 14 + 4 + 60 + 60),
+        ] {
+            let mut filled: usize = if longest == 0 { 0 } else { 2 };
+            while filled < longest {
+                filled += 16;
+            }
+            assert_eq!(inline_bytes(headers), filled, "{headers:?}");
+        }
+    }
+}

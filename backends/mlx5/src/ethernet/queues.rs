@@ -597,4 +597,34 @@ mod tests {
             assert_eq!((queues.statistics.sent_frames, queues.statistics.sent_bytes), (1, sent as u64));
         }
     }
+
+    /// Format 0 of an entry is that of one frame; 3 is compressed, and stands for several (rdma-core `mlx5dv.h`, `MLX5_CQE_FORMAT`; bits 3
+    /// and 2 of the last byte).
+    #[test]
+    fn a_compressed_completion_is_a_fault() {
+        for format in 0..=3_u8 {
+            let (machine, shared) = machine();
+            let mut queues = interface(&machine);
+            complete(&shared, RECEIVE_CQ, 0, 2, 0, 100);
+            complete(&shared, RECEIVE_CQ, 1, 15, 0, 0);
+            shared.borrow_mut().memory[RECEIVE_CQ + 63] |= format << 2;
+            let taken = queues.receive(&machine.memory, &mut [0; 1600]).map(|received| received.map(|received| received.len));
+            let fault = FrameQueueFault::Completion { opcode: 2 };
+            assert_eq!(taken, if format == 0 { Ok(Some(100)) } else { Err(FrameError::Fault(fault)) }, "{format}");
+        }
+    }
+
+    /// With an MTU of 1500 the longest frame, with a tag, has 1518 bytes.
+    #[test]
+    fn a_buffer_of_the_longest_frame_is_enough() {
+        for (room, is_enough) in [(0, false), (1517, false), (1518, true), (1519, true)] {
+            let (machine, shared) = machine();
+            let mut queues = interface(&machine);
+            complete(&shared, RECEIVE_CQ, 0, 2, 0, 1518);
+            complete(&shared, RECEIVE_CQ, 1, 15, 0, 0);
+            let taken =
+                queues.receive(&machine.memory, &mut std::vec![0; room]).map(|received| received.map(|received| received.len));
+            assert_eq!(taken, if is_enough { Ok(Some(1518)) } else { Err(FrameError::Buffer { need: 1518 }) }, "{room}");
+        }
+    }
 }
