@@ -34,6 +34,8 @@ pub(crate) struct CmPort<H: Host> {
     pub(crate) mtu: Mtu,
     /// What happened since the last look, for people.
     pub(crate) news: Vec<String>,
+    /// Texts of the private data that peers sent, for the report.
+    pub(crate) texts: Vec<String>,
     /// The state machine.
     pub(crate) cm: Box<Cm>,
     carrier: Carrier<H>,
@@ -59,19 +61,6 @@ pub(crate) fn random() -> u64 {
 fn text_of(private_data: &[u8]) -> String {
     let length = private_data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     private_data.get(..length).unwrap_or_default().escape_ascii().to_string()
-}
-
-/// Returns the error of a peer that refuses, with its private data if there is any.
-pub(crate) fn refusal(why: &str, private_data: &[u8]) -> anyhow::Error {
-    let text = text_of(private_data);
-    let text = if text.is_empty() { text } else { format!(", private data \"{text}\"") };
-    anyhow!("{why}{text}")
-}
-
-/// Returns the error of a rejected connection.
-pub(crate) fn rejection(reason: u16, private_data: &[u8]) -> anyhow::Error {
-    let name = RejectReason::from_code(reason.into()).map_or_else(|| format!("reason {reason}"), |reason| reason.name().into());
-    refusal(&format!("the peer rejected the connection: {name}"), private_data)
 }
 
 impl<H: Host> CmPort<H> {
@@ -103,7 +92,7 @@ impl<H: Host> CmPort<H> {
         if role == Role::Server {
             cm.listen(service).context("listen")?;
         }
-        Ok(Self { local, link, mtu: port.active_mtu, news: Vec::new(), cm, carrier })
+        Ok(Self { local, link, mtu: port.active_mtu, news: Vec::new(), texts: Vec::new(), cm, carrier })
     }
 
     /// Returns the path to a server.
@@ -146,10 +135,34 @@ impl<H: Host> CmPort<H> {
 
     /// Tells the text of a peer.
     pub(crate) fn tell_private_data(&mut self, who: &str, private_data: &[u8]) {
-        let text = text_of(private_data);
-        if !text.is_empty() {
+        if let Some(text) = self.take_text(private_data) {
             self.news.push(format!("  private data of the {who}: \"{text}\""));
         }
+    }
+
+    /// Returns the error of a peer that refuses, with its private data if there is any.
+    pub(crate) fn refusal(&mut self, why: &str, private_data: &[u8]) -> anyhow::Error {
+        match self.take_text(private_data) {
+            Some(text) => anyhow!("{why}, private data \"{text}\""),
+            None => anyhow!("{why}"),
+        }
+    }
+
+    /// Returns the error of a rejected connection.
+    pub(crate) fn rejection(&mut self, reason: u16, private_data: &[u8]) -> anyhow::Error {
+        let known = RejectReason::from_code(reason.into());
+        let name = known.map_or_else(|| format!("reason {reason}"), |reason| reason.name().into());
+        self.refusal(&format!("the peer rejected the connection: {name}"), private_data)
+    }
+
+    /// Keeps the text of private data for the report, and returns it. `None` if there is none.
+    fn take_text(&mut self, private_data: &[u8]) -> Option<String> {
+        let text = text_of(private_data);
+        if text.is_empty() {
+            return None;
+        }
+        self.texts.push(text.clone());
+        Some(text)
     }
 
     /// Returns the error of a peer that does not answer.

@@ -129,6 +129,9 @@ pub struct Report<D> {
     pub done: D,
     /// Whether a server has rejected the request of its client.
     pub rejected: bool,
+    /// Texts of the private data that came with requests, answers and rejections, up to the zeros at their end. A byte that is no
+    /// printable ASCII is escaped (`\xff`).
+    pub private_data: Vec<String>,
 }
 
 impl<D: Done> fmt::Display for Report<D> {

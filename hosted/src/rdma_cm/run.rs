@@ -95,6 +95,7 @@ fn with_devices<P: Program, H: Host>(
     let result = result.and_then(|()| with_ends(program, &mut devices, &mut ends, stop));
     report.done = ends.iter().map(End::done).max().unwrap_or_default();
     report.rejected = ends.iter().any(End::has_rejected);
+    report.private_data = ends.iter_mut().flat_map(|end| end.port().texts.drain(..)).collect();
     if result.is_err() {
         leave(&mut devices, &mut ends);
     }

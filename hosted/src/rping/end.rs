@@ -12,7 +12,7 @@ use super::report::Rounds;
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Device, Endpoint, Host, Role};
-use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random, rejection};
+use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random};
 use crate::rdma_cm::program::{End, Program as _};
 
 /// Bytes of a message: address, key and length of memory (`struct rping_rdma_info` of librdmacm/examples/rping.c).
@@ -106,7 +106,7 @@ impl<H: Host> End<H> for RpingEnd<H> {
             }
             Event::Established { id, .. } if Some(id) == self.connection => self.port.news.push("  connected".into()),
             Event::Rejected { id, reason, private_data, .. } if Some(id) == self.connection => {
-                return Err(rejection(reason, private_data));
+                return Err(self.port.rejection(reason, private_data));
             }
             Event::TimedOut { id, .. } if Some(id) == self.connection => return Err(self.port.unanswered()),
             Event::Disconnected { id, cause, .. } if Some(id) == self.connection => match (self.role, self.state) {

@@ -76,6 +76,8 @@ mod tests {
         let failure = report.outcome.failure.unwrap();
         assert_eq!(failure, "the peer rejected the connection: consumer reject, private data \"not today\"");
         assert!(report.rejected);
+        // Each end has the other one's.
+        assert_eq!(report.private_data, ["not today"; 2]);
         let server: Report<Rounds> =
             Report { outcome: Outcome::new(None, false), role: "server", rejected: report.rejected, ..Report::default() };
         assert_eq!(server.to_string(), "rejected the request of the client\n");

@@ -17,7 +17,7 @@ use super::slots::{Request, Slots};
 use crate::data_pattern::Pattern;
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Device, Endpoint, Host, Role};
-use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random, rejection};
+use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random};
 use crate::rdma_cm::program::{End, Program as _};
 
 /// Sends of a connection that are posted at a time.
@@ -129,7 +129,7 @@ impl<H: Host> End<H> for UcmatoseEnd<H> {
                 self.connected(connection)?;
             }
             Event::Rejected { id, reason, private_data, .. } if self.of(id).is_some() => {
-                return Err(rejection(reason, private_data));
+                return Err(self.port.rejection(reason, private_data));
             }
             Event::TimedOut { id, .. } if self.of(id).is_some() => return Err(self.port.unanswered()),
             Event::Disconnected { id, cause, .. } => {

@@ -26,6 +26,8 @@ fn all_connections_have_all_messages() {
     }
     let report = two_ends::run(&args::<UcmatoseArgs>(&["-c", "3", "--private-data", "anybody?"]), 50);
     assert_eq!((report.outcome.ok, report.outcome.failure, report.done.received), (true, None, 30));
+    // Of three connections the text of each end.
+    assert_eq!(report.private_data, ["anybody?"; 6]);
     assert_eq!(report.done.line("both"), "connections: 3, messages of 100 bytes: 30 sent, 30 received and compared");
 }
 

@@ -19,7 +19,7 @@ use crate::data_pattern::Pattern;
 use crate::device::ethernet::EntryArgs;
 use crate::device::{Device, Endpoint, Host, Role};
 use crate::rdma_cm::link::PORT;
-use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random, refusal};
+use crate::rdma_cm::port::{CM_RETRIES, CM_TIMEOUT, CmPort, random};
 use crate::rdma_cm::program::{End, Program as _};
 
 /// Q_Key of datagrams of `rdma_cm` (`RDMA_UDP_QKEY`, include/rdma/rdma_cm.h of Linux).
@@ -242,7 +242,7 @@ impl<H: Host> UdaddyEnd<H> {
             Some(SidrStatus::Valid) => {}
             status => {
                 let name = status.map_or_else(|| format!("status {}", answer.status), |status| status.name().into());
-                return Err(refusal(&format!("the peer rejected the request: {name}"), answer.private_data));
+                return Err(self.port.refusal(&format!("the peer rejected the request: {name}"), answer.private_data));
             }
         }
         self.port.tell_private_data("server", answer.private_data);

@@ -65,6 +65,8 @@ fn a_rejection_is_said_with_its_text() {
     let failure = report.outcome.failure.unwrap();
     assert_eq!(failure, "the peer rejected the request: rejected by service provider, private data \"not today\"");
     assert!(report.rejected);
+    // Each end has the other one's.
+    assert_eq!(report.private_data, ["not today"; 2]);
     let (role, why) = Pair::of(&["--port", "7000"], &[]).run_until(|_| false).unwrap();
     assert_eq!((role, why.as_str()), (Role::Client, "the peer rejected the request: service ID not supported"));
     let (role, why) = Pair::of(&[], &["-c", "2"]).run_until(|_| false).unwrap();
