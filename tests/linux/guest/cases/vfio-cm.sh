@@ -1,5 +1,6 @@
 # `bareverbs ucmatose` and `bareverbs udaddy` on a card behind VFIO, with ucmatose and udaddy of rdma-core on the kernel's card, over
-# Ethernet or InfiniBand ports: each is once the server and once the client. Then rejections by each side, and ends that are interrupted or killed.
+# Ethernet or InfiniBand ports: each is once the server and once the client. Then private data and rejections by each side, and ends that
+# are interrupted or killed.
 card=0000:01:00.0
 rdma_cm_with $card 0000:02:00.0 || return
 # ours PROGRAM: our command for it, with $route.
@@ -42,6 +43,52 @@ if [ "$(parameter link)" = infiniband ]; then
 	met udaddy 1 10 100
 	route=""
 fi
+
+# some BYTES: a text that has each part of it once.
+some() { seq -s , 1000 1099 | cut -c "1-$1"; }
+# theirs_listens: a server of cm_private_data.py does.
+theirs_listens() { grep -q "^listening$" /tmp/server || ended $server; }
+# exchanged PROGRAM SPACE PORT REQUEST ANSWER REJECTION ROOMS: private data as long as that in a request, an answer and a rejection. Each
+# end has exactly the other one's. Linux reports all that the message has room for (ROOMS, the same three), with zeros behind the text.
+exchanged() {
+	name="$1, private data of $4, $5 and $6 bytes"
+	request=$(some "$4")
+	answer=$(some "$5")
+	rejection=$(some "$6")
+	read -r request_room answer_room rejection_room <<-END
+		$7
+	END
+	case $2 in
+	tcp) accepted=CONNECT_RESPONSE refusal="REJECTED, status 28" ;;
+	udp) accepted=ESTABLISHED refusal="UNREACHABLE, status 2" ;;
+	esac
+	theirs="python3 /cm_private_data.py"
+	start_server $(ours "$1") -C 0 --private-data "$answer"
+	wait_for $limit ours_listens
+	step "$name: our server, their client" $theirs client "$2" 10.4.0.1 "$3" "$request"
+	expect "$name: our answer" "^$accepted, status 0, $answer_room bytes: $answer$"
+	served "$name: their request" 0 "^  private data of the client: \"$request\"$"
+	start_server $(ours "$1") --reject --private-data "$rejection"
+	wait_for $limit ours_listens
+	step "$name: our server rejects, their client" $theirs client "$2" 10.4.0.1 "$3" "$request"
+	expect "$name: our rejection" "^$refusal, $rejection_room bytes: $rejection$"
+	served "$name: their request, rejected" 0 "^  private data of the client: \"$request\"$"
+
+	start_server $theirs accept "$2" 10.4.0.2 "$3" "$answer"
+	wait_for $limit theirs_listens
+	step "$name: their server, our client" $(ours "$1") -C 0 --private-data "$request" $their_end
+	expect "$name: their answer" "^  private data of the server: \"$answer\"$"
+	served "$name: our request" 0 "^CONNECT_REQUEST, status 0, $request_room bytes: $request$"
+	start_server $theirs reject "$2" 10.4.0.2 "$3" "$rejection"
+	wait_for $limit theirs_listens
+	refused "$name: their server rejects, our client: their rejection" 1 ", private data \"$rejection\"$" \
+		$(ours "$1") -C 0 --private-data "$request" $their_end
+	served "$name: our request, rejected" 0 "^CONNECT_REQUEST, status 0, $request_room bytes: $request$"
+}
+# What IBTA has for the program, less the 36 bytes of a request that are of rdma_cm: of REQ, REP and REJ, then of SIDR_REQ and SIDR_REP.
+exchanged ucmatose tcp 7471 56 196 148 "56 196 148"
+exchanged udaddy udp 7174 180 136 136 "180 136 136"
+exchanged ucmatose tcp 7471 1 2 3 "56 196 148"
 
 # rejected PROGRAM EVENT BY_US NO_SERVICE: what their client says of our rejections, and ours of theirs.
 rejected() {
