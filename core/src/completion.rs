@@ -137,6 +137,27 @@ impl<P: Provider> CompletionQueue<'_, P> {
 
     /// Takes completions into `out` as [`Self::poll`] does, each with where it came from if it is the receive of a datagram.
     ///
+    /// ```
+    /// # use bareverbs::{Access, Completion, Destination, Qkey, QpType, RecvWr, SendWr};
+    /// # use bareverbs_testing::{Connection, Faults, connect_with, pair, path_to};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let qkey = Qkey::new(0x1357);
+    /// # let datagrams = Connection { qp_type: QpType::Ud, qkey, ..Connection::default() };
+    /// # let [mut qa, mut qb] = connect_with(&mut a, &mut b, &datagrams)?;
+    /// # let inbox = b.register(128, Access::LOCAL_WRITE)?;
+    /// # qb.qp.recv.post(&RecvWr { wr_id: 7, sges: &[inbox.sge(0, 128)] })?;
+    /// # let ah = a.verbs.create_ah(a.pd, &path_to(&mut b.verbs)?)?;
+    /// # let to = Destination { ah, remote_qpn: b.verbs.qp_info(qb.qp.handle())?.qpn, remote_qkey: qkey };
+    /// # qa.qp.send.post(&SendWr::send_to(&to, b"hello"))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// # let sender = a.verbs.qp_info(qa.qp.handle())?.qpn;
+    /// let mut received = [(Completion::EMPTY, None); 4];
+    /// assert_eq!(qb.cq.poll_with_source(&mut received)?, 1);
+    /// let (completion, source) = received[0];
+    /// assert_eq!((completion.wr_id, source.map(|source| source.src_qp)), (7, Some(sender)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As of [`Self::poll`].
     pub fn poll_with_source(&mut self, out: &mut [(Completion, Option<Source>)]) -> Result<usize, PollCqError> {
@@ -244,6 +265,33 @@ impl<P: Provider> CompletionQueue<'_, P> {
     }
 
     /// Waits until there is something to poll: [`Self::poll_ready`].
+    ///
+    /// ```
+    /// # use std::pin::pin;
+    /// # use std::task::{Context, Poll, Waker};
+    /// # use bareverbs::backend::Provider;
+    /// # use bareverbs::error::PollCqError;
+    /// # use bareverbs::{Access, Completion, CompletionQueue, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// async fn next<P: Provider>(cq: &mut CompletionQueue<'_, P>) -> Result<Completion, PollCqError> {
+    ///     loop {
+    ///         if let Some(found) = cq.completions().next() {
+    ///             return found;
+    ///         }
+    ///         cq.ready().await;
+    ///     }
+    /// }
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// # let (mut task, mut cx) = (pin!(next(&mut qa.cq)), Context::from_waker(Waker::noop()));
+    /// # assert!(task.as_mut().poll(&mut cx).is_pending());
+    /// # qa.qp.send.post(&SendWr::write(target.remote(0), b"x").id(7))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// # let Poll::Ready(done) = task.poll(&mut cx) else { panic!("there is a completion") };
+    /// # assert_eq!(done?.wr_id, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "multicore")]
     pub fn ready(&mut self) -> impl Future<Output = ()> {
         core::future::poll_fn(|cx| self.poll_ready(cx))

@@ -38,6 +38,26 @@ format_as!([P: Provider] InterruptHandler<'_, P>, "InterruptHandler({} completio
 impl<P: Provider> InterruptHandler<'_, P> {
     /// Handles the interrupt `vector` (MSI-X) of the device. Takes its completion events, wakes the tasks that wait for them,
     /// and lets the device interrupt again.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// # let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// # a.host.take_interrupts();
+    /// let mut handler = a.verbs.take_interrupt_handler()?;
+    /// # qa.cq.req_notify(false)?;
+    /// # qa.qp.send.post(&SendWr::write(target.remote(0), b"x"))?;
+    /// # a.network().world().advance(std::time::Duration::from_millis(1));
+    /// let mut events = 0;
+    /// // As the interrupt controller of a machine says which were raised.
+    /// for vector in a.host.take_interrupts() {
+    ///     events += handler.on_interrupt(vector).completions;
+    /// }
+    /// assert_eq!(events, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_interrupt(&mut self, vector: u16) -> Interrupted {
         let asynchronous = self.events.as_ref().is_some_and(|events| events.is_control(vector));
         let taken = self.events.as_mut().map(|events| drain(events, self.shared, Some(vector)));

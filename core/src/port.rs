@@ -51,6 +51,22 @@ impl<P: Provider> Verbs<'_, P> {
     /// Waits as [`Self::wait_active`] does, and calls `hook` after each query that finds the port not usable, with what was
     /// found and the time waited. If `hook` returns `Break`, the wait ends. It may sleep up to 100 ms, the interval of queries.
     ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use std::time::Duration;
+    /// # use bareverbs::error::WaitActiveError;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// # a.set_link(false);
+    /// let found = a.verbs.wait_active_with(1, Duration::from_secs(60), |port, waited| {
+    ///     println!("{:?} after {} s", port.phys_state, waited.as_secs());
+    ///     // Or when the user says so.
+    ///     if waited >= Duration::from_secs(2) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// });
+    /// assert!(matches!(found, Err(WaitActiveError::Stopped { port: 1, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`WaitActiveError`]: there is no such port, the device does not answer or is broken, or the port is not usable after `timeout`.
     /// [`WaitActiveError::Stopped`] if the hook ended the wait.

@@ -177,7 +177,7 @@ impl<P: Provider> RecvQueue<'_, P> {
     /// ```
     ///
     /// # Errors
-    /// A request is refused.
+    /// A request is refused, which [`BadWr`] names with the reason. Those before it are posted.
     // Not part of the caller: the loop wants every register.
     #[inline(never)]
     pub fn post_list(&mut self, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {

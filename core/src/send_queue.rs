@@ -94,7 +94,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// A request is refused.
+    /// A request is refused, which [`BadWr`] names with the reason. Those before it are posted.
     // Not part of the caller: the loop wants every register.
     #[inline(never)]
     pub fn post_list(&mut self, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError>> {

@@ -117,8 +117,22 @@ impl<P: Provider> SharedReceiveQueue<'_, P> {
 
     /// Posts receives up to the first that fails, with one doorbell; that one is named and not posted.
     ///
+    /// ```
+    /// # use bareverbs::{Access, RecvWr, SendWr, SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let mut srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// # let (mut qa, mut qb) = connect_with_srq(&mut a, &mut b, srq.handle())?;
+    /// # let inbox = b.register(128, Access::LOCAL_WRITE)?;
+    /// let (first, second) = ([inbox.sge(0, 64)], [inbox.sge(64, 64)]);
+    /// srq.post_list(&[RecvWr { wr_id: 1, sges: &first }, RecvWr { wr_id: 2, sges: &second }])?;
+    /// # for _ in 0..2 { qa.qp.send.post(&SendWr::send(b"hello"))?; }
+    /// assert_eq!([qb.wait()?.wr_id, qb.wait()?.wr_id], [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// A request is refused.
+    /// A request is refused, which [`BadWr`] names with the reason. Those before it are posted.
     pub fn post_list(&mut self, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {
         let mut refused = Ok(());
         for (index, wr) in list.iter().enumerate() {

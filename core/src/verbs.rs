@@ -197,6 +197,19 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// the same backend have none: completion queues are polled, not waited for.
     ///
     /// `storage` is a `&mut` [`Storage`](crate::storage::Storage), or, with the feature `alloc`, a `&mut` `BoxedStorage`.
+    ///
+    /// ```
+    /// # use bareverbs::error::AllocPdError;
+    /// use bareverbs::{Verbs, storage};
+    /// # use bareverbs_testing::{Driver, Faults, pair};
+    /// # let [a, _b] = pair(Faults::none())?;
+    /// # let Ok(card) = a.verbs.into_provider() else { panic!("nobody has a queue") };
+    /// let mut tables = <storage![Driver; pds: 1, mrs: 4, cqs: 2]>::new([]);
+    /// let mut verbs = Verbs::new(card, &mut tables);
+    /// let _pd = verbs.alloc_pd()?;
+    /// assert_eq!(verbs.alloc_pd().err(), Some(AllocPdError::Full { capacity: 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(provider: P, storage: impl Into<StorageView<'s, P>>) -> Self {
         Self::over(provider, storage.into())
     }
@@ -264,6 +277,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Gives the backend back. The objects that are left are forgotten, not destroyed: destroy them first, or let the device
     /// forget them too.
     ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [a, _b] = pair(Faults::none())?;
+    /// # let mut verbs = a.verbs;
+    /// let cq = verbs.create_cq(16)?;
+    /// let Err(verbs) = verbs.into_provider() else { panic!("the completion queue could still be polled") };
+    /// drop(cq);
+    /// let Ok(card) = verbs.into_provider() else { panic!("nobody has a queue") };
+    /// assert!(card.teardown().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// A queue or the interrupt handler was not dropped, and could use what the backend then gives to others: [`Self::held`] says
     /// which. The verbs are as before.
@@ -302,6 +327,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
     // ---- device
 
     /// Returns the attributes of the device.
+    ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [a, _b] = pair(Faults::none())?;
+    /// let device = a.verbs.query_device();
+    /// assert_eq!(device.phys_port_cnt, 1);
+    /// assert!(device.max_mr_size >= 1 << 30, "regions of a gigabyte");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn query_device(&self) -> &DeviceAttr {
         self.provider.device_attr()
     }
@@ -334,6 +368,15 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Returns an entry of a port's GID table.
     ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// // The first of an InfiniBand port: the prefix of its subnet, here the link-local one, and its GUID.
+    /// let gid = a.verbs.query_gid(1, 0)?;
+    /// assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// There is no such port or entry, or the device does not answer.
     pub fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, QueryError<P::Error>> {
@@ -347,6 +390,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// The verbs resolve no addresses: they answer no ARP and no neighbor solicitation, and a path has its peer's MAC address from
     /// the caller.
+    ///
+    /// ```
+    /// # use bareverbs::GidEntry;
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none().ethernet())?;
+    /// let mac = a.verbs.query_port(1)?.mac;
+    /// a.verbs.set_gid(1, 3, &GidEntry::new([192, 0, 2, 1], mac))?;
+    /// assert_eq!(a.verbs.query_gid(1, 3)?.ip().to_string(), "192.0.2.1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no such port or entry, the port is an InfiniBand port, an address or the VLAN is impossible, or the device refuses.
@@ -387,6 +440,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Returns an entry of a port's P_Key table.
+    ///
+    /// ```
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// // The default partition, with full membership (IBTA 10.9.1.2).
+    /// assert_eq!(a.verbs.query_pkey(1, 0)?, 0xffff);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no such port or entry, or the device does not answer.

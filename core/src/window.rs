@@ -628,6 +628,24 @@ impl<P: Provider> Verbs<'_, P> {
 
     /// Returns the attributes of a window, with its key and binding.
     ///
+    /// ```
+    /// # use bareverbs::{Access, Binding, KeyTag, MwType, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, _qb] = connect(&mut a, &mut b)?;
+    /// # let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// let mw = a.verbs.alloc_mw(a.pd, MwType::Type2)?;
+    /// assert_eq!(a.verbs.mw_info(mw)?.binding, None);
+    /// let addr = region.remote(0).addr;
+    /// let binding = Binding { mr: region.handle(), addr, length: 64, access: Access::REMOTE_WRITE };
+    /// qa.qp.send.post(&SendWr::bind_mw(mw, KeyTag(0x42), binding))?;
+    /// // Bound from the request on, and still so if that succeeds.
+    /// qa.wait()?.result()?;
+    /// let info = a.verbs.mw_info(mw)?;
+    /// assert_eq!((info.binding, info.rkey.tag()), (Some(binding), KeyTag(0x42)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The handle is stale.
     pub fn mw_info(&self, mw: MwHandle) -> Result<MwInfo, StaleHandle> {
@@ -638,6 +656,25 @@ impl<P: Provider> Verbs<'_, P> {
     }
 
     /// Destroys a window, bound or not: remote access ends at once, and the region is free of it.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, Binding, KeyTag, MwType, Remote, SendWr, WcStatus};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// # let mw = a.verbs.alloc_mw(a.pd, MwType::Type2)?;
+    /// # let (mr, addr) = (region.handle(), region.remote(0).addr);
+    /// # let binding = Binding { mr, addr, length: 64, access: Access::REMOTE_WRITE };
+    /// # qa.qp.send.post(&SendWr::bind_mw(mw, KeyTag(0x42), binding))?;
+    /// # qa.wait()?.result()?;
+    /// let rkey = a.verbs.mw_info(mw)?.rkey;
+    /// a.verbs.dealloc_mw(mw)?;
+    /// // The peer has the key still, and may do nothing with it.
+    /// qb.qp.send.post(&SendWr::write(Remote { addr, rkey }, b"late"))?;
+    /// assert_eq!(qb.wait()?.status, WcStatus::RemAccessErr);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The handle is stale, binds of the window are in flight, or the device refuses; the window is as before.

@@ -291,6 +291,26 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates a SEND of a datagram. It is one packet, which the MTU limits; no peer acknowledges it.
+    /// ```
+    /// # use bareverbs::{Access, Destination, DmaBuffer, GlobalRoute, Qkey, QpType, RecvWr, SendWr};
+    /// # use bareverbs_testing::{Connection, Faults, connect_with, pair, path_to};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let qkey = Qkey::new(0x1357);
+    /// # let datagrams = Connection { qp_type: QpType::Ud, qkey, ..Connection::default() };
+    /// # let [mut qa, mut qb] = connect_with(&mut a, &mut b, &datagrams)?;
+    /// # let inbox = b.register(128, Access::LOCAL_WRITE)?;
+    /// # qb.qp.recv.post(&RecvWr { wr_id: 7, sges: &[inbox.sge(0, 128)] })?;
+    /// # let remote_qpn = b.verbs.qp_info(qb.qp.handle())?.qpn;
+    /// let ah = a.verbs.create_ah(a.pd, &path_to(&mut b.verbs)?)?;
+    /// let to = Destination { ah, remote_qpn, remote_qkey: qkey };
+    /// qa.qp.send.post(&SendWr::send_to(&to, b"hello"))?;
+    /// // Of the peer's receive the first 40 bytes are for a global route.
+    /// assert_eq!(qb.wait()?.byte_len, 40 + 5);
+    /// let mut bytes = [0; 5];
+    /// inbox.read(GlobalRoute::AREA, &mut bytes)?;
+    /// assert_eq!(&bytes, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn send_to(to: &'a Destination, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(SendOp::SendTo { to, payload: payload.into() })
@@ -303,6 +323,19 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates an RDMA_WRITE.
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(8), b"hello"))?;
+    /// qa.wait()?.result()?;
+    /// let mut bytes = [0; 5];
+    /// target.read(8, &mut bytes)?;
+    /// assert_eq!(&bytes, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn write(remote: Remote, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(SendOp::Write { payload: payload.into(), remote })
@@ -370,6 +403,23 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let word = b.register(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
+    /// # let old = a.register(8, Access::LOCAL_WRITE)?;
+    /// // Whoever draws a number gets one that nobody else has.
+    /// for number in 0..3 {
+    ///     qa.qp.send.post(&SendWr::fetch_add(word.remote(0), old.sge(0, 8), 1))?;
+    ///     qa.wait()?.result()?;
+    ///     let mut before = [0xff; 8];
+    ///     old.read(0, &mut before)?;
+    ///     assert_eq!(u64::from_ne_bytes(before), number);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub const fn fetch_add(remote: Remote, sge: Sge, add: u64) -> Self {
         Self::new(SendOp::FetchAdd { sge, remote, add })
@@ -405,6 +455,25 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates a LOCAL_INV of a type 2 window or of a fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)).
+    /// ```
+    /// # use bareverbs::{Access, Binding, KeyTag, MwType, Remote, SendWr, WcStatus};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let region = a.register(4096, Access::LOCAL_WRITE | Access::MW_BIND)?;
+    /// # let mw = a.verbs.alloc_mw(a.pd, MwType::Type2)?;
+    /// # let (mr, addr) = (region.handle(), region.remote(0).addr);
+    /// # let binding = Binding { mr, addr, length: 64, access: Access::REMOTE_WRITE };
+    /// # qa.qp.send.post(&SendWr::bind_mw(mw, KeyTag(0x42), binding))?;
+    /// # qa.wait()?.result()?;
+    /// let rkey = a.verbs.mw_info(mw)?.rkey;
+    /// qa.qp.send.post(&SendWr::local_inv(rkey))?;
+    /// qa.wait()?.result()?;
+    /// // The peer has the key still, and may do nothing with it.
+    /// qb.qp.send.post(&SendWr::write(Remote { addr, rkey }, b"late"))?;
+    /// assert_eq!(qb.wait()?.status, WcStatus::RemAccessErr);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub const fn local_inv(rkey: Rkey) -> Self {
         Self::new(SendOp::LocalInv { rkey })
