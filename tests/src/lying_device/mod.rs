@@ -8,11 +8,12 @@ mod lab;
 mod ledger;
 mod lies;
 mod memory;
+mod mode;
 mod objects;
+mod outcome;
 mod steps;
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 use bareverbs::Verbs;
 use bareverbs::storage::{QpRings, SrqEntries, Storage};
@@ -27,6 +28,7 @@ use lab::{Commands, Lab, Sent};
 use lies::lying;
 use memory::Memory;
 use objects::{CQS, Driver, MRS, MWS, Objects, PDS, QPS, SRQS};
+pub use outcome::{Done, Outcome};
 
 /// Commands end soon here. What a device says of its own times in the bring-up may be longer.
 const CONFIG: Config = Config {
@@ -44,63 +46,6 @@ const CONFIG: Config = Config {
 const STEP: Duration = Duration::from_secs(1);
 /// The same for a device that may have said that its commands take ten minutes: one that does not end is the last one.
 const PATIENT_STEP: Duration = Duration::from_secs(45 * 60);
-
-/// Bits of the first byte of an input.
-mod mode {
-    /// Lies from the beginning; else the device comes up and gets its queues before the first.
-    pub(super) const FROM_THE_BEGINNING: u8 = 1;
-    /// The third queue pair is one of UC; else of UD.
-    pub(super) const UC: u8 = 2;
-    /// The driver is torn down with what there is; else each object is destroyed before.
-    pub(super) const KEPT: u8 = 4;
-    /// The port is an Ethernet port, with queues for frames; else an InfiniBand port.
-    pub(super) const ETHERNET: u8 = 8;
-    /// Completions have 128 bytes, if the driver has such; else 64.
-    #[cfg(feature = "large-completions")]
-    pub(super) const LARGE_COMPLETIONS: u8 = 16;
-}
-
-/// Calls that have succeeded, of kinds that only some inputs have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Masked atomics that completed with success.
-    pub masked_atomics: u64,
-    /// Regions that were changed (`rereg_mr`, `rereg_mr_buffer`).
-    pub changed_regions: u64,
-    /// Completion queues whose moderation was changed.
-    pub moderations: u64,
-    /// Queue pairs that were put into a multicast group or taken out of one.
-    pub groups: u64,
-    /// Entries of the GID table that were set or emptied.
-    pub gids: u64,
-    /// Frames that were sent.
-    pub frames_sent: u64,
-    /// Frames that were received.
-    pub frames_received: u64,
-}
-
-/// What came of an input, so that a test of many can see that they did something.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Completions that were polled.
-    pub completions: u64,
-    /// Those of them with success.
-    pub successes: u64,
-    /// Writes of the device that were changed.
-    pub lies: u64,
-    /// Calls that did not succeed.
-    pub refused: u64,
-    /// What has succeeded.
-    pub done: Done,
-    /// Opcodes of the commands that the driver has sent.
-    pub opcodes: BTreeSet<u16>,
-    /// Whether a completion queue had entries of 128 bytes.
-    pub large_completions: bool,
-    /// Whether the device came up.
-    pub is_up: bool,
-    /// Whether it was torn down without an error.
-    pub is_down: bool,
-}
 
 /// Plays an input.
 ///

@@ -11,9 +11,9 @@ use bareverbs::{
 use bareverbs_mlx5::Mlx5;
 use bareverbs_sim::in_process::{SimBuffer, SimPlatform};
 
-use super::Done;
 use super::ledger::{Ledger, Owner, Side};
 use super::memory::Memory;
+use super::outcome::Done;
 use crate::{ALL_ACCESS, Connection, rc_steps};
 
 /// The driver, with a small arena: one is made for each input.
