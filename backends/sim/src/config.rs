@@ -244,7 +244,7 @@ pub struct DeviceConfig {
     pub vectors: u16,
     /// How interrupts leave the device.
     pub interrupts: InterruptRouting,
-    /// Time of a function-level reset: registers read as all ones, writes are lost.
+    /// Time of a function-level reset: registers and configuration space read as all ones, writes are lost.
     pub reset_time: Duration,
     /// Time after power-on or reset during which the initializing bit stays set.
     pub initializing: Duration,

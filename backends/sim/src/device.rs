@@ -82,8 +82,10 @@ pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
     removed: bool,
     /// Writes to BAR0 before it is removed.
     writes_left: Option<u64>,
-    /// End of the function-level reset that is going on, or was.
+    /// End of the reset that is going on, or was.
     reset_until: Instant,
+    /// Until when configuration space is not answered: the end of a function-level reset.
+    silent_until: Instant,
     stats: DeviceStats,
 }
 
@@ -150,6 +152,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             removed: false,
             writes_left: None,
             reset_until: now,
+            silent_until: now,
             stats: DeviceStats::default(),
         }
     }
@@ -162,9 +165,10 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Reads configuration space.
+    /// Reads configuration space. It reads as all ones until a function-level reset is over, as a root port makes of requests that a
+    /// function asks to repeat (PCI Express Base Specification, 2.3.1 and 6.6.2).
     pub fn config_read(&mut self, offset: usize, into: &mut [u8]) {
-        if self.removed {
+        if self.removed || self.context.now < self.silent_until {
             into.fill(0xff);
         } else {
             self.pci.read(offset, into);
@@ -173,11 +177,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Writes configuration space.
     pub fn config_write(&mut self, offset: usize, from: &[u8]) {
-        if self.removed {
+        if self.removed || self.context.now < self.silent_until {
             return;
         }
         match self.pci.write(offset, from) {
-            ConfigEffect::Reset => self.reset(),
+            ConfigEffect::Reset => {
+                self.reset();
+                self.silent_until = self.reset_until;
+            }
             ConfigEffect::Msix => self.msix.release(self.gate()),
             ConfigEffect::Scan { at } => {
                 let mut register = [0; 4];
@@ -422,6 +429,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
         self.reset_until = self.context.now.after(config.reset_time);
+        self.silent_until = self.context.now;
         self.pci = config_space(config);
         self.msix = Msix::new(config.vectors);
         self.init = InitSegment::new(config, self.reset_until);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bareverbs::platform::Instant;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::MemoryMap;
-use bareverbs_sim::{Device, HcaState, HealthReport};
+use bareverbs_sim::{Device, DeviceConfig, HcaState, HealthReport};
 
 use crate::host::{Host, be32, input, plain};
 
@@ -161,6 +161,29 @@ fn function_level_reset() {
     assert_eq!(host.read_be32(0x10), 0);
     host.attach_queue();
     host.ok(&input(0x104, 16, &[]), 16);
+}
+
+/// As the root port makes of requests that a function asks to repeat: a kernel looks at the command register until it is not all ones
+/// (Linux `pci_dev_wait`).
+#[test]
+fn configuration_space_is_all_ones_until_a_function_level_reset_is_over() {
+    let mut host = Host::running(DeviceConfig { reset_time: Duration::from_secs(1), ..plain() });
+    let read = |host: &mut Host, at: usize| {
+        let mut bytes = [0; 4];
+        host.device.config_read(at, &mut bytes);
+        u32::from_le_bytes(bytes)
+    };
+    host.device.config_write(0x68, &0xa810_u16.to_le_bytes());
+    host.wait(Duration::from_millis(999));
+    host.device.config_write(4, &6_u16.to_le_bytes());
+    assert_eq!([0, 4, 0x10].map(|at| read(&mut host, at)), [u32::MAX; 3]);
+    host.wait(Duration::from_millis(1));
+    assert_eq!((read(&mut host, 0) & 0xffff, read(&mut host, 4) & 7), (0x15b3, 0), "what was written meanwhile is lost");
+    host.device.config_write(0x68, &0xa810_u16.to_le_bytes());
+    assert_eq!(read(&mut host, 0), u32::MAX);
+    // A reset of the slot, at which a machine looks for cards at once.
+    host.device.reset();
+    assert_eq!(read(&mut host, 0) & 0xffff, 0x15b3);
 }
 
 #[test]
