@@ -205,4 +205,34 @@ mod tests {
         }
         assert_eq!(driver.query_gid_by_smp(200), Err(Error::LimitExceeded { limit: 199 }));
     }
+
+    /// The status is at 4 of a packet, and bit 0 of it is busy (IBTA 13.4.7).
+    #[test]
+    fn a_busy_agent_is_asked_again_for_a_second() {
+        for (busy, then, asks, refused) in [
+            (0, 0, 1, None),
+            (3, 0, 4, None),
+            (50, 0, 51, None),
+            (51, 0, 51, Some(1)),
+            (0, 0x1c, 1, Some(0x1c)),
+            (2, 0x0c, 3, Some(0x0c)),
+        ] {
+            let (mut driver, shared) = started();
+            let asked = std::rc::Rc::new(core::cell::Cell::new(0_u16));
+            let note = asked.clone();
+            respond(&shared, move |input, output| {
+                output[16..40].copy_from_slice(&input[16..40]);
+                output[16 + 3] = 0x81;
+                output[16 + 5] = if note.get() < busy { 1 } else { then };
+                note.set(note.get() + 1);
+            });
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            let start = driver.commands.machine.clock.now();
+            let expected = refused.map(|status| Error::MadStatus { attribute: 0x11, status });
+            assert_eq!(driver.smp(SubnetAttribute::NodeInfo, 0).err(), expected, "{busy} {then:#x}");
+            assert_eq!(asked.get(), asks, "{busy} {then:#x}");
+            let took = driver.commands.machine.clock.now().since(start).as_millis();
+            assert_eq!(took / 20, u128::from(asks - 1), "20 ms before each but the first");
+        }
+    }
 }

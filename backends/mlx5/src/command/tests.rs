@@ -443,3 +443,33 @@ fn a_command_under_way_looks_at_the_device_ten_times_a_second() {
     // After each 100 ms, and at the end.
     assert_eq!(shared.borrow().reads, 10 * reads_of_a_look);
 }
+
+/// A probe is sent while the counter stands still and none is under way, and its answer is looked for: ten seconds long, and nobody waits.
+#[test]
+fn a_probe_waits_for_nothing() {
+    let (mut driver, shared) = started();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    commands.timeout = Duration::from_secs(60);
+    let sent = || shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).count();
+    commands.probe(false).unwrap();
+    assert_eq!(sent(), 0, "the counter moves");
+    let start = commands.machine.clock.now();
+    for _ in 0..10 {
+        commands.probe(true).unwrap();
+    }
+    assert_eq!(sent(), 1, "one is under way");
+    assert!(commands.machine.clock.now().since(start) < Duration::from_millis(1));
+    // QUERY_ISSI, and its answer, with a status of a device that does not know it.
+    assert_eq!(shared.borrow().memory[16..18], [1, 0x0a]);
+    shared.borrow_mut().memory[32] = 2;
+    shared.borrow_mut().memory[63] = 0;
+    commands.probe(false).unwrap();
+    assert_eq!(sent(), 1);
+    commands.probe(true).unwrap();
+    assert_eq!(sent(), 2);
+    for (seconds, expected) in [(9, Ok(())), (1, Err(Error::CommandTimeout { opcode: 0x10a }))] {
+        shared.borrow_mut().now += seconds * 1_000_000_000;
+        assert_eq!(commands.probe(true), expected, "{seconds} s later");
+    }
+    assert_eq!(sent(), 2);
+}
