@@ -293,6 +293,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "roce")]
     #[test]
     fn no_more_addresses_are_listed_than_the_card_has_room_for() {
         let (mut driver, shared) = started();
@@ -428,6 +429,7 @@ mod tests {
     }
 
     /// MODIFY_NIC_VPORT_CONTEXT (0x755) ends with the addresses, from 512 on, of eight bytes each, the last six of which are one.
+    #[cfg(feature = "roce")]
     #[test]
     fn an_address_is_listed_as_long_as_it_has_users() {
         let (mut driver, shared) = started();
