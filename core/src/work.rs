@@ -410,7 +410,7 @@ impl<'a> SendWr<'a> {
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
     /// # let word = b.register(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
     /// # let old = a.register(8, Access::LOCAL_WRITE)?;
-    /// // Whoever draws a number gets one that nobody else has.
+    /// // Each draw gives a number that no other has.
     /// for number in 0..3 {
     ///     qa.qp.send.post(&SendWr::fetch_add(word.remote(0), old.sge(0, 8), 1))?;
     ///     qa.wait()?.result()?;

@@ -141,7 +141,7 @@ impl Managed {
 
 const INFO: PortInfo = PortInfo { gid_prefix: 0xfe80 << 48, lid: 0x21, sm_lid: 3, state: 0, client_reregister: false };
 
-/// A sweep: LID and manager, then Armed, which no program is told, then Active.
+/// A sweep: LID and manager, then Armed, of which no event says anything, then Active.
 // contract: events-port-managed
 #[test]
 fn a_sweep_gives_a_lid_and_then_the_port_is_active() {

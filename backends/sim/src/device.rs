@@ -165,10 +165,15 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
+    /// Returns whether the function answers nothing, not even accesses to configuration space.
+    fn is_silent(&self) -> bool {
+        self.removed || self.context.now < self.silent_until
+    }
+
     /// Reads configuration space. It reads as all ones until a function-level reset is over, as a root port makes of requests that a
     /// function asks to repeat (PCI Express Base Specification, 2.3.1 and 6.6.2).
     pub fn config_read(&mut self, offset: usize, into: &mut [u8]) {
-        if self.removed || self.context.now < self.silent_until {
+        if self.is_silent() {
             into.fill(0xff);
         } else {
             self.pci.read(offset, into);
@@ -177,7 +182,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Writes configuration space.
     pub fn config_write(&mut self, offset: usize, from: &[u8]) {
-        if self.removed || self.context.now < self.silent_until {
+        if self.is_silent() {
             return;
         }
         match self.pci.write(offset, from) {

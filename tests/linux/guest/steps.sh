@@ -283,9 +283,9 @@ rdma_core_tests() {
 	if [ $tests_status -eq 0 ]; then pass "all were run"; else fail "the tests ended early: status $tests_status"; fi
 }
 
-# has_queue_pairs DEVICE: the device with this LID has queue pairs.
-has_queue_pairs() {
-	ask counts "$1" | grep -q "queue pairs"
+# holds DEVICE WHAT: the device with this LID has some of that, by the words of its counts.
+holds() {
+	ask counts "$1" | grep -q "$2"
 }
 
 # run_job CARD...: the main job without end on these cards, in the background, until data moves.
@@ -297,7 +297,7 @@ run_job() {
 	job=$!
 	case $1 in "$card0") job_device=1 ;; *) job_device=2 ;; esac
 	# A card may take its time until its port is active.
-	wait_for 90 has_queue_pairs $job_device || fail "the job creates no queue pairs"
+	wait_for 90 holds $job_device "queue pairs" || fail "the job creates no queue pairs"
 	sleep 2
 	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
 }

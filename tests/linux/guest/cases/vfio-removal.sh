@@ -33,17 +33,13 @@ step "after the kernel's reset it works" bareverbs --device "$card1" -n 20
 
 # The other moments of a job: it starts, idles, or takes its card down.
 group=$(basename "$(readlink "/sys/bus/pci/devices/$card0/iommu_group")")
-# has_pages: the first device has pages, which a bring-up gives before INIT_HCA.
-has_pages() {
-	ask counts 1 | grep -q pages
-}
 # in_bring_up: a job whose bring-up is under way for a minute, because the firmware does not complete INIT_HCA.
 in_bring_up() {
 	host stick 1 0x102
 	bareverbs --device "$card0" -n 20 >/tmp/job 2>&1 &
 	job=$!
 	# On a slow machine a card that is pulled earlier never was there: another reason.
-	wait_for 60 has_pages || fail "the bring-up gives the card no pages"
+	wait_for 60 holds 1 pages || fail "the bring-up gives the card no pages"
 	sleep 2
 }
 # idle: a server without a client.
