@@ -474,6 +474,48 @@ fn an_invalidation_that_is_polled_late_leaves_a_newer_bind_with_the_same_key() {
     }
 }
 
+/// Two queue pairs complete their receives in queues of their own: what the second one received is polled first. That is about the binding
+/// which the window has now, with another key than the one that was not polled yet.
+// contract: bind-type-2
+#[test]
+fn an_invalidation_on_another_queue_pair_is_not_taken_for_one_that_was_not_polled() {
+    let mut harness = Harness::new();
+    let (first, (second, second_cq)) = (harness.qp, harness.second());
+    let mw = harness.window(MwType::Type2);
+    let mut keys = std::vec::Vec::new();
+    for (qp, cq, tag) in [(first, harness.cq, 0x11), (second, second_cq, 0x12)] {
+        harness.qp = qp;
+        harness.verbs.post_recv(qp, &RecvWr { wr_id: u64::from(tag), sges: &[] }).unwrap();
+        let rkey = bind_type2(&mut harness, mw, tag);
+        assert!(harness.device().execute(harness.qpn()));
+        assert_eq!(harness.poll_of(cq).unwrap()[0].status, WcStatus::Success);
+        assert!(harness.device().invalidate(harness.qpn(), rkey.index()));
+        keys.push(rkey);
+    }
+    assert_eq!(harness.poll_of(second_cq).unwrap()[0].data, WcData::Invalidated(keys[1]));
+    assert_eq!(info(&harness, mw).binding, None);
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
+    assert_eq!(harness.poll_of(harness.cq).unwrap()[0].data, WcData::Invalidated(keys[0]));
+    assert_eq!(info(&harness, mw), MwInfo { rkey: keys[1], ..info(&harness, mw) });
+}
+
+/// A window is looked up in the domain of the queue pair that received the invalidation, whichever domain that is.
+#[test]
+fn the_peer_invalidates_a_window_of_a_second_domain() {
+    let mut harness = Harness::new();
+    harness.pd = harness.verbs.alloc_pd().unwrap();
+    (harness.qp, harness.cq) = harness.second();
+    harness.mr = harness.region(ALL_RIGHTS);
+    let mw = harness.window(MwType::Type2);
+    harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 5, sges: &[] }).unwrap();
+    let rkey = bind_type2(&mut harness, mw, 1);
+    assert!(harness.device().execute(harness.qpn()));
+    assert!(harness.device().invalidate(harness.qpn(), rkey.index()));
+    assert_eq!(harness.poll().unwrap()[1].data, WcData::Invalidated(rkey));
+    assert_eq!(info(&harness, mw).binding, None);
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
+}
+
 /// An error of the device that unwinds does not end a window: its binding still holds the region, and nothing else takes its place.
 #[test]
 fn a_window_whose_end_unwound_holds_its_region() {

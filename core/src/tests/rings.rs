@@ -206,6 +206,11 @@ fn a_request_from_before_the_recovery_breaks_nothing_after_it() {
                 let wanted = if at < recovered { QpState::Rts } else { QpState::Sqe };
                 assert_eq!(slot.state(), wanted, "at {at:#x}, recovered at {recovered:#x}");
             }
+            // As little after a second one.
+            slot.note_recovery();
+            slot.set_state(QpState::Rts);
+            shared.fail(slot, Some((recovered - 1) as u32), false);
+            assert_eq!(slot.state(), QpState::Rts, "after a second recovery");
             slot.forget_recovery();
             slot.set_state(QpState::Rts);
             shared.fail(slot, Some((recovered - 1) as u32), false);
