@@ -169,6 +169,8 @@ pub(super) struct Device {
     pub(super) gids: Vec<(u16, Option<GidEntry>)>,
     /// Calls of `maintain`.
     pub(super) maintained: u32,
+    /// Completions that come one at a time, each in a pause.
+    pub(super) late: VecDeque<(Cqn, RawCompletion)>,
     pub(super) error: MockError,
     /// Keys of the next regions, if not its own choice.
     pub(super) keys: VecDeque<u32>,
@@ -254,6 +256,7 @@ impl Device {
             link_layer: LinkLayer::InfiniBand,
             gids: Vec::new(),
             maintained: 0,
+            late: VecDeque::new(),
             error: MockError::Refused,
             keys: VecDeque::new(),
             is_without_cookies: false,
@@ -914,6 +917,9 @@ unsafe impl Provider for Mock {
     fn relax(&self, deadline: Instant) {
         let mut device = self.lock();
         device.now = device.now.after(RELAX).min(deadline);
+        if let Some((cqn, raw)) = device.late.pop_front() {
+            device.complete(cqn, raw);
+        }
     }
 
     fn lost(&self) -> Option<(DeviceLoss, MockError)> {

@@ -126,6 +126,23 @@ fn a_cookie_is_believed_no_more_than_the_number() {
     }
 }
 
+/// The cookie names a queue pair that has such a request, the number another one: no request of the first is taken for it.
+#[test]
+fn a_completion_of_no_queue_pair_is_not_that_of_its_cookie() {
+    for kind in [RawKind::Send, RawKind::Recv] {
+        let mut harness = Harness::new();
+        harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+        harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 2, sges: &[] }).unwrap();
+        let (cqn, qpn) = (harness.cqn(), Qpn::new(0xff_fff0));
+        let raw = crate::backend::RawCompletion { qpn, ..harness.raw(kind, 0, WcStatus::Success) };
+        let cookie = Some(u32::from(harness.qp.index()));
+        harness.device().put_entry(cqn, Entry { raw: Ok(raw), cookie });
+        assert!(matches!(harness.poll(), Err(PollCqError::UnknownQp { qpn: named, .. }) if named == qpn));
+        let info = harness.verbs.qp_info(harness.qp).unwrap();
+        assert_eq!((info.send_blocks, info.recvs), (1, 1), "{kind:?}");
+    }
+}
+
 /// A cookie that is not compared is not given to the device either.
 #[test]
 fn a_cookie_is_the_slot_after_each_reuse() {
