@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::ControlFlow;
+use core::time::Duration;
 
 use bareverbs::platform::{Clock, DmaMemory, PageSource, Platform, Registers};
 use bareverbs_mlx5_spec::{
@@ -20,6 +21,9 @@ use crate::log::log_event;
 use crate::object::Object;
 
 const COMMAND_INTERFACE: u32 = 5;
+/// Time between the address of the command queue and the first command. A bare driver of a ConnectX-4 and a ConnectX-4 Lx had no answer to
+/// some first commands without it (`mlx5_cmdq_init` of `vfio_nvme`); Linux and rdma-core have work to do in between.
+const QUEUE_ADDRESS_TIME: Duration = Duration::from_millis(10);
 
 listed! {
     /// A step of the bring-up, in order.
@@ -363,7 +367,12 @@ impl<P: Platform> CommandInterface<P> {
         }
         self.queue = CommandQueue::new(range.at(), log_size, log_stride);
         let addr = self.arena.addr(range.at());
-        self.set_queue_address(addr)
+        self.set_queue_address(addr)?;
+        let end = self.machine.clock.now().after(QUEUE_ADDRESS_TIME);
+        while self.machine.clock.now() < end {
+            self.machine.clock.relax(end);
+        }
+        Ok(())
     }
 
     /// Negotiates the ISSI and returns it: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.

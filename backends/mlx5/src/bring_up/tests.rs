@@ -258,3 +258,16 @@ fn a_command_queue_has_two_to_32_entries_in_one_page() {
         assert_eq!(error.cause != Error::CommandQueue { log_size, log_stride }, fits, "{byte:#x}: {error}");
     }
 }
+
+/// The lower half of the queue's address is at 0x14, the doorbell of commands at 0x18.
+#[test]
+fn the_first_command_comes_ten_milliseconds_after_the_address_of_its_queue() {
+    let (machine, shared) = machine();
+    shared.borrow_mut().registers[4..8].copy_from_slice(&[0, 5, 0, 0]);
+    shared.borrow_mut().registers[0x17] = 0x56;
+    let Err((error, _machine)) = Driver::bring_up(machine, &SHORT) else { panic!("it was brought up") };
+    assert_eq!(error.step, Step::EnableHca);
+    let written = shared.borrow().written.clone();
+    let [.., (0x14, addressed), (0x18, rung)] = written[..] else { panic!("{written:x?}") };
+    assert!((10_000_000..10_100_000).contains(&(rung - addressed)), "{} ns", rung - addressed);
+}

@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) registers: Vec<u8>,
     pub(crate) log: Vec<Done>,
     pub(crate) now: u64,
+    /// Registers that were written, and when.
+    pub(crate) written: Vec<(usize, u64)>,
     /// How often registers were read.
     pub(crate) reads: usize,
     /// The device: gets the memory and each register write.
@@ -167,6 +169,8 @@ impl Part {
     fn write_register(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         let mut state = self.0.borrow_mut();
         state.log.push(Done::Register(offset, bytes.to_vec()));
+        let now = state.now;
+        state.written.push((offset, now));
         let State { registers, memory, device, .. } = &mut *state;
         let out = OutOfRange { offset, len: bytes.len(), size: registers.len() };
         let place = registers.get_mut(offset..offset + bytes.len()).ok_or(out)?;
