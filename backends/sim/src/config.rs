@@ -225,6 +225,12 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
+    /// Whether requests may change no right to atomics of a key, nor keys over other keys: `umr_modify_atomic_disabled` and
+    /// `umr_indirect_mkey_disabled`, as the firmware of some virtual functions has them. No window is bound by such a function.
+    pub restricted_umr: bool,
+    /// Ports that the function numbers itself (`num_vhca_ports`): commands about the GID table then name one, from 1. 0, as in every
+    /// profile: they name none.
+    pub vhca_ports: u8,
     /// Whether it is a virtual function: HOST_ENDIANNESS and writes of PAOS are for the physical one, and are refused. On Ethernet the
     /// switch of the card brings it what is to the unicast and multicast addresses that its driver has listed, RoCE too.
     pub virtual_function: bool,
@@ -313,6 +319,8 @@ impl DeviceConfig {
             extended_atomics: false,
             relaxed_ordering: RelaxedOrdering::NONE,
             umr: true,
+            restricted_umr: false,
+            vhca_ports: 0,
             virtual_function: false,
             trusted: false,
             grh_required: false,

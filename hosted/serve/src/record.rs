@@ -197,7 +197,7 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 17] = [
+const SETTINGS: [Setting; 19] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
@@ -247,6 +247,16 @@ const SETTINGS: [Setting; 17] = [
             config.relaxed_ordering = RelaxedOrdering { write, read, read_pci_enabled };
             narrow::<u8>(value).map(|_| ())
         },
+    },
+    Setting {
+        name: "restricted-umr",
+        get: |config| config.restricted_umr.into(),
+        set: |config, value| narrow::<u8>(value).map(|value| config.restricted_umr = value != 0),
+    },
+    Setting {
+        name: "vhca-ports",
+        get: |config| config.vhca_ports.into(),
+        set: |config, value| narrow(value).map(|ports| config.vhca_ports = ports),
     },
     Setting {
         name: "grh-required",

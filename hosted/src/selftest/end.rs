@@ -43,6 +43,8 @@ pub(super) struct Connection {
     pub(super) times: RetryTimes,
     /// Whether both devices support atomics.
     pub(super) atomics: bool,
+    /// Whether the server has memory windows.
+    pub(super) windows: bool,
 }
 
 impl Connection {
@@ -110,7 +112,8 @@ impl<H: Host> SelftestEnd<H> {
         layout: BufferLayout,
         connection: Connection,
     ) -> Result<Self> {
-        let access = Access::LOCAL_WRITE | Access::MW_BIND | connection.access();
+        let mut access = Access::LOCAL_WRITE | connection.access();
+        access.set(Access::MW_BIND, connection.windows);
         let mut endpoint = Endpoint::new(device, layout.total(), access)?;
         let cq = endpoint.create_cq(device, 256)?;
         let requests = layout.slots as u32;
@@ -219,6 +222,16 @@ impl<H: Host> SelftestEnd<H> {
         }
         self.received += 1;
         Ok(slot)
+    }
+
+    /// Returns whether the server has memory windows.
+    pub(super) const fn has_windows(&self) -> bool {
+        self.connection.windows
+    }
+
+    /// Returns the key of the region.
+    pub(super) const fn key(&self) -> Rkey {
+        self.endpoint.region.remote(0).rkey
     }
 
     /// Allocates a type 1 memory window. Returns it and its rkey.

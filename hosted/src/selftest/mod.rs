@@ -225,7 +225,8 @@ impl Job<'_> {
         // A card sends what the path MTU says; a port drops what is longer than its own MTU.
         let mtu = self.args.mtu.min(port_a.active_mtu).min(port_b.active_mtu);
         self.report.options.mtu = mtu.bytes();
-        let connection = Connection { mtu, times, atomics };
+        let windows = devices.of(Role::Server).verbs.query_device().max_mw != 0;
+        let connection = Connection { mtu, times, atomics, windows };
         let layout = BufferLayout::new(self.args.size as usize);
         let mut end = |side, lid: Lid| {
             let name = devices.name(side);
@@ -251,19 +252,23 @@ impl Job<'_> {
         Ok(port)
     }
 
-    /// Connects, binds the window, transfers data, and unbinds. Stores the window in `window`, for its deallocation.
+    /// Connects, binds the window, transfers data, and unbinds. Stores the window in `window`, for its deallocation. A device without
+    /// windows is accessed by the key of the region.
     fn exchange<H: Host>(&mut self, harness: &mut Harness<H>, window: &mut Option<MwHandle>) -> Result<()> {
         connect(harness)?;
+        if !harness.b.has_windows() {
+            return self.move_data(harness, None, harness.b.key());
+        }
         let (handle, first) = harness.b.alloc_window(harness.devices.of(Role::Server))?;
         *window = Some(handle);
         let rkey = harness.bind(handle).context("the first bind")?;
         self.report.window =
             Some(Window { length: harness.b.layout.window() as u64, first_rkey: first.get(), bound_rkey: rkey.get() });
-        self.move_data(harness, handle, rkey)?;
+        self.move_data(harness, Some(handle), rkey)?;
         harness.unbind(handle).context("the unbind")
     }
 
-    fn move_data<H: Host>(&mut self, harness: &mut Harness<H>, window: MwHandle, mut rkey: Rkey) -> Result<()> {
+    fn move_data<H: Host>(&mut self, harness: &mut Harness<H>, window: Option<MwHandle>, mut rkey: Rkey) -> Result<()> {
         let count = u64::from(self.args.messages);
         for iteration in 0..u64::from(self.args.iterations) {
             harness.first = iteration * count;
@@ -280,6 +285,7 @@ impl Job<'_> {
             if harness.progress.is_stopped() {
                 break;
             }
+            let Some(window) = window else { continue };
             let (new, refused) = harness.refuse_old_key(window, rkey, connect).context("the old rkey")?;
             rkey = new;
             self.report.refused = Some(refused);
@@ -482,6 +488,16 @@ mod tests {
         let report = run_on(&args, options(&args), card(config), None, Arc::default());
         assert!(report.outcome.ok, "{:?}", report.outcome.failure);
         assert_eq!(report.transfers.len(), 6);
+    }
+
+    /// Some virtual functions have no windows, as their firmware restricts what requests may change of a key.
+    #[test]
+    fn a_device_without_windows_is_accessed_by_the_key_of_the_region() {
+        let args = args(&[]);
+        let config = DeviceConfig { restricted_umr: true, ..DeviceConfig::default() };
+        let report = run_on(&args, options(&args), card(config), None, Arc::default());
+        assert!(report.outcome.ok, "{:?}", report.outcome.failure);
+        assert_eq!((report.transfers.len(), report.window.is_none(), report.refused.is_none()), (8, true, true));
     }
 
     /// Moments are writes to the registers: firmware commands and doorbells, from the first of the bring-up to the last of the teardown.

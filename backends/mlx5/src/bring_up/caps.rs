@@ -129,11 +129,15 @@ impl<P: Platform> CommandInterface<P> {
         self.query_page(CapabilityType::General, MAXIMUM, &mut greatest)?;
         let greatest = view::<CmdHcaCap>(&greatest);
         let current = view::<CmdHcaCap>(&page);
-        let has_roce = current.get(CmdHcaCap::PORT_TYPE) == ETHERNET && current.is_set(CmdHcaCap::ROCE);
+        // Somebody may have turned it off for this function (`devlink dev param set … enable_roce`); Linux sets it too (`handle_hca_cap`).
+        let may_turn_on = greatest.is_set(CmdHcaCap::ROCE_RW_SUPPORTED) && greatest.is_set(CmdHcaCap::ROCE);
+        let roce = current.is_set(CmdHcaCap::ROCE) || ROCE && may_turn_on;
+        let has_roce = current.get(CmdHcaCap::PORT_TYPE) == ETHERNET && roce;
         let has_atomics = current.is_set(CmdHcaCap::ATOMIC);
         ViewMut::<CmdIn>::of(&mut page)
             .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
+            .set(CmdHcaCap::ROCE, roce.into())
             .set(CmdHcaCap::LOG_MAX_QP, greatest.get(CmdHcaCap::LOG_MAX_QP).min(LOG_MAX_QP))
             .set(CmdHcaCap::CMDIF_CHECKSUM, 0)
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
@@ -264,7 +268,10 @@ impl Capabilities {
             Some(log @ 1..) if log_srq != 0 => SrqCap { max_wr: (1 << log_srq) - 1, max_sge: (1 << log) - 1 },
             _ => SrqCap::default(),
         };
-        let windows = general.is_set(CmdHcaCap::IMAICL);
+        // A request that binds changes every right of a key, that of atomics too, and leaves its list. Functions whose firmware admits less
+        // than that (restricted UMR of virtual functions) have none: such a request would end their queue pair.
+        let restricted = [CmdHcaCap::UMR_MODIFY_ATOMIC_DISABLED, CmdHcaCap::UMR_INDIRECT_MKEY_DISABLED];
+        let windows = general.is_set(CmdHcaCap::IMAICL) && !restricted.into_iter().any(|field| general.is_set(field));
         log_event!(debug, "windows {}, atomics {}", windows, atomics);
         let count = |field| 1u32 << log(field, 24);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
@@ -348,6 +355,54 @@ mod tests {
     fn reads_are_ordered_relaxed_by_old_and_new_firmware() {
         let relaxed = [&[][..], &[(28, 22)], &[(100, 21)]].map(|bits| with(bits).caps.relaxed);
         assert_eq!(relaxed, [[0, 0], [0, 1], [0, 1]]);
+    }
+
+    /// imaicl is bit 14 of the dword at 68; umr_modify_atomic_disabled and umr_indirect_mkey_disabled are the bits 23 and 22 of that at 64. A
+    /// function with one of these refuses requests that bind (Linux `umr_check_mkey_mask`, `umr_can_use_indirect_mkey`).
+    #[test]
+    fn a_function_with_restricted_key_changes_has_no_windows() {
+        const IMAICL: (usize, u32) = (68, 14);
+        for (bits, has_windows) in [
+            (&[IMAICL][..], true),
+            (&[], false),
+            (&[IMAICL, (64, 23)], false),
+            (&[IMAICL, (64, 22)], false),
+            (&[IMAICL, (64, 24)], true),
+        ] {
+            let attr = with(bits).attr;
+            let offered = (attr.max_mw != 0, attr.max_mw_size != 0, attr.mw_type_2, attr.access.contains(Access::MW_BIND));
+            let type_2 = if has_windows { MwType2::B } else { MwType2::None };
+            assert_eq!(offered, (has_windows, has_windows, type_2, has_windows), "{bits:?}");
+        }
+    }
+
+    /// By `cmd_hca_cap` of `mlx5_ifc.h`: roce is bit 2 of the dword at 64, roce_rw_supported bit 30 of that at 116, port_type the bits 9 and 8 of
+    /// that at 52, and 1 is Ethernet. The query of the greatest values has an even `op_mod`.
+    #[cfg(feature = "roce")]
+    #[test]
+    fn roce_that_was_turned_off_is_turned_on_where_that_may_be() {
+        for (greatest, is_writable, current, set) in
+            [(1, 1, 0, true), (1, 0, 0, false), (0, 1, 0, false), (1, 0, 1, true), (1, 1, 1, true), (0, 0, 0, false)]
+        {
+            let (mut driver, shared) = started();
+            let written = Rc::new(RefCell::new(Vec::new()));
+            let note = written.clone();
+            respond(&shared, move |input, output| match opcode_of(input) {
+                0x100 => {
+                    let page = &mut output[16..];
+                    let is_current = input[7] & 1 == 1;
+                    page[52 + 2] = 1;
+                    page[64 + 3] = if is_current { current } else { greatest } << 2;
+                    page[116] = if is_current { 0 } else { is_writable << 6 };
+                }
+                0x109 => note.borrow_mut().push(input[16 + 64 + 3] & 4 != 0),
+                opcode => panic!("{opcode:#x}"),
+            });
+            let case = (greatest, is_writable, current);
+            let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+            assert_eq!(commands.set_general_capabilities(), Ok((false, set)), "{case:?}");
+            assert_eq!(*written.borrow(), [set], "{case:?}");
+        }
     }
 
     /// cq_moderation is bit 29 of the dword at 68.

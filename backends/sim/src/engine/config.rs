@@ -10,6 +10,8 @@ pub(crate) struct EngineConfig {
     pub atomic_host_endian: bool,
     /// Masked atomics are done, on four and eight bytes.
     pub extended_atomics: bool,
+    /// Requests change no right to atomics of a key, and no key over other keys.
+    pub restricted_umr: bool,
     /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
     pub cqe_version: u8,
     /// How many objects of a kind there may be.
@@ -34,6 +36,7 @@ impl Default for EngineConfig {
         Self {
             atomic_host_endian: true,
             extended_atomics: true,
+            restricted_umr: false,
             cqe_version: 1,
             limits: Limits::default(),
             log_max_msg: 30,

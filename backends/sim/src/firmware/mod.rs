@@ -100,6 +100,7 @@ impl Firmware {
         self.engine.configure(EngineConfig {
             atomic_host_endian: self.caps.atomic_host_endian(),
             extended_atomics: self.config.extended_atomics,
+            restricted_umr: self.config.restricted_umr,
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             limits: self.config.limits,
             log_max_msg: self.config.limits.log_max_msg,

@@ -26,6 +26,8 @@ pub(in crate::engine) struct UmrIssuer {
     pub(in crate::engine) privileged: bool,
     /// The queue is the kernel's and may open host memory by its addresses (fast registration).
     pub(in crate::engine) registers: bool,
+    /// The function may change no right to atomics, and no key over other keys.
+    pub(in crate::engine) restricted: bool,
 }
 
 const FIELDS: [(u64, Field<Mkc>); 13] = [
@@ -127,6 +129,9 @@ fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -
     let refused = Err(CqeSyndrome::MwBind);
     // A request that asks for more than is done must not seem to have succeeded.
     if umr.mask & !KNOWN != 0 {
+        return refused;
+    }
+    if issuer.restricted && (umr.mask & mkey_mask::A != 0 || key.mode() != Some(AccessMode::Mtt)) {
         return refused;
     }
     // A list of pages says what memory of the host a key opens, and the page size and the length how much around them. Programs

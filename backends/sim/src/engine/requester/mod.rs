@@ -136,6 +136,7 @@ impl Requester {
             qpn: qp.qpn,
             privileged: qp.service == Service::RegUmr,
             registers: qp.get(Qpc::FRE) != 0 && step.shared.registry.is_kernels(Resource::qp(qp.qpn)),
+            restricted: step.shared.config.restricted_umr,
         };
         let changed = match self.ops.front().and_then(|op| op.wqe.as_ref()) {
             Some(SendWqe { body: SendBody::Umr(umr), immediate, .. }) => {
