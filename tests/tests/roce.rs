@@ -725,6 +725,22 @@ fn a_port_says_what_it_is() {
     }
 }
 
+/// Functions that number their ports refuse commands about the GID table that name none. There is one here, whatever their number.
+#[test]
+fn a_function_with_numbered_ports_has_its_addresses() {
+    for vhca_ports in [1, 2] {
+        let world = World::new(WorldConfig::default());
+        let mut node = Node::new(world.add(DeviceConfig { vhca_ports, ..instant(1) }.with_ethernet()).unwrap());
+        let mac = node.verbs.query_port(1).unwrap().mac;
+        let right = entry(1, IPV4, mac);
+        node.verbs.set_gid(1, IPV4.into(), &right).unwrap();
+        assert_eq!(node.verbs.query_gid(1, IPV4.into()).unwrap(), right.gid);
+        node.verbs.delete_gid(1, IPV4.into()).unwrap();
+        assert_eq!(node.verbs.query_gid(1, IPV4.into()).unwrap(), Gid::default());
+        node.assert_no_findings();
+    }
+}
+
 /// The connection is made, since RoCE does not ask the interface for its MTU. Packets that fit arrive, longer ones are lost at the
 /// port until the retries are used up, and a larger MTU of the port lets them pass.
 #[test]

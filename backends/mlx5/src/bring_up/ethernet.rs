@@ -10,6 +10,7 @@ use bareverbs_mlx5_spec::{
     REGISTER_WRITE, ROCE_VERSION_2, RegisterId, RoceAddrLayout, SetRoceAddressIn, cmd, nic_vport_list, roce_l3_type,
 };
 
+use super::caps::PORT;
 use super::port::{check_entry, check_port, mtu_of, pick, unless_refused};
 use crate::command::CommandInterface;
 use crate::driver::Driver;
@@ -228,20 +229,28 @@ impl<P: Platform> Driver<P> {
     /// Queries an entry of the GID table; zeros if it is empty.
     pub(super) fn query_roce_gid(&mut self, index: u16) -> Result<Gid, Error> {
         check_entry(index, self.caps.gids)?;
-        let output = self
-            .commands
-            .query::<cmd::QueryRoceAddress>(|input| input.set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into()))?;
+        let port = self.roce_port();
+        let output = self.commands.query::<cmd::QueryRoceAddress>(|input| {
+            input.set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into()).set(QueryRoceAddressIn::VHCA_PORT_NUM, port)
+        })?;
         let entry = output.view().sub(QueryRoceAddressOut::ROCE_ADDRESS);
         Ok(Gid(entry.bytes(RoceAddrLayout::SOURCE_L3_ADDRESS).try_into().unwrap_or_default()))
     }
 
+    /// Returns the port that commands about the GID table name: 0 where a function has no ports of its own (Linux `mlx5_core_roce_gid_set`).
+    fn roce_port(&self) -> u32 {
+        if self.capability(CmdHcaCap::NUM_VHCA_PORTS) == 0 { 0 } else { PORT.into() }
+    }
+
     /// Checks that the entry of the GID table that a route names is set and an address of the peer's kind, as Linux does
-    /// (`rdma_get_gid_attr`, `rdma_resolve_ip`): a card may send from an empty one, and takes the peer's for one of the entry's kind.
+    /// (`rdma_get_gid_attr`, `rdma_resolve_ip`): a card may send from an empty one, and takes the peer's for one of the entry's kind. A card
+    /// that refuses the query, which Linux's own driver does not send, says nothing of its table.
     pub(crate) fn check_source(&mut self, route: &GlobalRoute) -> Result<(), Error> {
         let index = route.sgid_index;
-        match self.query_roce_gid(index.into())? {
-            gid if gid == Gid::default() => Err(Error::NoGid { index }),
-            gid if gid.is_ipv4() != route.dgid.is_ipv4() => Err(Error::GidFamily { index }),
+        match self.query_roce_gid(index.into()) {
+            Ok(gid) if gid == Gid::default() => Err(Error::NoGid { index }),
+            Ok(gid) if gid.is_ipv4() != route.dgid.is_ipv4() => Err(Error::GidFamily { index }),
+            Err(error) if !error.is_refusal() => Err(error),
             _ => Ok(()),
         }
     }
@@ -250,6 +259,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn set_gid(&mut self, port: u8, index: u16, entry: Option<&GidEntry>) -> Result<(), Error> {
         check_port(port)?;
         check_entry(index, self.caps.gids)?;
+        let port = self.roce_port();
         self.commands.perform::<cmd::SetRoceAddress>(|input| {
             if let Some(GidEntry { gid, mac, vlan }) = entry {
                 let [a, b, c, d, e, f] = mac.0;
@@ -264,7 +274,7 @@ impl<P: Platform> Driver<P> {
                     .set(RoceAddrLayout::ROCE_L3_TYPE, l3_type)
                     .set(RoceAddrLayout::ROCE_VERSION, ROCE_VERSION_2);
             }
-            input.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into())
+            input.set(SetRoceAddressIn::ROCE_ADDRESS_INDEX, index.into()).set(SetRoceAddressIn::VHCA_PORT_NUM, port)
         })
     }
 }
@@ -291,6 +301,41 @@ mod tests {
             let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
             assert_eq!(shared.borrow().memory[mailbox + 256 + 3 - 16] & 6, 0, "{loopback:?}: not left out");
         }
+    }
+
+    /// num_vhca_ports is the second lowest byte of the dword at 192 of the capabilities; vhca_port_num the lower half of byte 11 of both commands.
+    #[cfg(feature = "roce")]
+    #[test]
+    fn the_table_of_gids_is_that_of_the_port_where_functions_have_ports() {
+        for (ports, named) in [(0, 0), (1, 1), (2, 1)] {
+            let (mut driver, shared) = started();
+            let seen = std::rc::Rc::new(core::cell::RefCell::new(std::vec::Vec::new()));
+            let note = seen.clone();
+            respond(&shared, move |input, _| note.borrow_mut().push((opcode_of(input), input[11] & 15)));
+            let driver: &mut Driver<MockPlatform> = &mut driver;
+            offer(&mut driver.general, 192, ports << 8);
+            driver.caps.gids = 2;
+            driver.set_gid(PORT, 1, None).unwrap();
+            driver.query_roce_gid(1).unwrap();
+            assert_eq!(*seen.borrow(), [(0x761, named), (0x760, named)], "{ports}");
+        }
+    }
+
+    /// Status 2 is BAD_OP: the card has no such command. Only the device that is lost keeps a path from being used then.
+    #[cfg(feature = "roce")]
+    #[test]
+    fn a_path_may_be_used_on_a_card_that_does_not_tell_its_gids() {
+        let (mut driver, shared) = started();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        driver.caps.gids = 2;
+        let route = GlobalRoute { sgid_index: 1, ..GlobalRoute::default() };
+        respond(&shared, |_, _| ());
+        assert_eq!(driver.check_source(&route), Err(Error::NoGid { index: 1 }));
+        respond(&shared, |_, output| output[0] = 2);
+        assert_eq!(driver.check_source(&route), Ok(()));
+        shared.borrow_mut().device = None;
+        shared.borrow_mut().registers.fill(0xff);
+        assert_eq!(driver.check_source(&route), Err(Error::DeviceGone));
     }
 
     #[cfg(feature = "roce")]

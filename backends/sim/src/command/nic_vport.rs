@@ -167,10 +167,15 @@ fn new_list(input: View<'_, ModifyNicVportContextIn>) -> Result<(usize, Vec<u64>
     Ok((kind, bytes.as_chunks::<ENTRY>().0.iter().map(|entry| u64::from_be_bytes(*entry)).collect()))
 }
 
-/// The port of a command about addresses of RoCE, which counts ports from 1; 0 stands for the port of this function too.
+/// The port of a command about addresses of RoCE. A function that numbers its ports names one; another may (Linux names none then).
 fn check_roce_port(firmware: &Firmware, port: u32) -> Outcome {
     check_vport(firmware, 0, false)?;
-    if port > 1 { Err(Refusal::new(CmdStatus::BadParam, "no such port")) } else { Ok(()) }
+    let ports = u32::from(firmware.config.vhca_ports);
+    match port {
+        0 if ports != 0 => Err(Refusal::new(CmdStatus::BadParam, "the function numbers its ports, and none is named")),
+        _ if port > ports.max(1) => Err(Refusal::new(CmdStatus::BadParam, "no such port")),
+        _ => Ok(()),
+    }
 }
 
 /// SET_ROCE_ADDRESS. Zeros instead of an IP address empty the entry (Linux `mlx5_core_roce_gid_set` without a GID).
