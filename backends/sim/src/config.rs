@@ -28,6 +28,8 @@ pub struct PageDemand {
     /// The `log_max_qp` that `init` is for, if it goes with the queue pairs that the driver sets by SET_HCA_CAP: the firmware
     /// of a card has memory for each of them, created or not. `None`: always `init`.
     pub log_max_qp: Option<u8>,
+    /// Of `init`, those that do not go with the queue pairs.
+    pub fixed: u32,
     /// Whether the firmware asks for a chunk more than it needs before INIT_HCA, and answers a query for regular pages with a
     /// negative number when some can be taken back.
     pub surplus: bool,
@@ -35,18 +37,20 @@ pub struct PageDemand {
 
 impl PageDemand {
     /// No pages.
-    pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0, log_max_qp: None, surplus: false };
+    pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0, log_max_qp: None, fixed: 0, surplus: false };
     /// Few pages, as many for each number of queue pairs: far fewer than a card asks for.
     pub const FEW: Self = Self { boot: 17, init: 41, chunk: 8, ..Self::NONE };
 
     /// Returns the pages asked before INIT_HCA by a function with `1 << log_max_qp` queue pairs.
     pub const fn init_for(&self, log_max_qp: u8) -> u32 {
         let Some(log) = self.log_max_qp else { return self.init };
+        let following = self.init.saturating_sub(self.fixed);
         let pages = match log_max_qp.checked_sub(log) {
-            Some(more) => (self.init as u64).saturating_mul(if more < 32 { 1 << more } else { u64::MAX }),
-            None if log - log_max_qp < 32 => (self.init as u64).div_ceil(1 << (log - log_max_qp)),
-            None => (self.init != 0) as u64,
+            Some(more) => (following as u64).saturating_mul(if more < 32 { 1 << more } else { u64::MAX }),
+            None if log - log_max_qp < 32 => (following as u64).div_ceil(1 << (log - log_max_qp)),
+            None => (following != 0) as u64,
         };
+        let pages = pages.saturating_add((self.init - following) as u64);
         if pages > u32::MAX as u64 { u32::MAX } else { pages as u32 }
     }
 }

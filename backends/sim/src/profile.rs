@@ -1,8 +1,8 @@
 //! Profiles: what known cards demand, as data.
 //!
 //! A figure of a profile has its public source beside it, and where a source gives only a bound the figure is the bound. What has no
-//! figure is as in [`Profile::Instant`]. Assumptions: pages follow the number of queue pairs in proportion, and cards later than the
-//! recorded one want as many. The default device takes its times from no card: they are short, so that a program which does not wait
+//! figure is as in [`Profile::Instant`]. Assumptions: pages follow the number of queue pairs on the line through two figures of a
+//! ConnectX-4 Lx, and later cards want as many. The default device takes its times from no card: they are short, so that a program which does not wait
 //! fails, and nobody waits long.
 
 use core::fmt;
@@ -50,6 +50,8 @@ enum Value {
     InitPages {
         pages: u32,
         log_max_qp: u8,
+        /// Of them, those for any number of queue pairs.
+        fixed: u32,
     },
     /// No pages: the driver of the physical function gives those of the virtual one.
     VirtualFunction,
@@ -74,6 +76,10 @@ const fn figure(value: Value, source: &'static str) -> Figure {
 
 /// The trace of Linux's driver that starts a ConnectX-4 Lx, in 42 commands with input and output.
 const RECORDED: &str = "snabbco/snabb, src/apps/mellanox/trace-mlx5_core.txt.gz";
+/// Two figures of a ConnectX-4 Lx. A driver that leaves the number of queue pairs as the card has it counts 2489 pages; that the number
+/// is 2^14 is recorded of other firmware.
+const RECORDED_AND_MEASURED: &str =
+    "snabbco/snabb, src/apps/mellanox/trace-mlx5_core.txt.gz; hf355051012-ai/vfio_nvme, src/mlx5.h: 2489 for 16384";
 /// No source tells the pages that this card asks for.
 const ANOTHER_CARD: &str = "no source of this card: as the recorded ConnectX-4 Lx";
 /// The operations and sizes of the atomic capabilities (QUERY_HCA_CAP 0x6): all four, on 4 to 32 bytes.
@@ -113,9 +119,12 @@ const NEGATIVE_PAGES: &str = "snabbco/snabb#1518";
 /// The link trains and the LID comes: a program that does not wait for them fails.
 const SHORTENED: &str = "of no card: shortened";
 
+/// The line through both figures of [`RECORDED_AND_MEASURED`].
+const INIT_PAGES: Value = Value::InitPages { pages: 12_868, log_max_qp: 17, fixed: 1006 };
+
 const SIMULATED: &[Figure] = &[
     figure(Value::BootPages(6), RECORDED),
-    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
+    figure(Value::InitPages { pages: 12_868, log_max_qp: 17, fixed: 0 }, RECORDED),
     figure(Value::Surplus, NEGATIVE_PAGES),
     figure(Value::ExtendedAtomics, RECORDED_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(10)), SHORTENED),
@@ -132,7 +141,7 @@ const CONNECTX_4_LX: &[Figure] = &[
     figure(Value::Limit(Limit::QueuePairs, 1 << 23), RECORDED),
     figure(Value::InitialQueuePairs(14), RECORDED),
     figure(Value::BootPages(6), RECORDED),
-    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, RECORDED),
+    figure(INIT_PAGES, RECORDED_AND_MEASURED),
     figure(Value::NoVirtualPorts, RECORDED),
     figure(Value::ExtendedAtomics, RECORDED_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
@@ -152,7 +161,7 @@ const CONNECTX_5: &[Figure] = &[
     figure(Value::Limit(Limit::MemoryKeys, 1 << 24), DEVINFO_CONNECTX_5),
     figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_5),
     figure(Value::ExtendedAtomics, DEVINFO_CONNECTX_5_ATOMICS),
-    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(INIT_PAGES, ANOTHER_CARD),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::CommandTime(Duration::from_millis(7)), LOG_CONNECTX_5),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
@@ -175,7 +184,7 @@ const CONNECTX_6: &[Figure] = &[
     figure(Value::Limit(Limit::ProtectionDomains, 1 << 23), DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::Limit(Limit::Message, 1 << 30), DEVINFO_CONNECTX_6_LIMITS),
     figure(Value::Limit(Limit::Reads, 16), DEVINFO_CONNECTX_6_LIMITS),
-    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(INIT_PAGES, ANOTHER_CARD),
     figure(Value::ExtendedAtomics, OLDER_CARD_ATOMICS),
     figure(Value::ResetTime(Duration::from_millis(100)), PCI_EXPRESS),
     figure(Value::LinkTraining(Duration::from_millis(5900)), LOG_LINK),
@@ -204,7 +213,7 @@ const CONNECTX_7: &[Figure] = &[
     figure(Value::DeviceId(0x1021), DEVINFO_CONNECTX_7),
     figure(Value::Firmware(28, 39, 2048), DEVINFO_CONNECTX_7),
     figure(Value::BoardId("MT_0000000838"), DEVINFO_CONNECTX_7),
-    figure(Value::InitPages { pages: 12_868, log_max_qp: 17 }, ANOTHER_CARD),
+    figure(INIT_PAGES, ANOTHER_CARD),
     figure(Value::Surplus, NEGATIVE_PAGES),
     figure(Value::ExtendedAtomics, OLDER_CARD_ATOMICS),
     figure(Value::ResetTime(Duration::from_secs(1)), "NVIDIA firmware release notes 28.44.1036, issue 3875417"),
@@ -306,7 +315,12 @@ impl Figure {
             Value::Limit(_, number) => number.to_string(),
             Value::InitialQueuePairs(log) => (1_u32 << log).to_string(),
             Value::BootPages(pages) => pages.to_string(),
-            Value::InitPages { pages, log_max_qp } => format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp),
+            Value::InitPages { pages, log_max_qp, fixed: 0 } => {
+                format!("{pages} for {} qps, in proportion", 1_u32 << log_max_qp)
+            }
+            Value::InitPages { pages, log_max_qp, fixed } => {
+                format!("{pages} for {} qps: {fixed} for any number, the rest in proportion", 1_u32 << log_max_qp)
+            }
             Value::VirtualFunction => "none".into(),
             Value::ExtendedAtomics => "4 and 8 bytes".into(),
             Value::Surplus => "asked for, then offered back by a negative QUERY_PAGES".into(),
@@ -337,8 +351,8 @@ impl Figure {
             }
             Value::InitialQueuePairs(log) => config.initial_log_max_qp = Some(log),
             Value::BootPages(boot) => config.pages.boot = boot,
-            Value::InitPages { pages, log_max_qp } => {
-                config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), ..config.pages };
+            Value::InitPages { pages, log_max_qp, fixed } => {
+                config.pages = PageDemand { init: pages, log_max_qp: Some(log_max_qp), fixed, ..config.pages };
             }
             Value::VirtualFunction => (config.virtual_function, config.pages) = (true, PageDemand::NONE),
             Value::ExtendedAtomics => config.extended_atomics = true,
@@ -424,18 +438,25 @@ mod tests {
         assert!(pages.surplus && profiles.contains("gives 25,750 pages") && profiles.contains("gives 216."));
         assert_eq!([all(18), all(11)], [25_750, 216]);
         let firmware = read("firmware.md");
-        assert!(firmware.contains("that is 208 pages.") && firmware.contains("asks for 216: eight of them"));
-        assert_eq!([pages.boot + pages.init_for(11), pages.chunk], [208, 8]);
+        assert!(firmware.contains("asks for 216 only"));
+        let card = DeviceConfig::profile(Profile::ConnectX4Lx, 1).pages;
+        assert!(firmware.contains("1,006 pages and 0.09 for each queue pair") && firmware.contains("1,192 for its 2^11"));
+        assert_eq!((card.fixed, card.init_for(11)), (1006, 1192));
+        assert!(firmware.contains("| 2,489 |") && firmware.contains("| 12,868 |"));
+        assert_eq!([card.init_for(14), card.init_for(17)], [2489, 12_868]);
     }
 
     #[test]
     fn pages_go_with_the_queue_pairs() {
         let pages = DeviceConfig::profile(Profile::ConnectX4Lx, 1).pages;
-        // 17 is recorded, the others follow.
+        // 17 is recorded and 14 measured, the others follow.
         let demands = [0, 1, 11, 14, 17, 18, 23].map(|log| pages.init_for(log));
-        assert_eq!(demands, [1, 1, 202, 1609, 12_868, 25_736, 823_552]);
+        assert_eq!(demands, [1007, 1007, 1192, 2489, 12_868, 24_730, 760_174]);
         assert_eq!(pages.init_for(255), u32::MAX);
-        assert_eq!(PageDemand { log_max_qp: Some(255), ..pages }.init_for(3), 1);
+        assert_eq!(PageDemand { log_max_qp: Some(255), ..pages }.init_for(3), 1007);
+        let proportional = DeviceConfig::profile(Profile::Simulated, 1).pages;
+        assert_eq!([0, 11, 14, 17, 18].map(|log| proportional.init_for(log)), [1, 202, 1609, 12_868, 25_736]);
+        assert_eq!([0, 17, 18].map(|log| PageDemand { fixed: 20_000, ..pages }.init_for(log)), [12_868; 3], "no more than all");
         assert_eq!([0, 255].map(|log| PageDemand::FEW.init_for(log)), [41, 41]);
         assert_eq!(PageDemand { log_max_qp: Some(200), ..PageDemand::NONE }.init_for(3), 0);
     }

@@ -197,11 +197,16 @@ macro_rules! time {
     };
 }
 
-const SETTINGS: [Setting; 19] = [
+const SETTINGS: [Setting; 20] = [
     Setting {
         name: "init-for",
         get: |config| config.pages.log_max_qp.map_or(u64::MAX, u64::from),
         set: |config, value| narrow(value).map(|log| config.pages.log_max_qp = Some(log)),
+    },
+    Setting {
+        name: "init-fixed",
+        get: |config| config.pages.fixed.into(),
+        set: |config, value| narrow(value).map(|pages| config.pages.fixed = pages),
     },
     Setting {
         name: "surplus",

@@ -212,13 +212,13 @@ fn the_pages_go_with_the_queue_pairs_that_the_driver_sets() {
     host.ok(&input(0x104, 16, &[]), 16);
     assert_eq!(asks(&mut host, 1), 6);
     assert_eq!(give(&mut host, 0, 6), 0);
-    assert_eq!(asks(&mut host, 2), 1609, "of its own");
-    for (log, init) in [(17, 12_868), (11, 202), (1, 1), (8, 26)] {
+    assert_eq!(asks(&mut host, 2), 2489, "of its own");
+    for (log, init) in [(17, 12_868), (11, 1192), (1, 1007), (8, 1030)] {
         set_log_max_qp(&mut host, log);
         assert_eq!(asks(&mut host, 2), init, "2^{log}");
     }
     assert_eq!(host.command(&input(0x102, 32, &[]), 16).0, 0xf, "INIT_HCA without them");
-    assert_eq!(give(&mut host, 6, 26), 0);
+    assert_eq!(give(&mut host, 6, 1030), 0);
     host.ok(&input(0x102, 32, &[]), 16);
     // The tables take them all, so the first objects make it ask for more.
     let uar = host.uar();
@@ -237,7 +237,7 @@ fn a_queue_pair_count_of_before_a_reset_is_forgotten() {
     set_log_max_qp(&mut host, 1);
     host.ok(&input(0x105, 16, &[]), 16);
     host.ok(&input(0x104, 16, &[]), 16);
-    assert_eq!(asks(&mut host, 2), 6 + 1609);
+    assert_eq!(asks(&mut host, 2), 6 + 2489);
 }
 
 #[test]
