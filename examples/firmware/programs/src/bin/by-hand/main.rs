@@ -16,7 +16,7 @@ use board::card::Slot;
 use board::{During as _, Failure, println};
 use static_cell::{ConstStaticCell, StaticCell};
 
-use crate::platform::{Bar, Buffer, ByHand, Fence, Memory, Pages, Timer};
+use crate::platform::{Bar, Buffer, ByHand, Fence, Memory, PAGE_WORDS, Pages, Timer};
 
 type Card = Mlx5<ByHand, 64>;
 type Tables = storage!['static, &'static mut Card; pds: 1, mrs: 1, cqs: 1, qps: 1];
@@ -26,8 +26,8 @@ static TABLES: ConstStaticCell<Tables> = ConstStaticCell::new(Storage::new([RING
 static DRIVER: StaticCell<Option<Card>> = StaticCell::new();
 
 const PAGE: usize = 4096;
-/// Pages for the card's firmware: a simulated one wants 216.
-const FIRMWARE: usize = 512;
+/// Pages for the card's firmware.
+const FIRMWARE: usize = PAGE_WORDS * 64;
 
 /// Memory of the card: nothing but `main` takes its address, once.
 #[repr(C, align(4096))]

@@ -260,6 +260,9 @@ unsafe impl DmaBuffer for Buffer {
     }
 }
 
+/// Words of [`Pages`]: 2,048 pages for the card's firmware, 8 MiB. A simulated card wants 216, a ConnectX-4 Lx about 1,200.
+pub(crate) const PAGE_WORDS: usize = 32;
+
 /// `WORDS` × 64 pages for the card's firmware, one after the other: a bit for each that is allocated.
 pub(crate) struct Pages<const WORDS: usize> {
     first: u64,
@@ -358,7 +361,7 @@ pub(crate) struct ByHand;
 unsafe impl Platform for ByHand {
     type Registers = Bar;
     type Memory = Memory;
-    type Pages = Pages<8>;
+    type Pages = Pages<PAGE_WORDS>;
     type Fence = Fence;
     type Clock = Timer;
 }
