@@ -336,6 +336,8 @@ def wrong_device(
         expected = 1 if on_root_bus else 2
         if device.resets != expected:
             raise Failed(f"the device was reset {device.resets} times instead of {expected}")
+        if not device.has_sizes_of_bios():
+            raise Failed("after the reset the device has other sizes of packets than before it")
 
     return Case(
         f"{name}-{machine}",

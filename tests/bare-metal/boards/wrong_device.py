@@ -2,7 +2,8 @@
 
 It answers as much of the protocol as QEMU's client needs (vfio-user, version 0.0): configuration space, one BAR, no
 interrupts. Vendor, device and class are those of a ConnectX; BAR0 has a size and one value for every register. The function cannot
-be reset alone; after a reset by the bridge above it may ask for time.
+be reset alone; after a reset by the bridge above it may ask for time. Its sizes of packets are not the default until then, as if a BIOS had
+set them.
 """
 
 import os
@@ -18,6 +19,10 @@ HEADER = struct.Struct("<HHIII")
 REPLY, NO_REPLY, ERROR = 1, 0x10, 0x20
 CONFIG_REGION = 7
 BARS = 6
+# The device control register of PCI Express: its place, its default, and as a BIOS sets it for payloads of 256 bytes and reads of 1,024.
+DEVICE_CONTROL, CONTROL_DEFAULT, CONTROL_SET = 0x48, 0x2810, 0x3830
+# Max_Payload_Size and Max_Read_Request_Size.
+SIZES = 0x70E0
 
 
 class WrongDevice:
@@ -36,6 +41,7 @@ class WrongDevice:
         self.config[0x34] = 0x40
         # PCI Express endpoint, version 2; no further capability.
         struct.pack_into("<HH", self.config, 0x40, 0x0010, 0x0002)
+        self._set_control(CONTROL_DEFAULT)
         self._size_bar(0xFFFFFFFF, 0)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
@@ -46,6 +52,13 @@ class WrongDevice:
     def stop(self):
         """Takes no further client."""
         self._listener.close()
+
+    def has_sizes_of_bios(self):
+        """Whether payloads and reads are as long as before the reset."""
+        return (struct.unpack_from("<H", self.config, DEVICE_CONTROL)[0] ^ CONTROL_SET) & SIZES == 0
+
+    def _set_control(self, value):
+        struct.pack_into("<H", self.config, DEVICE_CONTROL, value & 0x7FFF)
 
     def _size_bar(self, low, high):
         """Writes BAR0 (64-bit, prefetchable): bits below the size stay as they are."""
@@ -108,6 +121,8 @@ class WrongDevice:
         if command == RESET:
             self.resets += 1
             self._ready = time.monotonic() + self.busy
+            # The first is that of power-on, before a BIOS runs.
+            self._set_control(CONTROL_SET if self.resets == 1 else CONTROL_DEFAULT)
         if command in (DMA_MAP, DMA_UNMAP, SET_IRQS, RESET):
             return (body if command == DMA_UNMAP else b""), 0
         return b"", 95
@@ -127,5 +142,7 @@ class WrongDevice:
             bar = bytearray(self.config[0x10:0x18])
             bar[offset - 0x10 : offset - 0x10 + len(data)] = data
             self._size_bar(*struct.unpack("<II", bar))
+        elif offset == DEVICE_CONTROL and len(data) >= 2 and time.monotonic() >= self._ready:
+            self._set_control(struct.unpack_from("<H", data)[0])
         elif offset in (4, 5) or 0x3C <= offset < 0x40:
             self.config[offset : offset + len(data)] = data

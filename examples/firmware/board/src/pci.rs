@@ -35,6 +35,10 @@ const VF_ENABLE: u16 = 0x0009;
 const FUNCTION_LEVEL_RESET: u32 = 1 << 28;
 /// Bit of the device control register that resets the function.
 const INITIATE_RESET: u16 = 1 << 15;
+/// Bits of the device control register: Max_Payload_Size and Max_Read_Request_Size.
+const SIZES: u16 = 0x70e0;
+/// Functions of the one device that a link leads to.
+const FUNCTIONS: usize = 8;
 /// Bit of the device status register: requests of the function have no answer yet.
 const TRANSACTIONS_PENDING: u16 = 1 << 5;
 /// Bit of a bridge's control register that resets what lies behind it.
@@ -472,7 +476,14 @@ impl Bus {
     }
 
     /// Resets a function alone, or else with all that lies behind the bridge above it, and waits until it answers.
+    ///
+    /// Whoever started the machine may have set the sizes of packets for both ends of the link. The bridge keeps its own: a function with the
+    /// shorter default would take the bridge's packets for malformed. A reset of the function alone keeps the payload, and not the
+    /// size of reads (PCI Express Base Specification 5.0, 6.6.2). So all are as before afterwards, as Linux has it (`pci_restore_state`).
     fn reset(&self, function: &Function) -> Result<(), PciError> {
+        let mut before: Vec<(Function, u16), FUNCTIONS> = Vec::new();
+        let mut keep = |each: Function| each.sizes().is_none_or(|sizes| before.push((each, sizes)).is_ok());
+        keep(*function);
         if !function.reset_alone() {
             let bridge = self.above(function.address.bus).last().ok_or(PciError::NoReset(function.address))?;
             // What is in use, and buses that would lose their numbers, are not reset.
@@ -480,6 +491,8 @@ impl Bus {
             let registers = bridge.bridge().filter(|_| !self.on(function.address.bus).any(|each| is_kept(&each)));
             let registers = registers.ok_or(PciError::NoReset(function.address))?;
             println!("{} has no function-level reset: {} resets all behind it", function.address, bridge.address);
+            // There is room for all functions of a device; those that one has beyond (ARI) begin with the default.
+            let _ = self.on(function.address.bus).filter(|each| each.address != function.address).all(keep);
             // SAFETY: nothing behind the bridge is used.
             unsafe {
                 let control = registers.control.read() & !SECONDARY_BUS_RESET;
@@ -489,13 +502,18 @@ impl Bus {
             }
         }
         wait(RESET_TIME, || false);
-        // All ones without an answer, or `REQUEST_RETRY`.
-        let answers = || function.header().vendor.read() == function.vendor;
-        if wait(READY_TIME, answers) {
-            return Ok(());
+        if !wait(READY_TIME, || function.answers()) {
+            println!("{} needs more than {} s after its reset", function.address, READY_TIME.as_secs());
+            if !wait(RESET_TIMEOUT, || function.answers()) {
+                return Err(PciError::NoAnswer);
+            }
         }
-        println!("{} needs more than {} s after its reset", function.address, READY_TIME.as_secs());
-        if wait(RESET_TIMEOUT, answers) { Ok(()) } else { Err(PciError::NoAnswer) }
+        for (each, sizes) in before {
+            if wait(READY_TIME, || each.answers()) {
+                each.set_sizes(sizes);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -509,6 +527,11 @@ impl Function {
     fn bridge(&self) -> Option<&BridgeHeader> {
         // SAFETY: a function of this kind has these registers at the start of its configuration space.
         (self.header().kind.read() & 0x7f == 1).then(|| unsafe { self.registers.cast().as_ref() })
+    }
+
+    /// Whether it answers: the vendor reads as all ones without an answer, or as [`REQUEST_RETRY`].
+    fn answers(&self) -> bool {
+        self.header().vendor.read() == self.vendor
     }
 
     /// Whether a program has it.
@@ -603,11 +626,26 @@ impl Function {
         None
     }
 
+    /// Returns the PCI Express capability, if the function has it.
+    fn express(&self) -> Option<&ExpressCapability> {
+        // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
+        self.capability(CAPABILITY_EXPRESS).map(|express| unsafe { express.cast().as_ref() })
+    }
+
+    /// Returns how long its payloads and its reads may be, as bits of the device control register.
+    fn sizes(&self) -> Option<u16> {
+        self.express().map(|express| express.device_control.read() & SIZES)
+    }
+
+    fn set_sizes(&self, sizes: u16) {
+        let Some(express) = self.express() else { return };
+        // SAFETY: the function was reset and is unused; it had these sizes before.
+        unsafe { express.device_control.write(express.device_control.read() & !SIZES | sizes) };
+    }
+
     /// Resets the function, if it can be reset alone. Returns whether it can.
     fn reset_alone(&self) -> bool {
-        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return false };
-        // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
-        let express: &ExpressCapability = unsafe { express.cast().as_ref() };
+        let Some(express) = self.express() else { return false };
         if express.device_capabilities.read() & FUNCTION_LEVEL_RESET == 0 {
             return false;
         }
