@@ -295,7 +295,7 @@ pub unsafe trait Provider {
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
     fn create_mw(&mut self, _: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
-    /// Returns the key that a window has in the device now, and whether it may be bound.
+    /// Returns the key that a window has in the device now, and whether it is bound. For one of type 1 the latter is not looked at.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.

@@ -338,24 +338,38 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.deregister(mr)
     }
 
-    /// Lets requests see a region no more, unless windows are bound to it: then the error says how many.
-    pub(crate) fn hide_region(&self, handle: MrHandle) -> Result<(), u32> {
+    /// Lets requests see a region no more, unless windows are bound to it, or may be.
+    pub(crate) fn hide_region(&mut self, handle: MrHandle, info: &MrInfo) -> Result<(), DeregMrError<P::Error>> {
         // Under the lock, so that no bind comes between the count and the end of the region.
-        let bindings = self.shared.windows.with(|windows| {
+        let (bindings, doubts) = self.shared.windows.with(|windows| {
             let bindings = windows.bindings_of(handle);
             if bindings == 0
                 && let Some(slot) = self.shared.regions.slots().get(usize::from(handle.index()))
             {
                 slot.set(None);
             }
-            bindings
+            (bindings, windows.doubts_of(handle))
         });
-        if bindings == 0 { Ok(()) } else { Err(bindings) }
+        if bindings != 0 {
+            return Err(DeregMrError::Busy { bindings });
+        }
+        if doubts == 0 {
+            return Ok(());
+        }
+        let settled = self.settle_doubts(handle);
+        let bindings = self.shared.windows.with(|windows| windows.doubts_of(handle));
+        let result = match settled {
+            Ok(()) if bindings == 0 => return Ok(()),
+            Ok(()) => DeregMrError::Busy { bindings },
+            Err(error) => DeregMrError::Device(error),
+        };
+        self.publish(handle, Some(info));
+        Err(result)
     }
 
     fn deregister(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
         let info = self.mrs.get(handle).ok_or(DeregMrError::Stale)?.info;
-        self.hide_region(handle).map_err(|bindings| DeregMrError::Busy { bindings })?;
+        self.hide_region(handle, &info)?;
         // Nothing names it while it ends, also not after a panic in the middle: its key may be another's by then.
         let mut mr = self.mrs.remove(handle).ok_or(DeregMrError::Stale)?;
         if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut mr.inner) {

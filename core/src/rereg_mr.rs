@@ -159,8 +159,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if lkey.get() == 0 {
             return Err((RegMrError::Answer { fault: AnswerFault::NoKey }.into(), inner));
         }
-        if let Err(bindings) = self.hide_region(handle) {
-            return Err((DeregMrError::Busy { bindings }.into(), inner));
+        if let Err(error) = self.hide_region(handle, old) {
+            return Err((error.into(), inner));
         }
         // Nothing names it while its key ends, also not after a panic in the middle: the key may be another's by then.
         let Some(mut kept) = self.mrs.remove(handle) else { return Err((DeregMrError::Stale.into(), inner)) };

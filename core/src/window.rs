@@ -57,6 +57,9 @@ pub(crate) struct Mw<P: Provider> {
 pub(crate) struct WindowState {
     pub(crate) rkey: Rkey,
     pub(crate) binding: Option<Binding>,
+    /// The region of a binding that the peer is said to have ended. The completion may have been about an older one with the same key, so
+    /// that the device is asked before the region ends.
+    doubt: MrHandle,
 }
 
 /// A window as binds see it.
@@ -78,6 +81,14 @@ pub(crate) struct Window {
     unpolled: u32,
     /// Bit n: the tag of one of them may be n, modulo 32.
     unpolled_tags: u32,
+}
+
+impl Window {
+    /// Notes that the completion of an invalidation by the peer comes still, of a binding that counts no more.
+    fn note_unpolled(&mut self, rkey: Rkey) {
+        self.unpolled = self.unpolled.saturating_add(1);
+        self.unpolled_tags |= tag_bit(rkey);
+    }
 }
 
 /// A bind or invalidation in flight.
@@ -254,7 +265,7 @@ impl Windows {
         let steps = self.places_of(rkey).position(|place| place == at).unwrap_or(0);
         self.reach = self.reach.max(steps);
         if let Some(cell) = self.cells_mut().get_mut(usize::from(handle.index())) {
-            let state = WindowState { rkey, binding: None };
+            let state = WindowState { rkey, binding: None, doubt: MrHandle::NONE };
             cell.window = Some(Window {
                 handle,
                 pd,
@@ -320,10 +331,40 @@ impl Windows {
 
     /// Returns how many bindings hold a region: those of windows, and those that a failed bind would bring back.
     pub(crate) fn bindings_of(&self, mr: MrHandle) -> u32 {
-        let is_bound = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
-        let windows = self.cells().iter().filter_map(|cell| cell.window.as_ref()).filter(|window| is_bound(&window.state));
-        let binds = self.binds().filter(|bind| is_bound(&bind.previous));
+        self.count(&|state| state.binding.is_some_and(|binding| binding.mr == mr))
+    }
+
+    /// Returns how many bindings may hold a region though the peer was said to have ended them.
+    pub(crate) fn doubts_of(&self, mr: MrHandle) -> u32 {
+        self.count(&|state| state.doubt == mr)
+    }
+
+    fn count(&self, wanted: &dyn Fn(&WindowState) -> bool) -> u32 {
+        let windows = self.cells().iter().filter_map(|cell| cell.window.as_ref()).filter(|window| wanted(&window.state));
+        let binds = self.binds().filter(|bind| wanted(&bind.previous));
         windows.count().saturating_add(binds.count()) as u32
+    }
+
+    /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, and its cell.
+    fn doubted(&self, mr: MrHandle, from: usize) -> Option<(usize, MwHandle)> {
+        let in_flight = |mw: MwHandle| self.binds().any(|bind| bind.mw == mw && bind.previous.doubt == mr);
+        let windows = self.cells().iter().enumerate().skip(from);
+        let mut windows = windows.filter_map(|(at, cell)| cell.window.as_ref().map(|window| (at, window)));
+        let (at, window) = windows.find(|(_, window)| window.state.doubt == mr || in_flight(window.handle))?;
+        Some((at, window.handle))
+    }
+
+    /// Ends the doubts about a window of which the device says its key, and whether it is bound: one remains if that may be its binding.
+    fn settle(&mut self, mw: MwHandle, mr: MrHandle, rkey: Rkey, is_bound: bool) {
+        let remains = |state: &WindowState| state.doubt != mr || is_bound && state.rkey == rkey;
+        if let Some(window) = self.get_mut(mw).filter(|window| !remains(&window.state)) {
+            window.state.doubt = MrHandle::NONE;
+        }
+        for bind in self.cells_mut().iter_mut().filter_map(|cell| cell.bind.as_mut()) {
+            if bind.mw == mw && !remains(&bind.previous) {
+                bind.previous.doubt = MrHandle::NONE;
+            }
+        }
     }
 
     /// Checks the handles and flags of a bind, before those of the queue pair; gives its region, if it binds.
@@ -428,7 +469,7 @@ impl Windows {
     pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind<'_>, room: usize) {
         let sequence = self.next;
         let Some(window) = self.get_mut(bind.mw) else { return };
-        let next = WindowState { rkey: bind.new, binding: bind.binding.copied() };
+        let next = WindowState { rkey: bind.new, binding: bind.binding.copied(), doubt: MrHandle::NONE };
         let previous = core::mem::replace(&mut window.state, next);
         (window.in_flight, window.binder) = (window.in_flight.wrapping_add(1), qp);
         window.held_tags |= tag_bit(previous.rkey);
@@ -499,16 +540,11 @@ impl Windows {
         if !failed {
             // The device binds no type 2 window that is bound: the peer has invalidated it before.
             if window.kind == MwType::Type2 && bind.binds && bind.previous.binding.is_some() {
-                window.unpolled = window.unpolled.saturating_add(1);
-                window.unpolled_tags |= tag_bit(bind.previous.rkey);
+                window.note_unpolled(bind.previous.rkey);
             }
             return;
         }
-        let state = match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
-            Some(newer) => self.bind_mut(newer).map(|newer| &mut newer.previous),
-            None => self.get_mut(bind.mw).map(|window| &mut window.state),
-        };
-        if let Some(state) = state {
+        if let Some(state) = self.state_after(bind) {
             *state = bind.previous;
         }
     }
@@ -530,13 +566,34 @@ impl Windows {
     }
 
     /// Returns whether a bind was done, by what the device says of its window. A type 2 window that is not bound shows it if this
-    /// bind or a newer one was to leave it so: an invalidation does not change the key.
-    fn was_done(&self, bind: &PendingBind, rkey: Rkey, is_bound: bool) -> bool {
+    /// bind or a newer one was to leave it so: an invalidation does not change the key. If none was, and the key is that of this bind or of a
+    /// newer one, the peer has invalidated it: the completion that says so comes still.
+    fn was_done(&mut self, bind: &PendingBind, rkey: Rkey, is_bound: bool) -> bool {
         let Some(window) = self.get(bind.mw).filter(|window| window.kind == MwType::Type2 && !is_bound) else {
             return self.key_shows(bind, rkey);
         };
-        let mut newer = self.binds().filter(|other| bind.is_before(other));
-        newer.any(|other| other.previous.binding.is_none()) || window.state.binding.is_none()
+        let is_left_unbound = window.state.binding.is_none();
+        if is_left_unbound || self.binds().any(|other| bind.is_before(other) && other.previous.binding.is_none()) {
+            return true;
+        }
+        if rkey == bind.previous.rkey || !self.key_shows(bind, rkey) {
+            return false;
+        }
+        if let Some(state) = self.state_after(bind).filter(|state| state.rkey == rkey) {
+            state.binding = None;
+            if let Some(window) = self.get_mut(bind.mw) {
+                window.note_unpolled(rkey);
+            }
+        }
+        true
+    }
+
+    /// Returns the state that a bind gave its window, which the next newer bind has found, or which the window has.
+    fn state_after(&mut self, bind: &PendingBind) -> Option<&mut WindowState> {
+        match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
+            Some(newer) => self.bind_mut(newer).map(|newer| &mut newer.previous),
+            None => self.get_mut(bind.mw).map(|window| &mut window.state),
+        }
     }
 
     /// Records that the peer has invalidated the type 2 window of the domain in slot `pd` with this key, when the completion that says so
@@ -554,7 +611,8 @@ impl Windows {
             None => self.get_mut(mw).map(|window| &mut window.state),
         };
         if let Some(state) = state.filter(|state| held(state)) {
-            state.binding = None;
+            // It may be about an older binding with this key that nobody counted: one of a key that ended, for instance.
+            state.doubt = state.binding.take().map_or(MrHandle::NONE, |binding| binding.mr);
         } else if let Some(window) = self.get_mut(mw) {
             window.unpolled = unpolled.saturating_sub(1);
             window.unpolled_tags = if window.unpolled == 0 { 0 } else { unpolled_tags };
@@ -710,6 +768,20 @@ impl<P: Provider> Verbs<'_, P> {
         }
         // Under the lock, as every store of it: a poller may be about to subtract.
         self.shared.with_qp_states(|| slot.binds.store(0, Ordering::Relaxed));
+    }
+
+    /// Asks the device about the windows whose binding to a region the peer is said to have ended: whether it has.
+    pub(crate) fn settle_doubts(&mut self, mr: MrHandle) -> Result<(), P::Error> {
+        let mut from = 0;
+        while let Some((at, handle)) = self.shared.windows.with(|windows| windows.doubted(mr, from)) {
+            from = at.wrapping_add(1);
+            let Some(mw) = self.mws.get(handle) else { continue };
+            match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
+                Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.settle(handle, mr, rkey, is_bound)),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(())
     }
 
     fn was_done(&mut self, bind: &PendingBind) -> bool {

@@ -505,6 +505,35 @@ fn an_invalidation_is_learned_though_its_completion_is_dropped() {
     }
 }
 
+/// The peer ends a registration by another queue pair than the one that made it, and neither completion is polled before that one is reset. The
+/// completion of the invalidation comes when the same key is registered anew: it is not about that.
+#[test]
+fn a_late_invalidation_ends_no_later_registration_with_the_same_key() {
+    let mut fixture = Fixture::new();
+    let maker = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
+    let peer = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
+    fixture.pair.connect(&peer, &maker, &Connection::default());
+    let sges = [fixture.pool.sge(0, 64)];
+    let reg = request(&sges, 1, Access::REMOTE_WRITE);
+    let first = fixture.pair.b.verbs.send_batch(maker.qp).reg_mr(fixture.mr, &reg).unwrap();
+    fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 2, sges: &[] }).unwrap();
+    let payload = Payload::Inline(&[]);
+    assert_eq!(fixture.request(SendOp::SendWithInv { payload, rkey: first.rkey() }), WcStatus::Success);
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    fixture.pair.b.verbs.modify_qp(maker.qp, &reset, QpAttrMask::STATE).unwrap();
+    assert_eq!(fixture.pair.b.verbs.fast_mr_info(fixture.mr).unwrap().registered, None);
+    let again = fixture.post(&reg).unwrap();
+    assert_eq!(again.rkey(), first.rkey());
+    let done = fixture.pair.b.completions(fixture.b.cq, 2);
+    assert!(done.iter().any(|done| done.data == WcData::Invalidated(first.rkey())), "{done:?}");
+    assert!(fixture.pair.b.verbs.fast_mr_info(fixture.mr).unwrap().registered.is_some());
+    assert_eq!(fixture.write(again.remote(0), 8), WcStatus::Success);
+    let pool = fixture.pool.mr;
+    assert_eq!(fixture.pair.b.verbs.dereg_mr_raw(pool), Err(DeregMrError::Busy { bindings: 1 }));
+    fixture.invalidate(again.rkey());
+    fixture.pair.b.verbs.dereg_mr_raw(pool).unwrap();
+}
+
 // contract: fast-mr-alloc, fast-mr-dealloc
 #[test]
 fn it_is_made_within_the_tables_and_ends_registered_or_not() {

@@ -716,7 +716,9 @@ unsafe impl Provider for Mock {
     }
 
     fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<(Rkey, bool), MockError> {
-        Ok((Rkey::new(self.step()?.windows[mw].rkey), true))
+        let device = self.step()?;
+        let Window { kind, rkey, binding, .. } = device.windows[mw];
+        Ok((Rkey::new(rkey), kind == MwType::Type1 || binding.is_some()))
     }
 
     fn destroy_mw(&mut self, _: CoreToken, mw: &mut u32) -> Result<(), MockError> {
