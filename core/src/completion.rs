@@ -990,14 +990,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [qa, _qb] = connect(&mut a, &mut b)?;
+    /// use bareverbs::Refused;
+    ///
     /// let (qp, cq) = qa.into_parts();
     /// // Not while a queue pair completes into it.
     /// let refused = a.verbs.destroy_cq(cq).unwrap_err();
     /// assert_eq!(refused.error, DestroyCqError::Busy { users: 2 });
-    /// a.verbs.destroy_qp(qp).map_err(|refused| refused.error)?;
+    /// a.verbs.destroy_qp(qp).map_err(Refused::into_error)?;
     /// let cq = refused.returned.expect("it comes back");
-    /// a.verbs.destroy_cq(cq).map_err(|refused| refused.error)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// a.verbs.destroy_cq(cq).map_err(Refused::into_error)?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     /// # Errors
     /// The queue is of another `Verbs`, queue pairs complete into it, the interrupt handler is taken, or the device refuses. The

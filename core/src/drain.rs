@@ -149,7 +149,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use bareverbs::{Access, RecvWr};
+    /// # use bareverbs::{Access, RecvWr, Refused};
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
@@ -158,7 +158,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// let drained = b.verbs.drain_rq(&mut qb.qp.recv, &mut qb.cq, Duration::from_secs(1), |done| assert_eq!(done.wr_id, 3))?;
     /// assert_eq!(drained.flushed, 1);
     /// // The device has forgotten the buffer.
-    /// b.verbs.dereg_mr(inbox).map_err(|refused| refused.error)?;
+    /// b.verbs.dereg_mr(inbox).map_err(Refused::into_error)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

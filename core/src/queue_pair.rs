@@ -574,14 +574,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// their completion queues are polled, wherever that is. Its rings serve another queue pair when both were found empty. With a
     /// shared receive queue, drain it first: [`Self::reset_qp`] says why.
     ///
+    /// A refusal gives the queues back, and borrows what they borrow: [`Refused::into_error`] is the error for `?`.
+    ///
     /// ```
     /// # use bareverbs_testing::{Faults, connect, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// use bareverbs::Refused;
+    ///
     /// let (qp, cq) = qa.into_parts();
-    /// a.verbs.destroy_qp(qp)?;
-    /// a.verbs.destroy_cq(cq)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// a.verbs.destroy_qp(qp).map_err(Refused::into_error)?;
+    /// a.verbs.destroy_cq(cq).map_err(Refused::into_error)?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors

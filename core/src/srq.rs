@@ -338,16 +338,16 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// ```
     /// # use bareverbs::error::DestroySrqError;
-    /// # use bareverbs::{SrqCap, SrqInit};
+    /// # use bareverbs::{Refused, SrqCap, SrqInit};
     /// # use bareverbs_testing::{Faults, connect_with_srq, pair};
     /// # let [mut a, mut b] = pair(Faults::none())?;
     /// let srq = b.verbs.create_srq(&SrqInit { pd: b.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
     /// let (_qa, qb) = connect_with_srq(&mut a, &mut b, srq.handle())?;
     /// let refused = b.verbs.destroy_srq(srq).unwrap_err();
     /// assert_eq!(refused.error, DestroySrqError::Busy { users: 1 });
-    /// b.verbs.destroy_qp(qb.qp).map_err(|refused| refused.error)?;
-    /// b.verbs.destroy_srq(refused.returned.unwrap()).map_err(|refused| refused.error)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// b.verbs.destroy_qp(qb.qp).map_err(Refused::into_error)?;
+    /// b.verbs.destroy_srq(refused.returned.unwrap()).map_err(Refused::into_error)?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::thread;
 
 use bareverbs::error::PostSendError;
-use bareverbs::{Access, DmaBuffer, SendWr, WcStatus};
+use bareverbs::{Access, DmaBuffer, Refused, SendWr, WcStatus};
 use bareverbs_testing::{End, Faults, connect, pair};
 
 const WRITES: u64 = 1000;
@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         polled.join().map_err(|_| "the thread that polls has panicked")?.map_err(Box::<dyn Error>::from)
     })?;
-    a.verbs.destroy_qp(queue_pair)?;
-    a.verbs.destroy_cq(completions)?;
+    a.verbs.destroy_qp(queue_pair).map_err(Refused::into_error)?;
+    a.verbs.destroy_cq(completions).map_err(Refused::into_error)?;
 
     for number in 0..WRITES {
         let mut bytes = [0; 8];
