@@ -277,6 +277,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Gives the backend back. The objects that are left are forgotten, not destroyed: destroy them first, or let the device
     /// forget them too.
     ///
+    /// A [`Region`](crate::Region) does not keep the backend here, since one that lives is not told from one that was dropped. Deregister
+    /// each before ([`Self::dereg_mr`]): of one that is left, only a reset of the device gives the buffer back
+    /// ([`Region::into_buffer_after_reset`](crate::Region::into_buffer_after_reset)).
+    ///
     /// ```
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [a, _b] = pair(Faults::none())?;
@@ -300,16 +304,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(self.provider)
     }
 
-    /// Returns a value that was not dropped, of those that keep [`Self::into_provider`] from giving the backend back.
+    /// Returns a value that was not dropped, of those that keep [`Self::into_provider`] from giving the backend back: queues and the
+    /// interrupt handler, no regions.
     ///
     /// ```
-    /// # use bareverbs::Held;
+    /// # use bareverbs::{Access, Held};
     /// # use bareverbs_testing::{Faults, pair};
     /// # let [mut a, _b] = pair(Faults::none())?;
     /// let cq = a.verbs.create_cq(16)?;
     /// assert_eq!(a.verbs.held(), Some(Held::Cq(cq.handle())));
     /// drop(cq);
-    /// assert_eq!(a.verbs.held(), None);
+    /// let _region = a.register(64, Access::LOCAL_WRITE)?;
+    /// assert_eq!(a.verbs.held(), None, "a region does not count");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn held(&self) -> Option<Held> {
