@@ -94,6 +94,10 @@ impl fmt::Display for Held {
 /// value was dropped, perhaps by unwinding, the object still exists, and its handle is enough: [`Self::destroy_dropped_qp`] and its like.
 /// They have names of their own since they can fail in another way: the value may still be somewhere.
 ///
+/// If the call that destroys an object itself unwinds, from the backend's clock or memory for instance, nothing says whether the device
+/// has done the command. Its handle is stale then, and what it used is in use for ever: a completion queue of such a queue pair is not
+/// destroyed any more. Take the backend out by [`Self::into_provider`], and reset the device.
+///
 /// What the verbs know of an object they say without a command: [`Self::qp_info`] and its like. [`Self::query_qp`] and [`Self::query_srq`]
 /// ask the device.
 ///

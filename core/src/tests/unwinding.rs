@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Harness;
-use crate::error::{DeviceLoss, PollCqError};
+use crate::error::{DestroyCqError, DestroyQpError, DeviceLoss, PollCqError};
 
 /// The device has ended the queue pair, and its number may be another's: no completion is given to that one.
 #[test]
@@ -16,6 +16,10 @@ fn a_destruction_that_unwinds_loses_the_device() {
     let mut queue = harness.verbs.take_cq(other);
     let lost = PollCqError::DeviceLost { loss: DeviceLoss::Abandoned };
     assert_eq!(queue.poll(&mut [crate::Completion::EMPTY]), Err(lost));
+    // As `Verbs` says: the handle is stale, and the completion queue in use for ever.
+    let cq = harness.cq;
+    assert_eq!(harness.verbs.destroy_dropped_qp(qp), Err(DestroyQpError::Stale));
+    assert_eq!(harness.verbs.destroy_cq(cq), Err(DestroyCqError::Busy { users: 2 }));
 }
 
 #[cfg(feature = "multicore")]

@@ -350,6 +350,10 @@ impl RingView for &SimRing {
 }
 
 /// Some bytes of a memory, as a region owns them. The program sees them at an address of its choice.
+///
+/// A clone names the same bytes, as a second buffer over them does: of a region too (`(*region).clone()`), whose bytes a device may
+/// write meanwhile. Tests look at memory in this way. Bytes are read and written as atomics, so that it is no data race. A buffer of a
+/// real machine has one owner, and no such clone ([`DmaBuffer`](bareverbs::DmaBuffer)).
 #[derive(Clone, Debug)]
 pub struct SimBuffer {
     memory: SimMemory,
