@@ -1,10 +1,9 @@
 //! Numbers that a device gives, each a type of its own.
 
 macro_rules! id {
-    ($($(#[$meta:meta])* $name:ident($inner:ty);)+) => {$(
+    ($($(#[$meta:meta])* $name:ident($inner:ty), $text:tt;)+) => {$(
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
         pub struct $name($inner);
 
@@ -25,28 +24,42 @@ macro_rules! id {
                 write!(f, "{:#x}", self.0)
             }
         }
+
+        // As `Display` has the number, so that one is found by the other.
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+            }
+        }
+
+        #[cfg(feature = "defmt")]
+        impl defmt::Format for $name {
+            fn format(&self, f: defmt::Formatter<'_>) {
+                defmt::write!(f, $text, self.0);
+            }
+        }
     )+};
 }
 
 id! {
     /// Queue pair number, 24 bits.
-    Qpn(u32);
+    Qpn(u32), "Qpn({=u32:#x})";
     /// Completion queue number, 24 bits.
-    Cqn(u32);
+    Cqn(u32), "Cqn({=u32:#x})";
     /// Shared receive queue number, 24 bits.
-    Srqn(u32);
+    Srqn(u32), "Srqn({=u32:#x})";
     /// XRC domain number, 24 bits.
-    Xrcdn(u32);
+    Xrcdn(u32), "Xrcdn({=u32:#x})";
     /// Local key of a memory region: a 24-bit index and, in the low byte, a [`KeyTag`] (IBTA 10.6.3).
-    Lkey(u32);
+    Lkey(u32), "Lkey({=u32:#x})";
     /// Remote key of a memory region or window, built as [`Lkey`] is.
-    Rkey(u32);
+    Rkey(u32), "Rkey({=u32:#x})";
     /// Packet sequence number, 24 bits.
-    Psn(u32);
+    Psn(u32), "Psn({=u32:#x})";
     /// Local identifier of a port (IBTA 4.1.3).
-    Lid(u16);
+    Lid(u16), "Lid({=u16:#x})";
     /// Q_Key of a datagram.
-    Qkey(u32);
+    Qkey(u32), "Qkey({=u32:#x})";
 }
 
 impl Lid {
@@ -145,6 +158,14 @@ mod tests {
                 check(index, tag);
             }
         }
+    }
+
+    #[test]
+    #[cfg(not(loom))]
+    fn numbers_print_alike_for_programs_and_for_people() {
+        let printed = std::format!("{:?} {:?} {:?}", Rkey::new(0x10_0201), Lid::new(0x1a), Some(Psn::new(10)));
+        assert_eq!(printed, "Rkey(0x100201) Lid(0x1a) Some(Psn(0xa))");
+        assert_eq!(std::format!("{}", Rkey::new(0x10_0201)), "0x100201");
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn queue_pairs_that_break_and_drain() {
     pair.b.host.with_device(|device| device.set_removed(true));
     pair.a.verbs.post_send(a.qp, &signaled(2, op)).unwrap();
     assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RetryExcErr);
-    assert_lines(&log, &["WARN a send of queue pair Qpn(2) failed: RetryExcErr"]);
+    assert_lines(&log, &["WARN a send of queue pair Qpn(0x2) failed: RetryExcErr"]);
 
     // Its completion queue is elsewhere, and is asked to drop what is left.
     let mut queue = pair.a.verbs.take_cq(a.cq);
@@ -297,9 +297,9 @@ fn a_completion_queue_that_overran() {
     let found = lines(&log);
     let expected = [
         format!("ERROR completion queue {cq:?} is broken, syndrome 1"),
-        "DEBUG event: CqError(Cqn(1), 1)".to_owned(),
+        "DEBUG event: CqError(Cqn(0x1), 1)".to_owned(),
         format!("WARN the device has moved queue pair {qp:?} to Err"),
-        "DEBUG event: QpFatal(Qpn(2))".to_owned(),
+        "DEBUG event: QpFatal(Qpn(0x2))".to_owned(),
     ];
     assert_eq!(found, expected, "{found:#?}");
 }
