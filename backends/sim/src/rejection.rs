@@ -31,7 +31,7 @@ pub enum KeyFault {
         /// The tag that it has.
         tag: u8,
     },
-    /// Nothing is registered or bound with it: a window that is not bound, or was invalidated.
+    /// Nothing is registered or bound with a key of this index: a window or fast registration that was invalidated, or is not bound yet.
     Free,
     /// It belongs to another protection domain.
     Domain,
@@ -256,7 +256,7 @@ impl fmt::Display for KeyFault {
         match *self {
             Self::Unknown => f.write_str("no region or window of this host has the key"),
             Self::Tag { tag } => write!(f, "the key was made or bound anew: its tag, the lowest byte, is {tag:#x} now"),
-            Self::Free => f.write_str("no window is bound with the key"),
+            Self::Free => f.write_str("nothing is bound or registered with the key: it was invalidated, or never bound"),
             Self::Domain => f.write_str("the key belongs to another protection domain than the queue pair"),
             Self::QueuePair => f.write_str("the window is another queue pair's"),
             Self::Right => f.write_str("its region or window lacks the right"),

@@ -404,6 +404,8 @@ impl KeyTable {
         let mkey = self.keys.get(&index_of(key));
         match (error, mkey) {
             (KeyError::Unknown, _) | (_, None) => KeyFault::Unknown,
+            // Of a key that was invalidated the tag says nothing: the next binding chooses it.
+            (KeyError::Tag, Some(mkey)) if mkey.is_free() => KeyFault::Free,
             (KeyError::Tag, Some(mkey)) => KeyFault::Tag { tag: mkey.tag().0 },
             (KeyError::Free, _) => KeyFault::Free,
             (KeyError::Domain, _) => KeyFault::Domain,
