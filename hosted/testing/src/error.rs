@@ -39,7 +39,7 @@ impl error::Error for Error {
 }
 
 /// How a test ends that returns the first error that it meets, of whatever type, or a text (`.ok_or("no peer")?`). Its `Debug`, which the
-/// harness prints, is the place of the `?` and the text of the error, where a `Box<dyn Error>` prints the names of its fields.
+/// harness prints, and its `Display` are the place of the `?` and the text of the error, where a `Box<dyn Error>` prints the names of its fields.
 ///
 /// A queue that could not be destroyed comes back with the error ([`Refused`](bareverbs::Refused)), and does not go into it:
 /// `a.verbs.destroy_qp(qp).map_err(Refused::into_error)?`.
@@ -60,7 +60,9 @@ impl error::Error for Error {
 ///     None.ok_or("all of them fit")?;
 ///     Ok(())
 /// }
-/// let printed = format!("{:?}", send_more_than_fits().unwrap_err());
+/// let failure = send_more_than_fits().unwrap_err();
+/// let printed = format!("{failure:?}");
+/// assert_eq!(printed, failure.to_string());
 /// assert!(printed.contains(".rs:") && printed.contains("the send queue is full"), "{printed}");
 /// ```
 pub struct Failure {
@@ -85,8 +87,14 @@ impl Failure {
     }
 }
 
-impl fmt::Debug for Failure {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.at, self.error)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
