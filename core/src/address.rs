@@ -128,7 +128,8 @@ fn ipv4_of(area: &[u8; GlobalRoute::AREA]) -> Option<(u8, Ipv4Addr)> {
     is_ipv4.then_some((tos, Ipv4Addr::new(a, b, c, d)))
 }
 
-/// Part of an address vector ([`CreateAhError::Value`](crate::error::CreateAhError::Value)).
+/// Part of an address vector ([`CreateAhError::Value`](crate::error::CreateAhError::Value),
+/// [`ModifyQpError::Value`](crate::error::ModifyQpError::Value)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

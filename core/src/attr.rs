@@ -138,7 +138,8 @@ pub struct AddressVector {
     pub src_path_bits: u8,
     /// Static rate, as in `ibv_rate` of rdma-core (2: 2.5 Gbit/s, 3: 10 Gbit/s, …; IBTA 9.11); 0 for the port's.
     pub static_rate: u8,
-    /// Physical port.
+    /// Physical port, from 1. In the path of a queue pair ([`QpAttr::av`]) 0 stands for the queue pair's own; an address handle has no
+    /// other port.
     pub port_num: u8,
     /// Global route, if packets carry a GRH. On an Ethernet port each path has one.
     pub grh: Option<GlobalRoute>,

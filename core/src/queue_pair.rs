@@ -5,8 +5,8 @@ use core::cell::Cell;
 use crate::backend::{CoreToken, CreateQpParams, CreatedQp, Provider};
 use crate::completion::Cq;
 use crate::error::{
-    AnswerFault, AttachMcastError, CreateQpError, DestroyQpError, DetachMcastError, LinkFault, ModifyQpError, QueryQpError,
-    StaleHandle,
+    AddressPart, AnswerFault, AttachMcastError, CreateQpError, DestroyQpError, DetachMcastError, LinkFault, ModifyQpError,
+    QueryQpError, StaleHandle,
 };
 use crate::link::check_path;
 use crate::log::log_event;
@@ -845,6 +845,7 @@ const QP_ACCESS: Access =
 #[derive(Clone, Copy)]
 struct Checked {
     attribute: QpAttrMask,
+    part: Option<AddressPart>,
     value: u32,
     min: u32,
     max: u32,
@@ -860,8 +861,14 @@ fn out_of_range(device: &DeviceAttr, qp_type: QpType, attr: &QpAttr, mask: QpAtt
     };
     let flow_label = |av: &AddressVector| av.grh.map_or(0, |grh| grh.flow_label);
     macro_rules! values {
-        ($($attribute:ident: $value:expr, $min:expr, $max:expr;)+) => {
-            [$(Checked { attribute: QpAttrMask::$attribute, value: u32::from($value), min: $min, max: $max }),+]
+        ($($attribute:ident $(.$part:ident)?: $value:expr, $min:expr, $max:expr;)+) => {
+            [$(Checked {
+                attribute: QpAttrMask::$attribute,
+                part: (None $(.or(Some(AddressPart::$part)))?),
+                value: u32::from($value),
+                min: $min,
+                max: $max,
+            }),+]
         };
     }
     // A path without a port of its own uses the queue pair's.
@@ -869,12 +876,12 @@ fn out_of_range(device: &DeviceAttr, qp_type: QpType, attr: &QpAttr, mask: QpAtt
         ACCESS_FLAGS: attr.access.difference(QP_ACCESS).bits(), 0, 0;
         PORT: attr.port_num, 1, ports;
         QKEY: attr.qkey.get(), *qkeys.start(), *qkeys.end();
-        AV: attr.av.sl, 0, 15;
-        AV: flow_label(&attr.av), 0, (1 << 20) - 1;
-        AV: attr.av.port_num, 0, ports;
-        ALT_PATH: attr.alt_av.sl, 0, 15;
-        ALT_PATH: flow_label(&attr.alt_av), 0, (1 << 20) - 1;
-        ALT_PATH: attr.alt_av.port_num, 0, ports;
+        AV.Sl: attr.av.sl, 0, 15;
+        AV.FlowLabel: flow_label(&attr.av), 0, (1 << 20) - 1;
+        AV.PortNum: attr.av.port_num, 0, ports;
+        ALT_PATH.Sl: attr.alt_av.sl, 0, 15;
+        ALT_PATH.FlowLabel: flow_label(&attr.alt_av), 0, (1 << 20) - 1;
+        ALT_PATH.PortNum: attr.alt_av.port_num, 0, ports;
         ALT_PATH: attr.alt_timeout, 0, 31;
         TIMEOUT: attr.timeout, 0, 31;
         RETRY_CNT: attr.retry_cnt, 0, 7;
@@ -909,8 +916,8 @@ fn check_values<P: Provider>(
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Result<(), ModifyQpError<P::Error>> {
-    if let Some(Checked { attribute, value, min, max }) = out_of_range(provider.device_attr(), qp_type, attr, mask) {
-        return Err(ModifyQpError::Value { attribute, value, min, max });
+    if let Some(Checked { attribute, part, value, min, max }) = out_of_range(provider.device_attr(), qp_type, attr, mask) {
+        return Err(ModifyQpError::Value { attribute, part, value, min, max });
     }
     if let Some((attribute, fault)) = link_fault(provider.link_layer(port), attr, mask) {
         return Err(ModifyQpError::Path { attribute, fault });

@@ -274,7 +274,7 @@ fn values_out_of_range_are_named() {
         let mask = M::STATE | rule(from, to).unwrap().0 | attribute;
         let modified = walker.node.verbs.modify_qp(walker.qp, &QpAttr { state: to, ..attr }, mask);
         let error = refused!(modified, Einval, ModifyQpError::Value { .. });
-        let ModifyQpError::Value { attribute: found, value, min, max } = error else { panic!("{error}") };
+        let ModifyQpError::Value { attribute: found, value, min, max, .. } = error else { panic!("{error}") };
         assert!(found == attribute && !(min..=max).contains(&value), "{error}: {attr:?}");
         assert_eq!(walker.state(), from);
     }

@@ -351,7 +351,7 @@ operation_error! {
             from: QpState,
             /// Requested state.
             to: QpState
-        } => Einval, "no transition leads from {from:?} to {to:?}; reset_qp leads back to Reset";
+        } => Einval, "no transition leads from {from:?} to {to:?}: {next}", next = next_state(*from);
         /// Required attributes are missing, or some have no place in this transition.
         Attributes {
             /// State before.
@@ -367,13 +367,16 @@ operation_error! {
         Value {
             /// Which one.
             attribute: QpAttrMask,
-            /// Its value, or that of its part which is wrong; of ACCESS_FLAGS the flags that a queue pair does not have.
+            /// Which part of a path: of AV, and of ALT_PATH unless it is `alt_timeout`.
+            part: Option<AddressPart>,
+            /// Its value, or that of the part; of ACCESS_FLAGS the flags that a queue pair does not have.
             value: u32,
             /// Minimum.
             min: u32,
             /// Maximum.
             max: u32
-        } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
+        } => Einval, "{name} has the value {value}, which is not between {min} and {max}{zero}", name = AttributeName(*attribute, *part),
+            zero = if *part == Some(AddressPart::PortNum) { " (0 stands for the port of the queue pair)" } else { "" };
         /// A path does not fit the link layer of its port.
         Path {
             /// AV or ALT_PATH.
@@ -626,6 +629,30 @@ operation_error! {
     device {
         /// The device returned no valid event, or is lost.
         Device, "no event could be taken";
+    }
+}
+
+/// An attribute and the field of it that is wrong, as programs call them.
+struct AttributeName(QpAttrMask, Option<AddressPart>);
+
+impl fmt::Display for AttributeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(attribute, part) = self;
+        match part {
+            Some(part) => write!(f, "{part} of {attribute}"),
+            None if *attribute == QpAttrMask::ALT_PATH => f.write_str("alt_timeout of ALT_PATH"),
+            None => attribute.fmt(f),
+        }
+    }
+}
+
+/// What leads on from a state, in words, for a program that asked for something else.
+const fn next_state(from: QpState) -> &'static str {
+    match from {
+        QpState::Reset => "Init is next (modify_qp_to_rts passes through all)",
+        QpState::Init => "Rtr is next; reset_qp leads back to Reset",
+        QpState::Rtr => "Rts is next; reset_qp leads back to Reset",
+        _ => "reset_qp leads back to Reset",
     }
 }
 

@@ -136,7 +136,7 @@ fn a_management_datagram_has_256_bytes_at_most_and_the_q_key_of_queue_pair_1() {
         let attr = QpAttr { qkey: Qkey::new(wrong), ..attributes(QpState::Init) };
         let refused = harness.verbs.modify_qp(qp, &attr, rule.required | QpAttrMask::STATE).unwrap_err();
         let (attribute, only) = (QpAttrMask::QKEY, 0x8001_0000);
-        assert_eq!(refused, ModifyQpError::Value { attribute, value: wrong, min: only, max: only });
+        assert_eq!(refused, ModifyQpError::Value { attribute, part: None, value: wrong, min: only, max: only });
     }
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         harness.step(qp, state);

@@ -5,7 +5,7 @@ use std::string::ToString as _;
 use super::mock::MockError;
 use super::post::send;
 use super::{Harness, attributes, set_state};
-use crate::error::{Errno, LinkFault, ModifyQpError};
+use crate::error::{AddressPart, Errno, LinkFault, ModifyQpError};
 use crate::transition::rule;
 use crate::{
     Access, AddressVector, Completion, GlobalRoute, Lid, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn, RecvWr, WcStatus,
@@ -50,12 +50,13 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
 fn connecting_with_a_wrong_attribute_leaves_the_queue_pair_where_it_was() {
     let right = attributes(QpState::Reset);
     let path = |av| QpAttr { av, ..right };
-    let value = |attribute, value, min, max| ModifyQpError::Value { attribute, value, min, max };
+    let value = |attribute, value, min, max| ModifyQpError::Value { attribute, part: None, value, min, max };
+    let part = |part, value, min, max| ModifyQpError::Value { attribute: M::AV, part: Some(part), value, min, max };
     let lid = |lid| ModifyQpError::Path { attribute: M::AV, fault: LinkFault::NoLid { lid } };
     let cases = [
         (QpAttr { port_num: 2, ..right }, value(M::PORT, 2, 1, 1)),
         (QpAttr { access: Access::MW_BIND, ..right }, value(M::ACCESS_FLAGS, Access::MW_BIND.bits(), 0, 0)),
-        (path(AddressVector { sl: 16, ..right.av }), value(M::AV, 16, 0, 15)),
+        (path(AddressVector { sl: 16, ..right.av }), part(AddressPart::Sl, 16, 0, 15)),
         (path(AddressVector { dlid: Lid::new(0), ..right.av }), lid(Lid::new(0))),
         (path(AddressVector { dlid: Lid::NONE, ..right.av }), lid(Lid::NONE)),
         (QpAttr { min_rnr_timer: 32, ..right }, value(M::MIN_RNR_TIMER, 32, 0, 31)),
@@ -166,7 +167,7 @@ fn values_out_of_range_are_named() {
         spoil(&mut attr);
         let mask = rule(QpType::Rc, from, to).unwrap().required | M::STATE | attribute;
         let error = harness.verbs.modify_qp(qp, &attr, mask).unwrap_err();
-        let ModifyQpError::Value { attribute: found, value, min, max } = error else { panic!("{error}") };
+        let ModifyQpError::Value { attribute: found, value, min, max, .. } = error else { panic!("{error}") };
         assert!(found == attribute && !(min..=max).contains(&value), "{error}");
         assert_eq!(harness.verbs.qp_info(qp).unwrap().state, from);
     }
@@ -253,6 +254,28 @@ fn the_text_of_an_error_names_what_is_wrong_and_what_may_be() {
     assert_eq!(text(&mut harness, &init, given | M::QKEY), "from Reset to Init: PKEY_INDEX must be given, QKEY must not");
     let wrong = QpAttr { port_num: 9, ..init };
     assert_eq!(text(&mut harness, &wrong, all), "PORT has the value 9, which is not between 1 and 1");
+    let to_sqd = text(&mut harness, &QpAttr { state: QpState::Sqd, ..init }, M::STATE);
+    assert_eq!(to_sqd, "no transition leads from Reset to Sqd: Init is next (modify_qp_to_rts passes through all)");
+    harness.verbs.modify_qp(qp, &init, all).unwrap();
+    let rtr = QpAttr { state: QpState::Rtr, ..attributes(QpState::Rtr) };
+    let mask = rule(QpType::Rc, QpState::Init, QpState::Rtr).unwrap().required | M::STATE | M::ALT_PATH;
+    for (wrong, expected) in [
+        (
+            QpAttr { av: AddressVector { port_num: 9, ..rtr.av }, ..rtr },
+            "port_num of AV has the value 9, which is not between 0 and 1 (0 stands for the port of the queue pair)",
+        ),
+        (QpAttr { av: AddressVector { sl: 16, ..rtr.av }, ..rtr }, "sl of AV has the value 16, which is not between 0 and 15"),
+        (
+            QpAttr { alt_av: AddressVector { sl: 99, ..rtr.av }, ..rtr },
+            "sl of ALT_PATH has the value 99, which is not between 0 and 15",
+        ),
+        (
+            QpAttr { alt_av: rtr.av, alt_timeout: 32, ..rtr },
+            "alt_timeout of ALT_PATH has the value 32, which is not between 0 and 31",
+        ),
+    ] {
+        assert_eq!(text(&mut harness, &wrong, mask), expected);
+    }
     let failed = Completion { status: WcStatus::RemAccessErr, vendor_err: 0x88, ..Completion::EMPTY };
     let error = failed.result().unwrap_err();
     assert!(
