@@ -503,7 +503,7 @@ fn entries_are_read_as_they_were_set_and_impossible_ones_are_refused() {
     assert_eq!(verbs.set_gid(2, 0, &right), Err(SetGidError::Port { port: 2 }));
     let table = verbs.query_port(1).unwrap().gid_tbl_len;
     assert_eq!(table, 128);
-    let beyond = Error::LimitExceeded { limit: 127 };
+    let beyond = Error::NoEntry { entries: 128 };
     assert_eq!(verbs.set_gid(1, table, &right), Err(SetGidError::Device(beyond)));
     assert_eq!(verbs.delete_gid(1, table), Err(SetGidError::Device(beyond)));
     verbs.set_gid(1, table - 1, &right).unwrap();

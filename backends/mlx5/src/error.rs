@@ -231,7 +231,12 @@ errors! {
         LimitExceeded {
             /// The maximum.
             limit: u32
-        } => Errno::Einval, "more than the limit of {limit}; ask for less, or name a lower index";
+        } => Errno::Einval, "more than the limit of {limit}: ask for less";
+        /// A table of the port, that of its GIDs or of its P_Keys, has no such entry.
+        NoEntry {
+            /// How many it has.
+            entries: u16
+        } => Errno::Einval, "no entry has this index, the port's table has {entries}, from 0 on";
         /// The device does not offer the feature, or the driver does not support it.
         Unsupported {
             /// The feature.

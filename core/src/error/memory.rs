@@ -296,7 +296,7 @@ operation_error! {
         SgeCount {
             /// Pieces asked for.
             count: u32
-        } => Einval, "a registration has 1 to 65,535 pieces, not {count}";
+        } => Einval, "a registration of {count} pieces: it has 1 at least, and at most 65,535 or what the device takes, which may be fewer";
         /// The table of regions is full: it takes a place there, and one among the windows.
         RegionsFull {
             /// Places of the table.

@@ -30,8 +30,8 @@ operation_error! {
         } => Einval, "the device has no port {port}";
     }
     device {
-        /// The device refuses.
-        Device, "the device does not answer the query";
+        /// The device refuses, or there is no such entry.
+        Device, "the query has no answer";
     }
 }
 

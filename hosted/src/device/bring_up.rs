@@ -97,6 +97,7 @@ fn remedy(cause: &Error) -> Option<String> {
         | Error::OutOfRange { .. }
         | Error::Unmapped { .. }
         | Error::Misaligned
+        | Error::NoEntry { .. }
         | Error::Transition { .. } => DEFECT,
         Error::DeviceReset => "try again, and see who resets it: another program, or /sys/bus/pci/devices/ADDRESS/reset",
         Error::MadStatus { .. } => {
@@ -301,6 +302,7 @@ mod tests {
             (Error::Misaligned, None),
             (Error::ForeignPages { function: 1 }, Some("which its own driver has to give")),
             (Error::LimitExceeded { limit: 1 }, None),
+            (Error::NoEntry { entries: 8 }, None),
             (Error::Unsupported { feature: Feature::Call }, Some("a call that the driver does not have")),
             (Error::EmbeddedCpu, Some("use the function that the host sees")),
             (Error::Transition { from: QpState::Reset, to: QpState::Rts }, None),

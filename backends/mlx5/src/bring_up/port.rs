@@ -189,7 +189,7 @@ pub(super) fn check_port(port: u8) -> Result<(), Error> {
 }
 
 pub(crate) fn check_entry(index: u16, count: u16) -> Result<(), Error> {
-    if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }) }
+    if index < count { Ok(()) } else { Err(Error::NoEntry { entries: count }) }
 }
 
 /// Returns the entry of a table for the lowest bit that is set.
@@ -232,11 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_behind_the_table_is_refused_with_the_last_one() {
+    fn an_entry_behind_the_table_is_refused_with_the_length_of_that() {
         assert!(check_entry(0, 1).is_ok() && check_entry(127, 128).is_ok());
-        for (index, count, last) in [(1, 1, 0), (128, 128, 127), (u16::MAX, 128, 127), (0, 0, 0)] {
+        for (index, count) in [(1, 1), (128, 128), (u16::MAX, 128), (0, 0)] {
             let refused = check_entry(index, count);
-            assert!(matches!(refused, Err(Error::LimitExceeded { limit }) if limit == last), "{index} of {count}: {refused:?}");
+            assert!(matches!(refused, Err(Error::NoEntry { entries }) if entries == count), "{index} of {count}: {refused:?}");
         }
     }
 

@@ -203,7 +203,7 @@ mod tests {
             let gid = 0xfec0_0000_0000_0007_u128 << 64 | u128::from(index);
             assert_eq!(driver.query_gid_by_smp(index), Ok(Gid(gid.to_be_bytes())));
         }
-        assert_eq!(driver.query_gid_by_smp(200), Err(Error::LimitExceeded { limit: 199 }));
+        assert_eq!(driver.query_gid_by_smp(200), Err(Error::NoEntry { entries: 200 }));
     }
 
     /// The status is at 4 of a packet, and bit 0 of it is busy (IBTA 13.4.7).
