@@ -21,7 +21,8 @@ pub struct OutOfRange {
 impl core::fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { offset, len, size } = *self;
-        write!(f, "no access of {len} bytes at offset {offset}: ")?;
+        let s = if len == 1 { "" } else { "s" };
+        write!(f, "no access of {len} byte{s} at offset {offset}: ")?;
         if offset.checked_add(len).is_some_and(|end| end <= size) {
             f.write_str("it is not aligned")
         } else {

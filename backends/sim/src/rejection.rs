@@ -262,7 +262,8 @@ impl fmt::Display for KeyFault {
             Self::Right => f.write_str("its region or window lacks the right"),
             Self::Range { start, len } => {
                 let end = start.wrapping_add(len);
-                write!(f, "the key opens {len} bytes, from {start:#x} to before {end:#x}")
+                let s = if len == 1 { "" } else { "s" };
+                write!(f, "the key opens {len} byte{s}, from {start:#x} to before {end:#x}")
             }
             Self::Translation => f.write_str("the key leads nowhere there"),
             Self::Memory => f.write_str("the host has no memory there"),
@@ -274,7 +275,8 @@ impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Access { qpn, usage, key, addr, len, fault } => {
-                write!(f, "QP {qpn:#x}: {usage} of {len} bytes at {addr:#x} with key {key:#x} refused: {fault}")
+                let s = if len == 1 { "" } else { "s" };
+                write!(f, "QP {qpn:#x}: {usage} of {len} byte{s} at {addr:#x} with key {key:#x} refused: {fault}")
             }
             Self::QpRight { qpn, usage } => {
                 write!(f, "QP {qpn:#x}: {usage} refused: the queue pair lacks the right (QpAttr::access")?;

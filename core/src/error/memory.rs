@@ -1,6 +1,6 @@
 //! Errors of protection domains, memory regions and memory windows.
 
-use super::{AnswerFault, CannotSend, Outside, SendQueueFull, operation_error};
+use super::{AnswerFault, CannotSend, Counted, Outside, SendQueueFull, operation_error};
 use crate::error::{DeviceLoss, Errno};
 use crate::{Access, Lkey, MwType, QpHandle, QpState, QpType, Rkey, SendFlags};
 
@@ -11,7 +11,7 @@ operation_error! {
         Full {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of protection domains is full: the Storage has {capacity} places (pds)";
+        } => Enomem, "the table of protection domains is full: the Storage has {places} (pds)", places = Counted(*capacity as u64, "place");
     }
     device {
         /// The device refuses.
@@ -28,7 +28,7 @@ operation_error! {
         Busy {
             /// How many.
             users: u32
-        } => Ebusy, "{users} objects belong to the protection domain: end its regions, windows, queue pairs and shared receive queues first";
+        } => Ebusy, "the protection domain has {objects}: end its regions, windows, queue pairs and shared receive queues first", objects = Counted((*users).into(), "object");
     }
     device {
         /// The device refuses.
@@ -71,7 +71,7 @@ operation_error! {
         Full {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of memory regions is full: the Storage has {capacity} places (mrs)";
+        } => Enomem, "the table of memory regions is full: the Storage has {places} (mrs), and a region that was dropped keeps its own until dereg_mr_raw", places = Counted(*capacity as u64, "place");
         /// What the device answered cannot be. Nothing that was there is touched. The buffer stays the device's, unless the answer is
         /// no key at all.
         Answer {
@@ -94,7 +94,7 @@ operation_error! {
         Busy {
             /// How many bindings.
             bindings: u32
-        } => Ebusy, "{bindings} bindings of windows or registrations hold the region: invalidate them or end their windows, and poll the completions of that";
+        } => Ebusy, "the region has {held} by windows or registrations: invalidate those or end the windows, and poll the completions of that", held = Counted((*bindings).into(), "binding");
     }
     device {
         /// The device refuses.
@@ -155,7 +155,7 @@ operation_error! {
         Full {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of memory windows is full: the Storage has {capacity} places (mws)";
+        } => Enomem, "the table of memory windows is full: the Storage has {places} (mws)", places = Counted(*capacity as u64, "place");
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -177,7 +177,7 @@ operation_error! {
         Busy {
             /// How many.
             binds: u32
-        } => Ebusy, "{binds} binds or registrations of it are in flight: poll their completions first";
+        } => Ebusy, "the window or key has {requests} in flight: poll completions first", requests = Counted((*binds).into(), "request");
     }
     device {
         /// The device refuses.
@@ -301,12 +301,12 @@ operation_error! {
         RegionsFull {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of memory regions is full: the Storage has {capacity} places (mrs)";
+        } => Enomem, "the table of memory regions is full: the Storage has {places} (mrs), and a region that was dropped keeps its own until dereg_mr_raw", places = Counted(*capacity as u64, "place");
         /// The table of windows is full.
         WindowsFull {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of memory windows is full: the Storage has {capacity} places (mws)";
+        } => Enomem, "the table of memory windows is full: the Storage has {places} (mws)", places = Counted(*capacity as u64, "place");
         /// What the device answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.

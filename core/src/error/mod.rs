@@ -159,6 +159,16 @@ impl fmt::Display for StaleHandle {
 
 impl core::error::Error for StaleHandle {}
 
+/// How many there are of something, in words: a noun whose plural has an s.
+struct Counted(u64, &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, noun) = self;
+        write!(f, "{count} {noun}{}", if *count == 1 { "" } else { "s" })
+    }
+}
+
 /// Bytes that are not inside their region, in words: by their offset if the first of them is inside.
 struct Outside {
     addr: u64,
@@ -170,10 +180,12 @@ struct Outside {
 impl fmt::Display for Outside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { addr, length, start, size } = *self;
+        let (outside, verb) = (Counted(length, "byte"), if length == 1 { "is" } else { "are" });
+        let size_in_words = Counted(size, "byte");
         match addr.checked_sub(start).filter(|offset| *offset <= size) {
-            Some(offset) => write!(f, "{length} bytes at offset {offset} are not inside the region, which has {size} bytes"),
+            Some(offset) => write!(f, "{outside} at offset {offset} {verb} not inside the region, which has {size_in_words}"),
             None => {
-                write!(f, "{length} bytes at {addr:#x} are not inside the region, which has {size} bytes from {start:#x} on")
+                write!(f, "{outside} at {addr:#x} {verb} not inside the region, which has {size_in_words} from {start:#x} on")
             }
         }
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::{AnswerFault, operation_error};
+use super::{AnswerFault, Counted, operation_error};
 use crate::error::{AddressPart, DeviceLoss, Errno, LinkFault, PollCqError};
 use crate::{CqModeration, LinkLayer, Mac, PhysState, PortState, QpAttrMask, QpCap, QpState, QpType, SrqCap};
 
@@ -173,7 +173,7 @@ operation_error! {
         Full {
             /// Places of the table.
             capacity: usize
-        } => Enomem, "the table of completion queues is full: the Storage has {capacity} places (cqs)";
+        } => Enomem, "the table of completion queues is full: the Storage has {places} (cqs)", places = Counted(*capacity as u64, "place");
         /// What the device or the backend answered cannot be. Nothing that was there is touched.
         Answer {
             /// What of it.
@@ -236,7 +236,7 @@ operation_error! {
         Busy {
             /// How many work queues.
             users: u32
-        } => Ebusy, "{users} work queues complete into the completion queue: destroy their queue pairs first";
+        } => Ebusy, "the completion queue serves {queues}: destroy the queue pairs first", queues = Counted((*users).into(), "work queue");
         /// Its value was not dropped: [`Verbs::destroy_cq`](crate::Verbs::destroy_cq) takes that.
         Owned => Ebusy, "the value of the completion queue was not dropped: destroy it by that value (destroy_cq)";
         /// The interrupt handler is taken ([`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler)), and may have events of
@@ -317,7 +317,7 @@ operation_error! {
             capacity: usize,
             /// Those of them whose rings are long enough.
             fitting: usize
-        } => Enomem, "no queue pair is free: the Storage has {capacity} places (qps), {fitting} of them with rings that are long enough";
+        } => Enomem, "no queue pair is free: the Storage has {places} (qps), {fitting} of them with rings that are long enough", places = Counted(*capacity as u64, "place");
         /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue.
         /// Poll that queue until it is empty.
         Draining => Eagain, "completions of a destroyed queue pair are not polled yet: poll the completion queues until they are empty";
@@ -420,7 +420,7 @@ operation_error! {
         Attached {
             /// How many.
             groups: u32
-        } => Ebusy, "the queue pair is in {groups} multicast groups: detach it first";
+        } => Ebusy, "the queue pair is in {groups}: detach it first (detach_mcast)", groups = Counted((*groups).into(), "multicast group");
     }
     device {
         /// The device refuses; the queue pair is as before.
@@ -439,7 +439,7 @@ operation_error! {
         TimedOut {
             /// How many were left.
             left: u32
-        } => Etimedout, "{left} requests were not done in time: call again, or give them up (reset_qp, destroy_qp)";
+        } => Etimedout, "{left} not done in time: call again, or give up what is left (reset_qp, destroy_qp)", left = Counted((*left).into(), "request");
         /// The device is lost. Each request of the queue was given as flushed; whether the device has executed it is not known.
         DeviceLost {
             /// Why the device is lost.
@@ -485,7 +485,7 @@ operation_error! {
             capacity: usize,
             /// Those of them whose entries are enough.
             fitting: usize
-        } => Enomem, "no shared receive queue is free: the Storage has {capacity} places (srqs), {fitting} of them with enough entries";
+        } => Enomem, "no shared receive queue is free: the Storage has {places} (srqs), {fitting} of them with enough entries", places = Counted(*capacity as u64, "place");
         /// The XRC domain is of another `Verbs`.
         StaleXrcDomain => Einval, "no such XRC domain here: it is destroyed, or another device's";
         /// The completion queue is of another `Verbs`.
@@ -516,7 +516,7 @@ operation_error! {
             limit: u32,
             /// The maximum.
             max: u32
-        } => Einval, "a limit of {limit} requests: the queue takes up to {max}";
+        } => Einval, "a limit of {requests}: the queue takes up to {max}", requests = Counted((*limit).into(), "request");
     }
     device {
         /// The device refuses.
@@ -545,7 +545,7 @@ operation_error! {
         Busy {
             /// How many.
             users: u32
-        } => Ebusy, "{users} queue pairs take their receives from the shared receive queue: destroy them first";
+        } => Ebusy, "the shared receive queue serves {queue_pairs}: destroy_qp first", queue_pairs = Counted((*users).into(), "queue pair");
         /// Its value was not dropped: [`Verbs::destroy_srq`](crate::Verbs::destroy_srq) takes that.
         Owned => Ebusy, "the value of the shared receive queue was not dropped: destroy it by that value (destroy_srq)";
     }
@@ -727,7 +727,7 @@ operation_error! {
         Busy {
             /// How many shared receive queues and queue pairs.
             users: u32
-        } => Ebusy, "{users} queues are in the XRC domain: destroy them first";
+        } => Ebusy, "the XRC domain has {queues}: destroy its queues first", queues = Counted((*users).into(), "queue");
     }
     device {
         /// The device refuses.

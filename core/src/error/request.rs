@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{CannotSend, Outside, SendQueueFull, operation_error};
+use super::{CannotSend, Counted, Outside, SendQueueFull, operation_error};
 use crate::error::{BindRefused, DeviceLoss, Errno, RawKind};
 use crate::{Cqn, Lkey, QpHandle, QpState, QpType, Qpn, SendFlags, Srqn, WcOpcode};
 
@@ -197,7 +197,7 @@ impl fmt::Display for PostSendError {
                 let inline = flags.contains(SendFlags::INLINE);
                 if inline { f.write_str(": SendWr::send(&bytes[..]) has it") } else { Ok(()) }
             }
-            Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
+            Self::SgeCount { count, max } => write!(f, "{}, the queue pair takes {max}", Counted(*count as u64, "SGE")),
             Self::InlineSize { length, max } => {
                 write!(f, "{length} bytes inline, the queue pair takes {max}: give them as SGEs of a region")
             }
@@ -287,18 +287,20 @@ impl fmt::Display for PostRecvError {
                 write!(f, "a queue pair in {state:?} takes no receives: it must have left Reset (modify_qp_to_rts)")
             }
             Self::DeviceLost { loss } => write!(f, "the device is lost: {loss}"),
-            Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
+            Self::SgeCount { count, max } => write!(f, "{}, the queue pair takes {max}", Counted(*count as u64, "SGE")),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::SgeLength { index, max } => write!(f, "SGE {index} is too long: {max} bytes is the maximum"),
             Self::QueueFull { capacity } => write!(
                 f,
-                "the receive queue is full: {capacity} receives are posted, which is all that it has room for: poll completions of receives \
-                 first, or create it with more (max_recv_wr)"
+                "the receive queue is full: it has room for {}, all posted: poll completions of receives first, or create it with \
+                 more (max_recv_wr)",
+                Counted((*capacity).into(), "receive")
             ),
             Self::SharedQueueFull { capacity } => write!(
                 f,
-                "the shared receive queue is full: {capacity} receives are posted, which is all that it has room for: poll completions of \
-                 its queue pairs first, or create it with more (max_wr)"
+                "the shared receive queue is full: it has room for {}, all posted: poll completions of its queue pairs first, or \
+                 create it with more (max_wr)",
+                Counted((*capacity).into(), "receive")
             ),
         }
     }

@@ -4,8 +4,11 @@ use std::collections::HashSet;
 use std::format;
 use std::string::{String, ToString};
 
-use crate::error::{AddressPart, BadWr, DeviceLoss, Errno, PostRecvError, PostSendError, SgeFault};
-use crate::platform::TooFewPages;
+use crate::error::{
+    AddressPart, AllocPdError, BadWr, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DeviceLoss,
+    Errno, PostRecvError, PostSendError, SgeFault,
+};
+use crate::platform::{OutOfRange, TooFewPages};
 use crate::{Lkey, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus};
 
 /// Of `errno-base.h` and `errno.h` of Linux.
@@ -136,6 +139,29 @@ fn losses_parts_and_refusals_have_their_texts() {
     assert_eq!(refused.to_string(), PostSendError::NoAtomics.to_string());
     assert_eq!(format!("{refused:?}"), "Refused { error: NoAtomics, returned: true }");
     assert_eq!(refused.into_error(), PostSendError::NoAtomics);
+}
+
+/// One of something is no plural.
+#[test]
+fn one_is_said_of_one() {
+    type Device = super::mock::MockError;
+    let range = SgeFault::Range { addr: 0x1000, length: 1, start: 0x2000, size: 1 };
+    let one = [
+        (DeregMrError::<Device>::Busy { bindings: 1 }.to_string(), "1 binding "),
+        (DeallocMwError::<Device>::Busy { binds: 1 }.to_string(), "1 request "),
+        (DestroyQpError::<Device>::Attached { groups: 1 }.to_string(), "1 multicast group:"),
+        (DestroyCqError::<Device>::Busy { users: 1 }.to_string(), "1 work queue:"),
+        (DeallocPdError::<Device>::Busy { users: 1 }.to_string(), "1 object:"),
+        (AllocPdError::<Device>::Full { capacity: 1 }.to_string(), "1 place "),
+        (PostSendError::SgeCount { count: 1, max: 0 }.to_string(), "1 SGE,"),
+        (PostRecvError::QueueFull { capacity: 1 }.to_string(), "1 receive,"),
+        (range.to_string(), "1 byte at 0x1000 is not inside the region, which has 1 byte from"),
+        (OutOfRange { offset: 8, len: 1, size: 8 }.to_string(), "1 byte at"),
+    ];
+    for (text, words) in &one {
+        has(text, &[words]);
+    }
+    has(&DeregMrError::<Device>::Busy { bindings: 2 }.to_string(), &["2 bindings "]);
 }
 
 #[test]

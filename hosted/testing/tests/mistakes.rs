@@ -65,7 +65,7 @@ fn a_wait_says_that_the_device_is_gone_the_queue_full_or_the_queue_pair_in_error
     assert!(matches!(facts.queue_pairs[..], [(_, QpcState::Err)]), "{facts}");
     let text = facts.to_string();
     assert!(
-        text.contains("in state Err: look at") && text.contains("RDMA WRITE of 1 bytes") && text.contains("lacks the right"),
+        text.contains("in state Err: look at") && text.contains("RDMA WRITE of 1 byte at") && text.contains("lacks the right"),
         "{text}"
     );
 

@@ -54,7 +54,7 @@ int main(void)
     RESULT(b, -BV_EOPNOTSUPP, bv_post_recv(b->device, takers[0], recv, 1, NULL));
     CHECK(says(b, "bv_post_srq_recv"));
     RESULT(b, -BV_ENOSPC, bv_post_srq_recv(b->device, srq, recv, 8, &posted));
-    CHECK(posted == 7 && says(b, "the shared receive queue is full: 7 receives are posted"));
+    CHECK(posted == 7 && says(b, "the shared receive queue is full: it has room for 7 receives"));
     OK(b, bv_arm_srq(b->device, srq, 2));
 
     /* Whichever has a message takes the next. */
