@@ -201,18 +201,18 @@ operation_error! {
         WindowType {
             /// Type of the window.
             kind: MwType
-        } => Einval, "a window of {kind:?} is not bound in this way";
+        } => Einval, "the window is of {kind:?}: {remedy} binds that", remedy = match kind { MwType::Type1 => "SendQueue::bind_type1", MwType::Type2 => "a request (SendWr::bind_mw)" };
         /// Access flags that a window cannot have.
         AccessFlags {
             /// The flags.
             access: Access
-        } => Einval, "a window cannot have {access:?}";
+        } => Einval, "a window cannot have {access:?}: it opens memory to peers alone, by remote rights and ZERO_BASED";
         /// Queue pair, window and region are not in one protection domain.
-        Domain => Eperm, "queue pair, window and region are not in one protection domain";
+        Domain => Eperm, "queue pair, window and region are not in one protection domain: create them in the same (rereg_mr moves a region)";
         /// The region was registered without MW_BIND.
-        NoBindRight => Eacces, "the region lacks MW_BIND";
+        NoBindRight => Eacces, "the region lacks MW_BIND: register it with Access::MW_BIND, or change it by rereg_mr";
         /// Remote write or atomic asked of a region without LOCAL_WRITE.
-        NoLocalWrite => Eacces, "remote write and remote atomic need LOCAL_WRITE of the region";
+        NoLocalWrite => Eacces, "remote write and remote atomic need LOCAL_WRITE of the region: register it with Access::LOCAL_WRITE, or change it by rereg_mr";
         /// Address and length overflow the address space.
         Overflow => Efault, "the window overflows the address space";
         /// The window would reach outside the region.
@@ -338,7 +338,7 @@ operation_error! {
         AccessFlags {
             /// The flags.
             access: Access
-        } => Einval, "a registration by request cannot have {access:?}";
+        } => Einval, "a registration by request cannot have {access:?}: it has LOCAL_WRITE, remote rights and ZERO_BASED";
         /// The queue pair cannot send in its state.
         NotReady {
             /// The state.
@@ -350,7 +350,7 @@ operation_error! {
             loss: DeviceLoss
         } => Eio, "the device is lost: {loss}";
         /// Queue pair, registration and the region of the pieces are not in one protection domain.
-        Domain => Eperm, "queue pair, registration and region are not in one protection domain";
+        Domain => Eperm, "queue pair, registration and region are not in one protection domain: create them in the same (rereg_mr moves a region)";
         /// No piece, or more than it was made for.
         SgeCount {
             /// Pieces given.
@@ -359,9 +359,9 @@ operation_error! {
             max: u32
         } => Einval, "{count} pieces, and the FastMr was made for 1 to {max}";
         /// The region was registered without MW_BIND, or is one that requests register.
-        NoBindRight => Eacces, "the region of the pieces lacks MW_BIND";
+        NoBindRight => Eacces, "the region of the pieces lacks MW_BIND: register it with Access::MW_BIND, or change it by rereg_mr";
         /// Rights to write asked of a region without LOCAL_WRITE.
-        NoLocalWrite => Eacces, "rights to write need LOCAL_WRITE of the region";
+        NoLocalWrite => Eacces, "rights to write need LOCAL_WRITE of the region: register it with Access::LOCAL_WRITE, or change it by rereg_mr";
         /// A piece of another region than the first.
         OtherRegion {
             /// Which one, from 0.

@@ -337,7 +337,7 @@ operation_error! {
     /// Why a queue pair was not modified.
     pub enum ModifyQpError<E> {
         /// The handle is stale, or the queues are not those of one queue pair of these verbs.
-        Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
+        Stale => Einval, "no such queue pair here: it is destroyed or another device's, or its two queues are of different queue pairs";
         /// CUR_STATE does not agree with the state.
         CurState {
             /// State that the caller assumes.
@@ -413,7 +413,7 @@ operation_error! {
     /// Why a queue pair was not destroyed.
     pub enum DestroyQpError<E> {
         /// The handle is stale, or the queues are not those of one queue pair of these verbs.
-        Stale => Einval, "no such queue pair here: it is destroyed, or another device's";
+        Stale => Einval, "no such queue pair here: it is destroyed or another device's, or its two queues are of different queue pairs";
         /// A queue of it was not dropped: [`Verbs::destroy_qp`](crate::Verbs::destroy_qp) takes both.
         Owned => Ebusy, "a queue of the queue pair was not dropped: destroy it by its queues (destroy_qp)";
         /// It is in multicast groups: [`Verbs::detach_mcast`](crate::Verbs::detach_mcast).

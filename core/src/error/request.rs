@@ -12,9 +12,9 @@ operation_error! {
         /// No region has the key: never made, or deregistered.
         UnknownKey => Einval, "no region of these verbs has the key";
         /// The region belongs to another protection domain than the queue pair.
-        Domain => Eperm, "the region belongs to another protection domain";
+        Domain => Eperm, "the region belongs to another protection domain: register it in that of the queue, or move it by rereg_mr";
         /// The operation writes, and the region lacks LOCAL_WRITE.
-        Access => Eacces, "the region lacks LOCAL_WRITE";
+        Access => Eacces, "the region lacks LOCAL_WRITE: register it with Access::LOCAL_WRITE, or change it by rereg_mr";
         /// Bytes outside the region.
         Range {
             /// Address of the first of them, as requests name it.
@@ -190,7 +190,9 @@ impl fmt::Display for PostSendError {
             }
             Self::SrqNumber { srqn } => write!(f, "shared receive queue {srqn} of the peer: a number has 24 bits"),
             Self::NotToSrq => f.write_str("only sends, writes, reads and atomics of a connection go to a shared receive queue"),
-            Self::AddressDomain => f.write_str("the address handle belongs to another protection domain"),
+            Self::AddressDomain => f.write_str(
+                "the address handle belongs to another protection domain: make it in that of the queue pair (create_ah)",
+            ),
             Self::RemoteQpn { qpn } => write!(f, "queue pair {qpn} of the destination: a number has 24 bits"),
             Self::Flags { flags } => {
                 write!(f, "the request cannot have {flags:?}")?;
@@ -199,9 +201,12 @@ impl fmt::Display for PostSendError {
             }
             Self::SgeCount { count, max } => write!(f, "{}, the queue pair takes {max}", Counted(*count as u64, "SGE")),
             Self::InlineSize { length, max } => {
-                write!(f, "{length} bytes inline, the queue pair takes {max}: give them as SGEs of a region")
+                let given = Counted(*length as u64, "byte");
+                write!(f, "{given} inline, the queue pair takes {max}: give them as SGEs of a region")
             }
-            Self::MessageSize { max } => write!(f, "the maximum message has {max} bytes"),
+            Self::MessageSize { max } => {
+                write!(f, "the maximum message has {max} bytes: send several (a datagram is one packet)")
+            }
             Self::AtomicLength { length, needed } => write!(f, "the atomic moves {needed} bytes, not {length}"),
             Self::AtomicAlignment { addr, needed } => {
                 write!(f, "address {addr:#x} of an atomic of {needed} bytes is no multiple of {needed}")

@@ -5,11 +5,14 @@ use std::format;
 use std::string::{String, ToString};
 
 use crate::error::{
-    AddressPart, AllocPdError, BadWr, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DeviceLoss,
-    Errno, PostRecvError, PostSendError, SgeFault,
+    AddressPart, AllocPdError, BadWr, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError,
+    DestroyQpError, DeviceLoss, Errno, PostRecvError, PostSendError, RegMrError, SgeFault,
 };
 use crate::platform::{OutOfRange, TooFewPages};
-use crate::{Lkey, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode, WcStatus};
+use crate::{
+    Access, Lkey, MwType, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode,
+    WcStatus,
+};
 
 /// Of `errno-base.h` and `errno.h` of Linux.
 const ERRNOS: [(Errno, i32, &str); 16] = [
@@ -162,6 +165,26 @@ fn one_is_said_of_one() {
         has(text, &[words]);
     }
     has(&DeregMrError::<Device>::Busy { bindings: 2 }.to_string(), &["2 bindings "]);
+}
+
+/// What a program can do about it, by the name that it has in the API.
+#[test]
+fn refusals_of_binds_and_regions_name_what_mends_them() {
+    type Device = super::mock::MockError;
+    let cases: [(String, &[&str]); 9] = [
+        (BindRefused::WindowType { kind: MwType::Type1 }.to_string(), &["Type1", "bind_type1"]),
+        (BindRefused::WindowType { kind: MwType::Type2 }.to_string(), &["Type2", "SendWr::bind_mw"]),
+        (BindRefused::AccessFlags { access: Access::LOCAL_WRITE }.to_string(), &["LOCAL_WRITE", "remote rights"]),
+        (BindRefused::NoBindRight.to_string(), &["Access::MW_BIND", "rereg_mr"]),
+        (BindRefused::NoLocalWrite.to_string(), &["Access::LOCAL_WRITE", "rereg_mr"]),
+        (SgeFault::Access.to_string(), &["Access::LOCAL_WRITE", "rereg_mr"]),
+        (SgeFault::Domain.to_string(), &["rereg_mr"]),
+        (RegMrError::<Device>::Full { capacity: 64 }.to_string(), &["64 places", "dereg_mr_raw"]),
+        (DestroyQpError::<Device>::Stale.to_string(), &["two queues are of different queue pairs"]),
+    ];
+    for (text, words) in &cases {
+        has(text, words);
+    }
 }
 
 #[test]
