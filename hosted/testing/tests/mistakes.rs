@@ -3,7 +3,8 @@
 
 use bareverbs::error::{PostSendError, SgeFault};
 use bareverbs::{
-    Access, AddressVector, Binding, Destination, GlobalRoute, Lkey, MwType, Qkey, QpType, RecvWr, SendWr, WcStatus,
+    Access, AddressVector, Binding, Destination, FastReg, GlobalRoute, KeyTag, Lkey, MwType, Qkey, QpType, RecvWr, SendFlags,
+    SendWr, WcStatus,
 };
 use bareverbs_testing::{
     Connection, End, Faults, KeyFault, KeyUse, Node, QpcState, Rejection, WaitError, comparable, connect, connect_with, pair,
@@ -239,6 +240,41 @@ fn an_address_that_names_no_gid_is_known_with_the_range() {
     let newest = a.rejections().pop().unwrap();
     assert!(matches!(newest, Rejection::NoGid { index: 9, entries: 128, .. }), "{newest}");
     assert!(newest.to_string().contains("entries 0 to 127"), "{newest}");
+}
+
+/// Its tag is 0 by then, which nobody has given it.
+#[test]
+fn a_key_that_was_invalidated_is_said_to_be_so() {
+    let [mut a, mut b] = pair(Faults::none()).unwrap();
+    let [mut qa, mut qb] = connect(&mut a, &mut b).unwrap();
+    let pool = b.register(64, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
+    let mr = b.verbs.alloc_fast_mr(b.pd, 1).unwrap();
+    let (flags, tag, access) = (SendFlags::SIGNALED, KeyTag(1), Access::REMOTE_WRITE);
+    let open = qb.qp.send.reg_mr(mr, &FastReg { wr_id: 1, flags, tag, sges: &[pool.sge(0, 64)], access }).unwrap();
+    qb.wait().unwrap().result().unwrap();
+    qb.qp.send.post(&SendWr::local_inv(open.rkey()).signaled()).unwrap();
+    qb.wait().unwrap().result().unwrap();
+    qa.qp.send.post(&SendWr::write(open.remote(0), b"x")).unwrap();
+    assert_eq!(qa.wait().unwrap().status, WcStatus::RemAccessErr);
+    let newest = b.rejections().pop().unwrap();
+    assert!(matches!(newest, Rejection::Access { fault: KeyFault::Free, .. }), "{newest}");
+    assert!(
+        newest.to_string().contains("RDMA WRITE of 1 byte at")
+            && newest.to_string().ends_with("it was invalidated, or never bound"),
+        "{newest}"
+    );
+}
+
+#[test]
+fn what_a_device_does_not_have_is_said_with_what_it_has() {
+    let [mut a, _b] = pair(Faults::none()).unwrap();
+    let entries = a.verbs.query_port(1).unwrap().gid_tbl_len;
+    let gid = a.verbs.query_gid(1, 60_000).unwrap_err().to_string();
+    assert_eq!(gid, format!("the query has no answer: no entry has this index, the port's table has {entries}, from 0 on"));
+    let pieces = a.verbs.alloc_fast_mr(a.pd, 100).unwrap_err().to_string();
+    assert!(pieces.ends_with("more than the limit of 52: ask for less"), "{pieces}");
+    let pieces = a.verbs.alloc_fast_mr(a.pd, u32::MAX).unwrap_err().to_string();
+    assert!(pieces.contains("4294967295 pieces") && pieces.contains("which may be fewer"), "{pieces}");
 }
 
 #[test]
