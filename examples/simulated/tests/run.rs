@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints, from the start of its line.
-const LINES: [(&str, &str); 17] = [
+const LINES: [(&str, &str); 18] = [
     ("async_completions", "10 messages received, each awaited"),
     ("atomics", "counted to 6 from two hosts; host 1 has the lock"),
+    ("changing", "first lies in the old buffer, second in the new one"),
     ("connection_management", "connected by 3 messages, "),
     ("datagrams", "who is there? host b"),
     ("ethernet", "192.0.2.2 answered the ping of 192.0.2.1"),
