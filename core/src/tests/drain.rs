@@ -125,3 +125,33 @@ fn a_queue_pair_in_reset_is_drained_at_once() {
     assert_eq!(seen(&harness), (1, before));
     assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Reset);
 }
+
+/// The device refuses the transition to ERR: nothing was posted, nothing is in the error state, and the next call drains.
+#[test]
+fn a_drain_whose_transition_is_refused_changes_nothing() {
+    let mut harness = Harness::new();
+    let (mut sends, mut cq) = three_sends(&mut harness);
+    harness.device().fail_after = Some(0);
+    let refused = Err(DrainError::Device(super::MockError::Refused));
+    assert_eq!(drain_sends(&mut harness, &mut sends, &mut cq), (refused, Vec::new()));
+    assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Rts);
+    assert_eq!(seen(&harness).0, 3);
+    for index in 1..=3 {
+        late(&harness, index, WcStatus::WrFlushErr);
+    }
+    let (drained, given) = drain_sends(&mut harness, &mut sends, &mut cq);
+    assert_eq!(drained, Ok(Drained { flushed: 2, silent: 1, ..Drained::default() }));
+    assert_eq!(given, [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
+}
+
+/// The device completes a block that nobody posted: the call ends with it, and has returned what came before.
+#[test]
+fn a_drain_ends_with_a_completion_that_cannot_be() {
+    let mut harness = Harness::new();
+    let (mut sends, mut cq) = three_sends(&mut harness);
+    harness.complete(1, WcStatus::Success);
+    harness.complete(9, WcStatus::Success);
+    let (drained, given) = drain_sends(&mut harness, &mut sends, &mut cq);
+    assert!(matches!(drained, Err(DrainError::Poll { .. })), "{drained:?}");
+    assert_eq!(given, [(1, WcStatus::Success)]);
+}

@@ -8,6 +8,7 @@ mod datagrams;
 mod drain;
 mod draining;
 mod events;
+mod fast_mr;
 mod loss;
 mod mock;
 mod model;

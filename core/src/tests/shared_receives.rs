@@ -613,3 +613,33 @@ fn an_event_from_before_a_reset_ends_no_drain() {
     // That of this life does.
     assert_eq!(drain(), (Ok(crate::Drained::default()), vec![Event::LastWqeReached(a.handle())]));
 }
+
+/// The device does not say what happened, first of events before the transition to ERR, then of that, then of events after it.
+#[test]
+fn a_drain_that_the_device_refuses_says_so() {
+    let mut harness = harness();
+    let cq = harness.cq;
+    let srq = create(&mut harness, 3);
+    let a = sharing(&mut harness, srq.handle(), cq);
+    let last = AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
+    let mut queue = harness.verbs.take_cq(cq);
+    // Once in ERR, no event is polled before the transition, which is done again.
+    for (steps, state) in [(0, QpState::Rts), (1, QpState::Rts), (2, QpState::Err), (1, QpState::Err)] {
+        harness.device().fail_after = Some(steps);
+        let timeout = core::time::Duration::from_millis(50);
+        let drained = harness.verbs.verbs_mut().drain_qp_with_srq(&a, &mut queue, timeout, |_| (), |_| ());
+        assert_eq!(drained, Err(DrainError::Device(MockError::Refused)), "{steps}");
+        assert_eq!(harness.device().fail_after, None, "{steps}");
+        assert_eq!(harness.verbs.qp_info(a.handle()).unwrap().state, state, "{steps}");
+    }
+    // A completion that cannot be ends it too.
+    let wrong = RawCompletion { status: WcStatus::Success, ..raw(qpn(&harness, a.handle()), RawKind::Recv, 2) };
+    let cqn = harness.cqn();
+    harness.device().complete(cqn, wrong);
+    let timeout = core::time::Duration::from_millis(50);
+    let drained = harness.verbs.verbs_mut().drain_qp_with_srq(&a, &mut queue, timeout, |_| (), |_| ());
+    assert!(matches!(drained, Err(DrainError::Poll { .. })), "{drained:?}");
+    harness.device().events.push_back(last);
+    let drained = harness.verbs.verbs_mut().drain_qp_with_srq(&a, &mut queue, timeout, |_| (), |_| ());
+    assert_eq!(drained, Ok(crate::Drained::default()));
+}

@@ -6,12 +6,12 @@ use std::string::{String, ToString};
 
 use crate::error::{
     AddressPart, AllocPdError, BadWr, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError,
-    DestroyQpError, DeviceLoss, Errno, PostRecvError, PostSendError, RegMrError, SgeFault,
+    DestroyQpError, DeviceLoss, Errno, LinkFault, PostRecvError, PostSendError, RegMrError, SgeFault, StaleHandle,
 };
 use crate::platform::{OutOfRange, TooFewPages};
 use crate::{
-    Access, Lkey, MwType, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr, Sge, Srqn, WcOpcode,
-    WcStatus,
+    Access, Completion, Lid, Lkey, Mac, MwType, Payload, QpHandle, QpState, QpType, Qpn, Refused, SendFlags, SendOp, SendWr,
+    Sge, Srqn, WcError, WcOpcode, WcStatus,
 };
 
 /// Of `errno-base.h` and `errno.h` of Linux.
@@ -65,6 +65,27 @@ fn statuses_print_what_libibverbs_prints() {
     for (status, text) in STATUSES {
         assert_eq!(status.to_string(), text);
     }
+}
+
+/// What a program prints of a failed request: the name, where to look, and the device's own code. Three names say all.
+#[test]
+fn a_failed_request_says_where_to_look() {
+    let mut remedies = HashSet::new();
+    for (status, name) in STATUSES {
+        let failed = Completion { status, vendor_err: 0x5a, ..Completion::EMPTY }.result();
+        let Err(error) = failed else {
+            assert_eq!(status, WcStatus::Success);
+            continue;
+        };
+        assert_eq!(error, WcError { status, vendor_err: 0x5a, loss: None });
+        let text = error.to_string();
+        let remedy = text.strip_prefix(name).and_then(|text| text.strip_suffix(" (vendor error 0x5a)")).unwrap();
+        match status {
+            WcStatus::RemAbortErr | WcStatus::GeneralErr => assert_eq!(remedy, ""),
+            _ => assert!(remedy.starts_with(": ") && remedies.insert(String::from(remedy)), "{text}"),
+        }
+    }
+    assert_eq!(remedies.len(), 12);
 }
 
 /// Checks a text for each of these words.
@@ -185,6 +206,31 @@ fn refusals_of_binds_and_regions_name_what_mends_them() {
     for (text, words) in &cases {
         has(text, words);
     }
+}
+
+#[test]
+fn faults_of_a_path_and_a_stale_handle_have_their_facts_and_errno() {
+    type F = LinkFault;
+    let (lid, mac) = (Lid::new(0xc123), Mac([0x33, 0x33, 0, 0, 0, 7]));
+    let cases: [(F, &[&str]); 10] = [
+        (F::NoRoute, &["route", "AddressVector::grh"]),
+        (F::NoMac, &["needs the MAC address", "AddressVector::dmac"]),
+        (F::Lid { lid }, &["no LIDs", "0xc123"]),
+        (F::Priority { sl: 9 }, &["9", "AddressVector::sl"]),
+        (F::HopLimit, &["GlobalRoute::hop_limit"]),
+        (F::Group { mac }, &["33:33:00:00:00:07", "Gid::group_mac"]),
+        (F::Mac, &["no MAC addresses"]),
+        (F::NoLid { lid }, &["0xc123", "wait_active"]),
+        (F::GroupLid { lid }, &["0xc123", "0xc000"]),
+        (F::AlternatePath, &["alternate"]),
+    ];
+    let mut texts = HashSet::new();
+    for (fault, words) in cases {
+        assert_eq!(fault.errno(), Errno::Einval);
+        has(&fault.to_string(), words);
+        assert!(texts.insert(fault.to_string()), "{fault:?} has the text of another one");
+    }
+    has(&StaleHandle.to_string(), &["stale", "destroyed"]);
 }
 
 #[test]
