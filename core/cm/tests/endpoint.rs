@@ -186,6 +186,55 @@ fn an_mra_moves_the_deadline_once_and_not_beyond_the_longest_exchange() {
     assert_eq!(client.advance(after(Duration::from_secs(300))), Some(Event::TimedOut { id, message: Unanswered::Req }));
 }
 
+/// A client whose request was accepted, and its server: the program has the reply, and has not answered it.
+fn replied() -> (Node, ConnectionId, Node, ConnectionId) {
+    let (mut client, mut server) = (Node::new(Config::new(Guid(1))), server());
+    let ours = client.connect(START, 0x11, &request()).unwrap();
+    let mad = one(&mut client);
+    let Some(Event::Requested { id: theirs, .. }) = server.receive(START, 0x22, &source(1), &mad) else { panic!() };
+    server.accept(START, theirs, &Accept::new(SERVER_QPN, Psn::new(0x2000))).unwrap();
+    let mad = one(&mut server);
+    assert!(matches!(client.receive(START, 0, &source(2), &mad), Some(Event::Replied { .. })));
+    (client, ours, server, theirs)
+}
+
+/// The peer, which would repeat its reply, is told, and so is the program.
+#[test]
+fn a_reply_that_the_program_does_not_answer_is_given_up() {
+    let (mut client, ours, mut server, theirs) = replied();
+    let deadline = client.next_deadline().unwrap();
+    assert_eq!(client.advance(Instant::from_nanos(deadline.as_nanos() - 1)), None);
+    assert_eq!(transmitted(&mut client), []);
+    assert_eq!(client.advance(deadline), Some(Event::TimedOut { id: ours, message: Unanswered::Caller }));
+    assert_eq!(client.ready(ours, &[]), Err(CmError::WrongState));
+    let mad = one(&mut client);
+    let rej = Rej::decode(&mad).unwrap();
+    // It rejects the REP (IBTA table 108).
+    assert_eq!((rej.reason, rej.message_rejected), (RejectReason::Timeout.into(), 1));
+    assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId(0x11), CommId(0x22)));
+    assert!(matches!(server.receive(deadline, 0, &source(1), &mad), Some(Event::Rejected { id, .. }) if id == theirs));
+}
+
+/// The program may ask for time when it has a reply, and reject it. What the peer is told names the REP.
+#[test]
+fn a_reply_is_delayed_and_rejected() {
+    let (mut client, ours, mut server, theirs) = replied();
+    let first = client.next_deadline().unwrap();
+    client.delay(START, ours, 25, b"later").unwrap();
+    let mad = one(&mut client);
+    let mra = Mra::decode(&mad).unwrap();
+    assert_eq!((mra.message_mraed, mra.service_timeout, &mra.private_data[..5]), (1, 25, &b"later"[..]));
+    assert!(client.next_deadline().unwrap() > first);
+    assert!(matches!(server.receive(START, 0, &source(1), &mad), Some(Event::Delayed { id, .. }) if id == theirs));
+    client.reject(START, ours, RejectReason::ConsumerReject, &[], b"no").unwrap();
+    let mad = one(&mut client);
+    let rej = Rej::decode(&mad).unwrap();
+    assert_eq!((rej.reason, rej.message_rejected), (RejectReason::ConsumerReject.into(), 1));
+    assert!(matches!(server.receive(START, 0, &source(1), &mad), Some(Event::Rejected { id, .. }) if id == theirs));
+    assert_eq!(client.delay(START, ours, 22, &[]), Err(CmError::WrongState));
+    assert_eq!(client.reject(START, ours, RejectReason::ConsumerReject, &[], &[]), Err(CmError::WrongState));
+}
+
 #[test]
 fn a_repeated_rep_is_answered_by_the_same_rtu() {
     let (mut client, mut server) = (Node::new(Config::new(Guid(1))), server());

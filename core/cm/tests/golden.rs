@@ -113,6 +113,26 @@ fn a_question_of_udaddy_and_its_answer_are_read() {
     assert_eq!((answer.status, answer.q_key), (SidrStatus::Valid.code() as u8, Qkey::new(0x0123_4567)));
 }
 
+/// Other private data begins with bytes of the program's own: they are no addresses.
+#[test]
+fn private_data_in_another_version_has_no_addresses() {
+    let datagrams = group("udaddy");
+    let question = SidrReq::decode(&datagrams[0].mad).unwrap();
+    let with = |at: usize, value: u8| {
+        let mut bytes = question.private_data.to_vec();
+        bytes[at] = value;
+        IpPrivateData::decode(&bytes).map(|(ip, _)| ip.addresses)
+    };
+    // Versions of the format and of IP are the upper halves of the first two bytes (IBTA volume 1, annex A11); as Linux wrote them, 0 and 4.
+    assert_eq!(question.private_data[..2], [0, 0x40]);
+    assert!(matches!(with(0, 0x0f), Some(IpAddresses::V4 { .. })), "a minor version adds what is not read");
+    assert!(matches!(with(1, 0x60), Some(IpAddresses::V6 { .. })));
+    for (at, value) in [(0, 0x10), (0, 0xf0), (1, 0), (1, 0x50), (1, 0xf0)] {
+        assert_eq!(with(at, value), None, "byte {at}: {value:#x}");
+    }
+    assert!(IpPrivateData::decode(&question.private_data[..IpPrivateData::BYTES - 1]).is_none());
+}
+
 fn from(datagram: &Datagram) -> Source {
     Source { lid: Lid::new(datagram.lid), qpn: Qpn::new(1), ..Source::default() }
 }
