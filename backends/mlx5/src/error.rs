@@ -419,7 +419,25 @@ fn status_errno(status: u8) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::string::{String, ToString};
+
     use super::*;
+
+    /// A driver without a call says so by the error of every other missing feature.
+    #[test]
+    fn a_missing_feature_and_a_refused_datagram_are_named() {
+        let features = [Feature::Xrc, Feature::MemoryWindows, Feature::Atomics, Feature::PathMigration, Feature::Call];
+        let texts: BTreeSet<String> = features.map(|feature| Error::Unsupported { feature }.to_string()).into();
+        assert_eq!(texts.len(), features.len());
+        let unsupported = <Error as DeviceError>::unsupported();
+        assert_eq!((unsupported, unsupported.errno()), (Error::Unsupported { feature: Feature::Call }, Errno::Eopnotsupp));
+        assert!(!unsupported.may_use_memory());
+        // Status of a MAD: busy is bit 0, the reason bits 2 to 4; what a class says is above (IBTA volume 1, 13.4.7).
+        let reasons = [0x1, 0x4, 0x8, 0xc, 0x1c, 0x100].map(mad_reason);
+        assert_eq!(BTreeSet::from(reasons).len(), reasons.len());
+        assert_eq!((mad_reason(0x1d), mad_reason(0x10c)), (mad_reason(0x1), mad_reason(0xc)));
+    }
 
     #[test]
     fn numbers_that_are_too_great_become_the_greatest() {
