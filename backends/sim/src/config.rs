@@ -573,6 +573,27 @@ mod tests {
         assert!(World::new(WorldConfig::default()).add(managed).is_ok(), "its manager gives it one");
     }
 
+    /// What the server and the command print of it.
+    #[test]
+    fn an_error_has_the_value_in_its_text() {
+        let mac = [0, 2, 0xc9, 0x0a, 0x0b, 0];
+        for (error, fact) in [
+            (ConfigError::Lid { lid: 0xc000 }, "LID 0xc000"),
+            (ConfigError::LidTaken { lid: 0x12 }, "LID 0x12: another"),
+            (ConfigError::GuidTaken { guid: 0xabc }, "GUID 0xabc"),
+            (ConfigError::ManagedPorts, "two ports"),
+            (ConfigError::MacTaken { mac }, "00:02:c9:0a:0b:00: another"),
+            (ConfigError::Mac { mac }, "unicast"),
+            (ConfigError::ManagedEthernet, "subnet manager"),
+            (ConfigError::EthernetMtu { mtu: 89 }, "89 bytes: an Ethernet port has one from 90 to 10000"),
+            (ConfigError::Mtu { mtu: 77 }, "77 bytes"),
+            (ConfigError::Vectors { vectors: 300 }, "300 MSI-X vectors"),
+            (ConfigError::MemoryLimit { bytes: 4097 }, "4097 bytes"),
+        ] {
+            assert!(error.to_string().contains(fact), "{error}");
+        }
+    }
+
     #[test]
     fn an_ethernet_port_has_a_mac_address_and_an_mtu_of_its_own() {
         let config = DeviceConfig::with_lid(0x0a0b).with_ethernet();

@@ -87,3 +87,26 @@ impl fmt::Display for PacketFields<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each answer has a text of its own, with the number that it carries.
+    #[test]
+    fn an_acknowledgement_says_what_it_is() {
+        let texts = [
+            (Syndrome::Ack(31), "ACK"),
+            (Syndrome::Ack(7), "ACK, credits 7"),
+            (Syndrome::RnrNak(12), "RNR NAK, timer 12"),
+            (Syndrome::SequenceError, "NAK, PSN sequence error"),
+            (Syndrome::InvalidRequest, "NAK, invalid request"),
+            (Syndrome::RemoteAccess, "NAK, remote access error"),
+            (Syndrome::RemoteOperational, "NAK, remote operational error"),
+            (Syndrome::Other(0x7f), "0x7f"),
+        ];
+        for (syndrome, text) in texts {
+            assert_eq!(Aeth { syndrome, msn: 5 }.to_string(), text);
+        }
+    }
+}

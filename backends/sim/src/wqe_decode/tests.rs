@@ -46,6 +46,40 @@ fn what_is_wrong_is_named() {
     assert_eq!(datagram, Err(refused));
 }
 
+/// What the decoder prints of a request that is none: each error has its fact, and none the text of another.
+#[test]
+fn errors_say_what_is_wrong() {
+    let cases: [(WqeError, &[&str]); 10] = [
+        (WqeError::Short { have: 8 }, &["8 bytes", "16"]),
+        (WqeError::Empty, &["ds is 0"]),
+        (WqeError::Truncated { need: 32, have: 16 }, &["32 bytes", "there are 16"]),
+        (WqeError::Opcode { opcode: 0xfe }, &["0xfe"]),
+        (WqeError::Unsupported { opcode: WqeOpcode::Tso }, &[WqeOpcode::Tso.name(), "not supported"]),
+        (
+            WqeError::NotForService { opcode: WqeOpcode::RdmaRead, service: WqeService::Datagram },
+            &[WqeOpcode::RdmaRead.name(), "Datagram"],
+        ),
+        (WqeError::Missing { segment: "mlx5_wqe_raddr_seg", at: 16 }, &["mlx5_wqe_raddr_seg", "byte 16"]),
+        (WqeError::InlineLength { at: 48, len: 99 }, &["byte 48", "99 bytes"]),
+        (WqeError::InlineForbidden { at: 32 }, &["byte 32", "pointers"]),
+        (WqeError::Translations { octowords: 4, have: 48 }, &["4 octowords", "48 bytes"]),
+    ];
+    let mut texts = std::collections::HashSet::new();
+    for (error, facts) in cases {
+        let text = error.to_string();
+        assert!(facts.iter().all(|fact| text.contains(fact)), "{text}");
+        assert!(texts.insert(text), "{error:?} has the text of another one");
+    }
+}
+
+/// The length is in units of 16 bytes, whatever else the segment says.
+#[test]
+fn a_control_segment_announces_its_length() {
+    assert_eq!(announced_len(&words(&[0x0000_0708, 0x0000_4203, 0, 0])), Some(48));
+    assert_eq!(announced_len(&words(&[0xffff_ffff, 0xffff_ffc0, 0, 0])), Some(0));
+    assert_eq!(announced_len(&words(&[0x0000_0708, 0x0000_4203, 0])), None);
+}
+
 #[test]
 fn receive_list_ends_at_its_marker() {
     let bytes = words(&[16, 5, 0, 0x100, 0, 0x100, 0, 0, 16, 5, 0, 0x200, 0, 0, 0, 0]);

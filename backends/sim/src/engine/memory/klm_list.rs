@@ -347,4 +347,74 @@ mod tests {
         assert_eq!(list.len(), 0xffff_ffff * (8 + 8 + 5));
         assert!(list.locate(list.len() - 1).is_some() && list.locate(list.len()).is_none());
     }
+
+    /// Returns a KLM as it lies in a list.
+    fn klm(len: u32, key: u32, addr: u64) -> Vec<u8> {
+        [len, key, (addr >> 32) as u32, addr as u32].iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    /// A list changes as its bytes do: what is read of the whole is what was before, with the new entries in their place.
+    #[test]
+    fn a_part_of_a_list_with_blocks_is_changed_like_its_bytes() {
+        let plain = || [klm(10, 0x11, 0x1_0000_2000), klm(20, 0x22, 0x3000), klm(30, 0x33, 0x4000)].concat();
+        let mut repeated = strided();
+        // Five repetitions.
+        repeated[11] = 5;
+        let cases: [(&str, Vec<u8>, usize, Vec<u8>); 6] = [
+            ("the entry behind a block", strided(), 4, klm(9, 0x88, 0x2_0000_0000)),
+            ("the head of a block", strided(), 0, repeated[..16].to_vec()),
+            (
+                "a block by entries",
+                strided(),
+                0,
+                [klm(1, 5, 0), klm(2, 6, 0), klm(3, 7, 0), klm(4, 8, 0), klm(5, 9, 0)].concat(),
+            ),
+            ("an entry by a block", plain(), 1, strided()),
+            ("a block behind an entry", klm(10, 0x11, 0x1_0000_2000), 1, strided()),
+            ("a block beyond the end", klm(10, 0x11, 0x1_0000_2000), 3, strided()),
+        ];
+        for (case, before, first, raw) in cases {
+            let mut bytes = before.clone();
+            let end = first * WqeKlm::SIZE + raw.len();
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[first * WqeKlm::SIZE..end].copy_from_slice(&raw);
+            let whole = KlmList::read(&bytes);
+            let mut list = KlmList::read(&before);
+            assert!(list.can_change(first, &raw), "{case}");
+            // Which entries go and come cannot be said of these alone.
+            assert!(list.changed(first, &raw).is_none(), "{case}");
+            list.change(first, &raw);
+            assert_eq!((list.len(), list.raw_len()), (whole.len(), whole.raw_len()), "{case}");
+            for at in 0..=whole.len() {
+                assert_eq!(list.locate(at), whole.locate(at), "{case}: byte {at}");
+            }
+        }
+    }
+
+    /// Each change of it reads the whole list again, so a long one has none: a program could make the device work for ever.
+    #[test]
+    fn a_long_list_gets_no_blocks_in_part() {
+        let most = MAX_CHANGED_BLOCKS / WqeKlm::SIZE;
+        let long = klm(10, 0x11, 0).repeat(most + 1);
+        let mut list = KlmList::read(&long);
+        assert!(list.can_change(most, &klm(1, 0x22, 0)) && !list.can_change(0, &strided()));
+        let mut short = KlmList::read(&klm(10, 0x11, 0));
+        assert!(short.can_change(most - 5, &strided()) && !short.can_change(most - 4, &strided()));
+        for (list, first) in [(&mut list, most), (&mut short, most - 4)] {
+            let before = (list.len(), list.raw_len());
+            list.change(first, &strided());
+            assert_eq!((list.len(), list.raw_len()), before);
+        }
+    }
+
+    #[test]
+    fn entries_are_found_by_their_number() {
+        let list = KlmList::read(&[klm(10, 0x11, 0x100), klm(20, 0x22, 0x200)].concat());
+        assert_eq!(list.entry(1), Some(KeyRange { len: 20, key: 0x22, addr: 0x200 }));
+        assert_eq!((list.entry(2), list.entry(u64::MAX), list.start_of(1)), (None, None, 10));
+        // A block has a number too, and is no range.
+        let list = KlmList::read(&strided());
+        let keys = [0, 1, 2, 3].map(|index| list.entry(index).map(|range| range.key));
+        assert_eq!((keys, list.start_of(1)), ([None, Some(0), Some(0x77), None], 0));
+    }
 }

@@ -1,5 +1,6 @@
 //! Every turn ends, whatever the host has created. What is left is done in the next turns, and every queue pair gets turns.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::PageSource;
@@ -11,6 +12,9 @@ use bareverbs_mlx5_spec::{CmdOpcode, Mkc, Qpc, QpcState, View, ViewMut};
 
 const WRITE: u8 = 0x08;
 const NOP: u8 = 0x00;
+/// Requests of one acknowledgement: as many packets as may be unacknowledged, and others behind each.
+const WRITES: u16 = 128;
+const NOPS: u16 = 7;
 
 /// Maximum cost of a turn: the budget and one step more, estimated from above.
 pub(super) const ACCESSES: u64 = Budget::TURN.steps + 300;
@@ -149,6 +153,60 @@ fn an_acknowledgement_that_completes_very_many_requests() {
         done += 1;
     }
     assert_eq!(done, 4001, "each once, in order");
+}
+
+/// Acknowledgements of more requests than a turn completes: the rest completes in the turns after it, though no packet comes.
+#[test]
+fn what_acknowledgements_leave_completes_without_others() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let write = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
+    let link = Link { timeout: 0, ..Link::default() };
+    let mut senders: Vec<TestQp> = (0..8)
+        .map(|_| {
+            let (mut qa, qb) = (pair.a.qp(2, 10, 11), pair.b.qp(2, 2, 2));
+            pair.a.connect(qa.qpn, 2, qb.qpn, link);
+            pair.b.connect(qb.qpn, 1, qa.qpn, link);
+            for _ in 0..WRITES {
+                pair.a.post_send(&mut qa, WRITE, SIGNALED, 0, &write);
+                (0..NOPS).for_each(|_| pair.a.post_send(&mut qa, NOP, SIGNALED, 0, &[]));
+            }
+            qa
+        })
+        .collect();
+    // All acknowledgements are lost but the last one of each queue pair, whose number is in the second word of the BTH.
+    let (mut frames, mut last) = (0, BTreeMap::new());
+    for _ in 0..500 {
+        turn(&mut pair.a);
+        while let Some(frame) = pair.a.engine.transmit() {
+            frames += 1;
+            pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
+        }
+        turn(&mut pair.b);
+        last.extend(std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| (frame[13..16].to_vec(), frame)));
+    }
+    assert_eq!((frames, last.len()), (8 * usize::from(WRITES), 8));
+    let mut done = vec![0; senders.len()];
+    let mut poll = |host: &mut Host| {
+        for (qp, done) in senders.iter_mut().zip(&mut done) {
+            while let Some(completion) = host.poll(&mut qp.send) {
+                assert_eq!((completion.counter(), completion.opcode()), (*done, 0), "each once, in order");
+                *done += 1;
+            }
+        }
+        done.clone()
+    };
+    let all = WRITES * (NOPS + 1);
+    assert_eq!(poll(&mut pair.a), [0; 8]);
+    let cost = pair.a.cost(|engine, ctx| last.values().for_each(|frame| engine.receive(ctx, frame)));
+    assert!(cost.0 <= ACCESSES, "{cost:?}");
+    let at_once = poll(&mut pair.a);
+    assert!(at_once.contains(&all) && at_once.contains(&0), "{at_once:?}");
+    for _ in 0..20 {
+        turn(&mut pair.a);
+    }
+    assert_eq!(poll(&mut pair.a), [all; 8]);
+    assert_eq!(pair.a.engine.transmit(), None, "nothing is sent again");
 }
 
 #[test]

@@ -299,6 +299,11 @@ impl Host {
 
     /// Returns a memory window as it is allocated: free, changed by send requests, room for four entries.
     pub(super) fn window(&mut self, type_2: bool) -> u32 {
+        self.window_of(PD, type_2)
+    }
+
+    /// [`Host::window`] of another domain.
+    pub(super) fn window_of(&mut self, pd: u32, type_2: bool) -> u32 {
         let mut mkc = [0; 64];
         ViewMut::<Mkc>::new(&mut mkc)
             .unwrap()
@@ -309,7 +314,7 @@ impl Host {
             .set(Mkc::EN_RINVAL, u32::from(type_2))
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
-            .set(Mkc::PD, PD);
+            .set(Mkc::PD, pd);
         let index =
             self.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
         index << 8

@@ -4,7 +4,7 @@ use super::super::PageSource;
 use super::harness::*;
 use crate::registry::{Owner, Resource};
 use crate::wire::PerfectWire;
-use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut, mkey_mask};
 
 const BIND_MASK: u64 = 1 | 1 << 6 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
 const FREE_MASK: u64 = 1 << 13 | 1 << 29;
@@ -148,6 +148,56 @@ fn binds_that_fail_change_nothing() {
         let mkc = View::<Mkc>::of(&mkc);
         assert!(mkc.is_set(Mkc::FREE) && mkc.get(Mkc::MKEY_7_0) == 0, "{case}");
         assert_eq!(pair.b.state(pair.qb.qpn), 6, "{case}");
+    }
+}
+
+/// Who may not change a key, or names another than there is, changes nothing: what was bound is still bound, and opens what it did.
+#[test]
+fn changes_that_a_key_does_not_allow_fail() {
+    type Change = fn(&mut Pair<PerfectWire>, u32, u32, u64) -> (u32, Vec<u8>);
+    let cases: [(&str, u8, Change); 6] = [
+        ("a key that no request changes", 6, |_, _, region, at| (region, bind(region, (at, 64), RW, (region, at)))),
+        ("a key of another domain", 6, |pair, _, _, at| {
+            let (foreign, region) = (pair.b.window_of(PD + 1, false), pair.b.mkey_of(PD + 1, at, 4096, 0x1f));
+            (foreign, bind(foreign | 1, (at, 64), RW, (region, at)))
+        }),
+        ("the tag of an earlier bind", 6, |_, window, _, _| (window | 6, free(8))),
+        ("its domain", 6, |_, window, region, at| {
+            let mut body = bind(window | 9, (at, 64), RW, (region, at));
+            body[8..16].copy_from_slice(&(BIND_MASK | mkey_mask::PD).to_be_bytes());
+            (window | 7, body)
+        }),
+        ("another queue pair's", 6, |pair, window, region, at| {
+            let mut body = bind(window | 9, (at, 64), RW, (region, at));
+            body[8..16].copy_from_slice(&(BIND_MASK | mkey_mask::QPN).to_be_bytes());
+            ViewMut::<Mkc>::new(&mut body[48..112]).unwrap().set(Mkc::QPN, pair.qb.qpn + 1);
+            (window | 7, body)
+        }),
+        ("a list that is longer than its memory", 1, |_, window, region, at| {
+            let fill = |mkc: &mut ViewMut<'_, Mkc>| {
+                mkc.set(Mkc::FREE, 0).set64(Mkc::START_ADDR, at).set64(Mkc::LEN, 64);
+            };
+            (window | 7, umr(BIND_MASK, fill, 4, Some(0), &data(at + 1024, 48, region)))
+        }),
+    ];
+    for (case, syndrome, change) in cases {
+        let mut pair = Pair::new();
+        let (_, (at_b, region)) = pair.buffers(4096);
+        let window = pair.b.window(false);
+        assert_eq!(bind_at_b(&mut pair, window, &bind(window | 7, (at_b + 100, 50), RW, (region, at_b + 100))), 0);
+        let (key, body) = change(&mut pair, window, region, at_b);
+        assert_eq!(bind_at_b(&mut pair, key, &body), syndrome, "{case}");
+        assert_eq!(pair.b.state(pair.qb.qpn), 6, "{case}");
+        assert_eq!(pair.b.engine.counts().bound_windows, 1, "{case}");
+        let mut mkc = [0; Mkc::SIZE];
+        pair.b.engine.query_mkey(window >> 8, &mut ViewMut::new(&mut mkc).unwrap()).unwrap();
+        let mkc = View::<Mkc>::of(&mkc);
+        let (start, len) = (mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
+        assert_eq!((mkc.get(Mkc::MKEY_7_0), start, len, mkc.get(Mkc::PD)), (7, at_b + 100, 50, PD), "{case}");
+        let mut mkc = [0; Mkc::SIZE];
+        pair.b.engine.query_mkey(region >> 8, &mut ViewMut::new(&mut mkc).unwrap()).unwrap();
+        let mkc = View::<Mkc>::of(&mkc);
+        assert_eq!((mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN)), (at_b, 4096), "{case}");
     }
 }
 

@@ -139,6 +139,33 @@ fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
     }
 }
 
+/// No peer is told, and no receive is left to complete: the events alone say it.
+#[test]
+fn a_shared_queue_that_leads_nowhere_fails_who_takes_datagrams_from_it() {
+    let mut pair = Pair::new();
+    let (mut qa, mut qb, mut srq) = datagrams(&mut pair);
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+    let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
+    // The first WQE links beyond the ring.
+    pair.b.write(srq.ring, &words(&[0x4000]));
+    for _ in 0..3 {
+        pair.b.post_shared(&mut srq, &[(at_b, 64, shared)]);
+    }
+    pair.b.events();
+    for _ in 0..2 {
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address(qb.qpn), data(at_a, 6, key_a)].concat());
+        pair.run();
+        assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+    }
+    assert_eq!(pair.b.poll(&mut qb.receive).map(|cqe| (cqe.opcode(), cqe.byte_cnt())), Some((2, 46)));
+    assert_eq!(pair.b.poll(&mut qb.receive), None);
+    assert_eq!(pair.b.state(qb.qpn), 6);
+    let reported = pair.b.events();
+    let of_srq = EngineEvent::Srq { event: EventType::SrqCatasError, srqn: srq.srqn };
+    let of_qp = EngineEvent::Qp { event: EventType::WqCatasError, qpn: qb.qpn };
+    assert!(reported.contains(&of_srq) && reported.contains(&of_qp), "{reported:?}");
+}
+
 fn is_established(event: &EngineEvent) -> bool {
     matches!(event, EngineEvent::Qp { event: EventType::CommEstablished, .. })
 }

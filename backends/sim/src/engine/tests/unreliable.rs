@@ -213,6 +213,28 @@ fn a_datagram_longer_than_the_receive_is_dropped() {
     assert_eq!(pair.b.poll(&mut qb.receive), None);
 }
 
+/// A malformed receive names no buffer: it completes with an error, and its queue pair fails. Nothing is written.
+#[test]
+fn a_datagram_into_a_malformed_receive_fails_its_queue_pair() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let (mut qa, mut qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
+    pair.a.write(at_a, &[7; 22]);
+    // Inline data, which only requests have.
+    pair.b.post_receive(&mut qb, &[(at_b, 1 << 31 | 12, key_b)]);
+    pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+    for _ in 0..2 {
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address(QKEY, qb.qpn, 2, false), data(at_a, 22, key_a)].concat());
+        pair.run();
+        assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+    }
+    let ended: Vec<_> = std::iter::from_fn(|| pair.b.poll(&mut qb.receive)).collect();
+    let ended: Vec<_> = ended.iter().map(|cqe| (cqe.opcode(), cqe.syndrome(), cqe.counter())).collect();
+    // A local operation error, and what is behind it is flushed.
+    assert_eq!(ended, [(0xe, 0x02, 0), (0xe, 0x05, 1)]);
+    assert_eq!((pair.b.state(qb.qpn), pair.b.read(at_b, 62)), (6, vec![0; 62]));
+}
+
 #[test]
 fn an_unconfirmed_message_longer_than_the_receive_is_dropped() {
     let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
@@ -292,6 +314,33 @@ fn a_group_gets_copies() {
     assert_eq!(pair.b.engine.detach_multicast(first.qpn, group), Err(CmdStatus::BadRes));
     pair.b.engine.destroy_qp(second.qpn).unwrap();
     assert_eq!(pair.b.engine.counts().memberships, 0);
+}
+
+/// As many groups, and members of one, as the capabilities say; who is in a group already stays there.
+#[test]
+fn a_device_has_room_for_so_many_groups_and_members() {
+    let mut host = Host::new(1);
+    let gid = |number: u16| {
+        let mut gid = [0xff; 16];
+        gid[14..].copy_from_slice(&number.to_be_bytes());
+        gid
+    };
+    let members: Vec<u32> = (0..17).map(|_| datagram_qp(&mut host).qpn).collect();
+    for qpn in &members[..16] {
+        host.engine.attach_multicast(*qpn, gid(0)).unwrap();
+    }
+    assert_eq!(host.engine.attach_multicast(members[16], gid(0)), Err(CmdStatus::NoResources));
+    assert_eq!(host.engine.attach_multicast(members[15], gid(0)), Ok(()));
+    for number in 1..256 {
+        host.engine.attach_multicast(members[16], gid(number)).unwrap();
+    }
+    assert_eq!(host.engine.attach_multicast(members[0], gid(256)), Err(CmdStatus::NoResources));
+    assert_eq!(host.engine.attach_multicast(members[0], gid(255)), Ok(()));
+    assert_eq!(host.engine.counts().memberships, 16 + 255 + 1);
+    // One that is destroyed makes room for a member, and for the groups that it was alone in.
+    host.engine.destroy_qp(members[16]).unwrap();
+    assert_eq!(host.engine.counts().memberships, 16 + 1);
+    assert_eq!(host.engine.attach_multicast(members[1], gid(256)), Ok(()));
 }
 
 #[test]
