@@ -19,6 +19,8 @@ use bareverbs_cm::{
     Accept, Address, Attributes, Carrier, CarrierError, Cause, CloseError, Config, ConnectRequest, ConnectionId, Endpoint,
     Event, Mad, OpenError, Path, PortSpace, RejectReason, ResolveRequest, ServiceAnswer, ServiceId, SidrStatus, Unanswered,
 };
+use bareverbs_mlx5_spec::CmdOpcode;
+use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_testing::{Driver, Faults, Node, Probability, pair};
 
@@ -598,6 +600,27 @@ fn what_is_left_of_a_carrier_is_closed_when_the_interrupt_handler_is_back() {
         assert_eq!(left.close(&mut node.verbs).unwrap().len(), bytes as u64);
     }
     assert_eq!(queues.len(), 16);
+    assert_eq!(node.findings(), []);
+}
+
+/// The device keeps the region: it comes back, and the buffer when the device has let go of it.
+#[test]
+fn a_carrier_whose_region_the_device_keeps_is_closed_later() {
+    let [mut node, _] = pair(Faults::none()).unwrap();
+    let bytes = Carrier::<Driver, SimBuffer>::BYTES;
+    let carrier = Carrier::open(&mut node.verbs, node.pd, 1, node.host.memory(bytes).whole()).unwrap();
+    let (qp, cq) = (carrier.qp(), carrier.cq());
+    let refusal = Fault::CommandStatus { opcode: CmdOpcode::DestroyMkey.code() as u16, status: 3, syndrome: 7 };
+    node.arm(refusal);
+    let refused = carrier.close(&mut node.verbs).unwrap_err();
+    assert!(matches!(refused.error, CloseError::Region(DeregMrError::Device(_))), "{:?}", refused.error);
+    assert!(node.verbs.qp_info(qp).is_err() && node.verbs.cq_info(cq).is_err(), "they are gone");
+    node.arm(refusal);
+    let again = refused.returned.unwrap().close(&mut node.verbs).unwrap_err();
+    assert!(matches!(again.error, CloseError::Region(_)), "{:?}", again.error);
+    let left = again.returned.unwrap();
+    assert_eq!((left.qp(), left.cq()), (None, None));
+    assert_eq!(left.close(&mut node.verbs).unwrap().len(), bytes as u64);
     assert_eq!(node.findings(), []);
 }
 

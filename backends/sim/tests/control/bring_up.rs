@@ -198,6 +198,26 @@ fn commands_in_the_wrong_state_or_unknown() {
     assert_eq!(host.device.take_unsupported(), unsupported);
 }
 
+/// A device that has one function does not speak, or choose, for another: neither what it offers nor what it has changes.
+#[test]
+fn capabilities_of_another_function_are_refused() {
+    let mut host = Host::new(plain());
+    host.ok(&input(0x104, 16, &[]), 16);
+    for page in [0, 1, 3 << 1] {
+        assert_eq!(host.command(&input(0x100, 16, &[(4, page), (8, 1 << 31 | 1)]), 4112).0, 3, "page {page:#x}");
+    }
+    let current = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
+    let mut set = input(0x109, 4112, &[(8, 1 << 31 | 1)]);
+    set[16..].copy_from_slice(&current[16..]);
+    set[16 + 16 + 3] -= 1; // log_max_qp
+    assert_eq!(host.command(&set, 16).0, 3);
+    assert_eq!(host.ok(&input(0x100, 16, &[(4, 1)]), 4112), current);
+    // The same for its own function.
+    set[8..12].fill(0);
+    host.ok(&set, 16);
+    assert_ne!(host.ok(&input(0x100, 16, &[(4, 1)]), 4112), current);
+}
+
 #[test]
 fn capabilities_beyond_the_device_are_refused_and_unknown_bits_reported() {
     let mut host = Host::new(plain());
