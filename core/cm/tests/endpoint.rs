@@ -220,6 +220,9 @@ fn a_reply_that_the_program_does_not_answer_is_given_up() {
 fn a_reply_is_delayed_and_rejected() {
     let (mut client, ours, mut server, theirs) = replied();
     let first = client.next_deadline().unwrap();
+    client.delay(START, ours, 0, &[]).unwrap();
+    assert_eq!(client.next_deadline(), Some(first), "no earlier, however little is asked for");
+    one(&mut client);
     client.delay(START, ours, 25, b"later").unwrap();
     let mad = one(&mut client);
     let mra = Mra::decode(&mad).unwrap();

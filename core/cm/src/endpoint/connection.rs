@@ -124,9 +124,10 @@ impl Connection {
         self.deadline = Some(now.after(self.wait).min(self.expires));
     }
 
-    /// Waits longer, as an MRA asks, but not after `expires`.
+    /// Waits longer, as an MRA asks, but not after `expires`. A short time of service makes no deadline earlier.
     pub(super) fn wait_longer(&mut self, now: Instant, service: Duration) {
-        self.deadline = Some(now.after(service.saturating_add(self.wait)).min(self.expires));
+        let end = now.after(service.saturating_add(self.wait));
+        self.deadline = Some(self.deadline.map_or(end, |before| before.max(end)).min(self.expires));
     }
 
     /// At the deadline: repeats the message, or returns `false` if that was done often enough.
