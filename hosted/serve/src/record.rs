@@ -197,6 +197,17 @@ macro_rules! time {
     };
 }
 
+/// A setting that is on or off.
+macro_rules! flag {
+    ($name:literal, $($field:ident).+) => {
+        Setting {
+            name: $name,
+            get: |config| config.$($field).+.into(),
+            set: |config, value| narrow::<u8>(value).map(|value| config.$($field).+ = value != 0),
+        }
+    };
+}
+
 const SETTINGS: [Setting; 20] = [
     Setting {
         name: "init-for",
@@ -208,11 +219,7 @@ const SETTINGS: [Setting; 20] = [
         get: |config| config.pages.fixed.into(),
         set: |config, value| narrow(value).map(|pages| config.pages.fixed = pages),
     },
-    Setting {
-        name: "surplus",
-        get: |config| config.pages.surplus.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.pages.surplus = value != 0),
-    },
+    flag!("surplus", pages.surplus),
     Setting {
         name: "initial-qps",
         get: |config| config.initial_log_max_qp.map_or(u64::MAX, u64::from),
@@ -226,21 +233,9 @@ const SETTINGS: [Setting; 20] = [
         get: |config| config.no_lid.into(),
         set: |config, value| narrow(value).map(|lid| config.no_lid = lid),
     },
-    Setting {
-        name: "mtu-while-down",
-        get: |config| config.mtu_while_down.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.mtu_while_down = value != 0),
-    },
-    Setting {
-        name: "disabled-without-cable",
-        get: |config| config.disabled_without_cable.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.disabled_without_cable = value != 0),
-    },
-    Setting {
-        name: "extended-atomics",
-        get: |config| config.extended_atomics.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.extended_atomics = value != 0),
-    },
+    flag!("mtu-while-down", mtu_while_down),
+    flag!("disabled-without-cable", disabled_without_cable),
+    flag!("extended-atomics", extended_atomics),
     Setting {
         name: "relaxed-ordering",
         get: |config| {
@@ -253,36 +248,16 @@ const SETTINGS: [Setting; 20] = [
             narrow::<u8>(value).map(|_| ())
         },
     },
-    Setting {
-        name: "restricted-umr",
-        get: |config| config.restricted_umr.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.restricted_umr = value != 0),
-    },
+    flag!("restricted-umr", restricted_umr),
     Setting {
         name: "vhca-ports",
         get: |config| config.vhca_ports.into(),
         set: |config, value| narrow(value).map(|ports| config.vhca_ports = ports),
     },
-    Setting {
-        name: "grh-required",
-        get: |config| config.grh_required.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.grh_required = value != 0),
-    },
-    Setting {
-        name: "ib-virt",
-        get: |config| config.ib_virt.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.ib_virt = value != 0),
-    },
-    Setting {
-        name: "virtual-function",
-        get: |config| config.virtual_function.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.virtual_function = value != 0),
-    },
-    Setting {
-        name: "trusted",
-        get: |config| config.trusted.into(),
-        set: |config, value| narrow::<u8>(value).map(|value| config.trusted = value != 0),
-    },
+    flag!("grh-required", grh_required),
+    flag!("ib-virt", ib_virt),
+    flag!("virtual-function", virtual_function),
+    flag!("trusted", trusted),
     time!("command-time", command_time.other),
     time!("start-time", command_time.start),
 ];
