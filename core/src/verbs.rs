@@ -281,7 +281,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Gives the backend back. The objects that are left are forgotten, not destroyed: destroy them first, or let the device
     /// forget them too.
     ///
-    /// A [`Region`](crate::Region) does not keep the backend here, since one that lives is not told from one that was dropped. Deregister
+    /// A [`Region`](crate::Region) does not keep the backend here, since one that lives looks like one that was dropped. Deregister
     /// each before ([`Self::dereg_mr`]): of one that is left, only a reset of the device gives the buffer back
     /// ([`Region::into_buffer_after_reset`](crate::Region::into_buffer_after_reset)).
     ///

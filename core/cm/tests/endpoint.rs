@@ -198,7 +198,7 @@ fn replied() -> (Node, ConnectionId, Node, ConnectionId) {
     (client, ours, server, theirs)
 }
 
-/// The peer, which would repeat its reply, is told, and so is the program.
+/// The peer, which would repeat its reply, is notified, and so is the program.
 #[test]
 fn a_reply_that_the_program_does_not_answer_is_given_up() {
     let (mut client, ours, mut server, theirs) = replied();
@@ -215,7 +215,7 @@ fn a_reply_that_the_program_does_not_answer_is_given_up() {
     assert!(matches!(server.receive(deadline, 0, &source(1), &mad), Some(Event::Rejected { id, .. }) if id == theirs));
 }
 
-/// The program may ask for time when it has a reply, and reject it. What the peer is told names the REP.
+/// The program may ask for time when it has a reply, and reject it. What the peer receives names the REP.
 #[test]
 fn a_reply_is_delayed_and_rejected() {
     let (mut client, ours, mut server, theirs) = replied();

@@ -443,10 +443,8 @@ fn what_the_peer_has_invalidated_does_not_come_back() {
 fn an_invalidation_that_is_polled_late_leaves_a_newer_bind_with_the_same_key() {
     for polls_one_early in [true, false] {
         let mut harness = Harness::new();
-        // Receives complete in a queue of their own, so that the order of polls is the program's.
-        let recv_cq = harness.verbs.create_cq(64).unwrap();
-        let qp = harness.verbs.create_qp(&QpInit { recv_cq, ..harness.init(QpType::Rc) }).unwrap();
-        harness.connect(qp);
+        // So that the order of polls is the program's.
+        let (qp, recv_cq) = with_recv_cq(&mut harness);
         harness.qp = qp;
         let (mw, qpn) = (harness.window(MwType::Type2), harness.qpn());
         for wr_id in 0..3 {

@@ -16,7 +16,7 @@ use crate::error::{
 use crate::kept_verbs::KeptVerbs;
 use crate::storage::{QpRings, SrqEntries};
 use crate::{
-    Access, Completion, CqHandle, Event, QpHandle, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Refused,
+    Access, Completion, CompletionQueue, CqHandle, Event, QpHandle, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Refused,
     SharedReceiveQueue, SharedReceives, SrqCap, SrqHandle, SrqInit, Verbs, WcData, WcStatus, storage,
 };
 
@@ -591,15 +591,21 @@ fn a_queue_pair_that_may_have_taken_a_shared_receive_is_not_untouched() {
     harness.verbs.verbs_mut().modify_qp_to_rts(qp.handle(), &right).unwrap();
 }
 
-/// An event from before a RESET that was not polled does not end a drain after it.
-#[test]
-fn an_event_from_before_a_reset_ends_no_drain() {
+/// A queue pair with a shared receive queue, the completion queue of both sides, and the event that ends a drain.
+fn to_drain() -> (Harness, SharedQueue, Sharing, CompletionQueue<'static, Mock>, AsyncEvent) {
     let mut harness = harness();
     let cq = harness.cq;
     let srq = create(&mut harness, 3);
-    let a = sharing(&mut harness, srq.handle(), cq);
-    let last = AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
-    let mut queue = harness.verbs.take_cq(cq);
+    let qp = sharing(&mut harness, srq.handle(), cq);
+    let last = AsyncEvent::LastWqeReached(qpn(&harness, qp.handle()));
+    let queue = harness.verbs.take_cq(cq);
+    (harness, srq, qp, queue, last)
+}
+
+/// An event from before a RESET that was not polled does not end a drain after it.
+#[test]
+fn an_event_from_before_a_reset_ends_no_drain() {
+    let (mut harness, _srq, a, mut queue, last) = to_drain();
     harness.device().events.push_back(last);
     let mut drain = || {
         let timeout = core::time::Duration::from_millis(50);
@@ -617,12 +623,7 @@ fn an_event_from_before_a_reset_ends_no_drain() {
 /// The device does not say what happened, first of events before the transition to ERR, then of that, then of events after it.
 #[test]
 fn a_drain_that_the_device_refuses_says_so() {
-    let mut harness = harness();
-    let cq = harness.cq;
-    let srq = create(&mut harness, 3);
-    let a = sharing(&mut harness, srq.handle(), cq);
-    let last = AsyncEvent::LastWqeReached(qpn(&harness, a.handle()));
-    let mut queue = harness.verbs.take_cq(cq);
+    let (mut harness, _srq, a, mut queue, last) = to_drain();
     // Once in ERR, no event is polled before the transition, which is done again.
     for (steps, state) in [(0, QpState::Rts), (1, QpState::Rts), (2, QpState::Err), (1, QpState::Err)] {
         harness.device().fail_after = Some(steps);
