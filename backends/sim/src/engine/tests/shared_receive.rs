@@ -139,7 +139,7 @@ fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
     }
 }
 
-/// No peer is told, and no receive is left to complete: the events alone say it.
+/// No peer is notified, and no receive is left to complete: the events alone say it.
 #[test]
 fn a_shared_queue_that_leads_nowhere_fails_who_takes_datagrams_from_it() {
     let mut pair = Pair::new();
