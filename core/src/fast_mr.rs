@@ -32,7 +32,7 @@ impl FastMr {
     }
 }
 
-/// A registration by work request (`ib_reg_wr`, `mlx5dv_wr_mr_list`): [`SendQueue::reg_mr`].
+/// A registration by work request (`ib_reg_wr`, `mlx5dv_wr_mr_list`): [`SendQueue::post_reg_mr`].
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FastReg<'a> {
@@ -104,7 +104,7 @@ pub struct FastMrInfo {
 }
 
 impl<P: Provider> Verbs<'_, P> {
-    /// Makes a region that requests register ([`SendQueue::reg_mr`]), with room for `max_sges` pieces: a free key. It takes a place among
+    /// Makes a region that requests register ([`SendQueue::post_reg_mr`]), with room for `max_sges` pieces: a free key. It takes a place among
     /// the regions and one among the windows of the [`Storage`](crate::storage::Storage).
     ///
     /// ```
@@ -117,7 +117,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// // Two pieces of the pool, which are one range for the peer.
     /// let sges = [pool.sge(100, 50), pool.sge(5000, 50)];
     /// let (tag, flags, access) = (KeyTag(1), SendFlags::SIGNALED, Access::REMOTE_WRITE);
-    /// let region = qb.qp.send.reg_mr(mr, &FastReg { wr_id: 1, flags, tag, sges: &sges, access })?;
+    /// let region = qb.qp.send.post_reg_mr(mr, &FastReg { wr_id: 1, flags, tag, sges: &sges, access })?;
     /// assert_eq!(qb.wait()?.opcode, WcOpcode::RegMr);
     /// qa.qp.send.post(&SendWr::write(region.remote(45), b"0123456789"))?;
     /// qa.wait()?.result()?;
@@ -239,7 +239,7 @@ impl<P: Provider> SendQueue<'_, P> {
     #[doc(alias = "ib_post_send")]
     #[doc(alias = "IB_WR_REG_MR")]
     #[doc(alias = "mlx5dv_wr_mr_list")]
-    pub fn reg_mr(&mut self, mr: FastMr, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
+    pub fn post_reg_mr(&mut self, mr: FastMr, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
         let registered = append_reg(self, mr, reg);
         PostCursor::new(self).ring();
         registered
@@ -247,11 +247,11 @@ impl<P: Provider> SendQueue<'_, P> {
 }
 
 impl<P: Provider> SendBatch<'_, P> {
-    /// Registers pieces of a region: [`SendQueue::reg_mr`] as part of a batch.
+    /// Registers pieces of a region: [`SendQueue::post_reg_mr`] as part of a batch.
     ///
     /// # Errors
     /// [`FastRegError`], as a single request has it; the batch is as before.
-    pub fn reg_mr(&mut self, mr: FastMr, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
+    pub fn post_reg_mr(&mut self, mr: FastMr, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
         self.open.call(|queue| append_reg(queue, mr, reg))
     }
 }

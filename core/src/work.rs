@@ -74,7 +74,7 @@ pub enum SendOp<'a> {
         /// Immediate data in network byte order.
         imm: [u8; 4],
     },
-    /// SEND_WITH_INV: the peer's type 2 window or fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)) ends.
+    /// SEND_WITH_INV: the peer's type 2 window or fast registration ([`SendQueue::post_reg_mr`](crate::SendQueue::post_reg_mr)) ends.
     SendWithInv {
         /// Message.
         payload: Payload<'a>,
@@ -133,7 +133,7 @@ pub enum SendOp<'a> {
         /// Where to.
         binding: Binding,
     },
-    /// LOCAL_INV: ends a type 2 window or a fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)).
+    /// LOCAL_INV: ends a type 2 window or a fast registration ([`SendQueue::post_reg_mr`](crate::SendQueue::post_reg_mr)).
     LocalInv {
         /// Key of the window or registration.
         rkey: Rkey,
@@ -284,7 +284,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// Creates a SEND_WITH_INV: it ends the peer's type 2 window or fast registration
-    /// ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)) with key `rkey`.
+    /// ([`SendQueue::post_reg_mr`](crate::SendQueue::post_reg_mr)) with key `rkey`.
     #[inline(always)]
     pub fn send_with_inv(payload: impl Into<Payload<'a>>, rkey: Rkey) -> Self {
         Self::new(SendOp::SendWithInv { payload: payload.into(), rkey })
@@ -454,7 +454,7 @@ impl<'a> SendWr<'a> {
         Self::new(SendOp::BindMw { mw, tag, binding })
     }
 
-    /// Creates a LOCAL_INV of a type 2 window or of a fast registration ([`SendQueue::reg_mr`](crate::SendQueue::reg_mr)).
+    /// Creates a LOCAL_INV of a type 2 window or of a fast registration ([`SendQueue::post_reg_mr`](crate::SendQueue::post_reg_mr)).
     /// ```
     /// # use bareverbs::{Access, Binding, KeyTag, MwType, Remote, SendWr, WcStatus};
     /// # use bareverbs_testing::{Faults, connect, pair};

@@ -224,7 +224,7 @@ impl<'s> Harness<'s> {
                 (6, true) if number % 2 == 0 => SendOp::BindMw { mw, tag: KeyTag(number), binding },
                 (6, true) => {
                     let reg = FastReg { wr_id: sends, flags, tag: KeyTag(number), ..fast };
-                    if send.reg_mr(self.fast, &reg).is_err() {
+                    if send.post_reg_mr(self.fast, &reg).is_err() {
                         break;
                     }
                     sends += 1;

@@ -37,7 +37,7 @@ impl Fixture {
     }
 
     fn post(&mut self, reg: &FastReg<'_>) -> Result<FastRegion, FastRegError> {
-        self.pair.b.verbs.send_batch(self.b.qp).reg_mr(self.mr, reg)
+        self.pair.b.verbs.send_batch(self.b.qp).post_reg_mr(self.mr, reg)
     }
 
     /// Registers pieces and waits for the completion.
@@ -207,7 +207,7 @@ fn an_sge_names_all_pieces() {
     let reg = FastReg { flags: SendFlags::empty(), ..request(&sges, 3, Access::LOCAL_WRITE) };
     let remote = fixture.here.remote(0);
     let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-    let region = batch.reg_mr(fixture.mr, &reg).unwrap();
+    let region = batch.post_reg_mr(fixture.mr, &reg).unwrap();
     assert_eq!(region.lkey().get(), region.rkey().get());
     batch.post(&signaled(8, SendOp::Write { payload: Payload::Sges(&[region.sge(0, len as u32)]), remote })).unwrap();
     drop(batch);
@@ -293,9 +293,9 @@ fn it_ends_by_an_invalidation_of_either_side() {
     let other = [fixture.pool.sge(4000, 200)];
     let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
     batch.post(&SendWr::local_inv(first.rkey())).unwrap();
-    let same = batch.reg_mr(fixture.mr, &request(&other, 1, Access::REMOTE_WRITE));
+    let same = batch.post_reg_mr(fixture.mr, &request(&other, 1, Access::REMOTE_WRITE));
     refused!(same, Ebusy, FastRegError::KeyInUse { .. });
-    let second = batch.reg_mr(fixture.mr, &request(&other, 2, Access::REMOTE_WRITE)).unwrap();
+    let second = batch.post_reg_mr(fixture.mr, &request(&other, 2, Access::REMOTE_WRITE)).unwrap();
     drop(batch);
     assert_eq!(fixture.pair.b.completions(fixture.b.cq, 2)[1].status, WcStatus::Success);
     assert_eq!(fixture.write(second.remote(0), 200), WcStatus::Success);
@@ -337,21 +337,21 @@ fn what_is_wrong_is_named_and_nothing_happens() {
     let beyond = [whole[0], fixture.pool.sge(POOL - 7, 8)];
     refused!(post(&mut fixture, &request(&beyond, 1, none)), Erange, FastRegError::Range { index: 1, .. });
     let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp);
-    refused!(batch.reg_mr(foreign, &request(&whole, 1, none)), Eperm, FastRegError::Domain);
-    refused!(batch.reg_mr(few, &request(&[whole[0]; 2], 1, none)), Einval, FastRegError::SgeCount { count: 2, max: 1 });
+    refused!(batch.post_reg_mr(foreign, &request(&whole, 1, none)), Eperm, FastRegError::Domain);
+    refused!(batch.post_reg_mr(few, &request(&[whole[0]; 2], 1, none)), Einval, FastRegError::SgeCount { count: 2, max: 1 });
     drop(batch);
     // On no other device and no other transport; a registration is no region for another.
     let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp);
-    refused!(batch.reg_mr(fixture.mr, &request(&whole, 1, none)), Einval, FastRegError::Stale);
+    refused!(batch.post_reg_mr(fixture.mr, &request(&whole, 1, none)), Einval, FastRegError::Stale);
     drop(batch);
     let ud = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Ud, CAP, true);
-    let refusal = fixture.pair.b.verbs.send_batch(ud.qp).reg_mr(fixture.mr, &request(&whole, 1, none));
+    let refusal = fixture.pair.b.verbs.send_batch(ud.qp).post_reg_mr(fixture.mr, &request(&whole, 1, none));
     refused!(refusal, Einval, FastRegError::Transport { qp_type: QpType::Ud });
     let idle = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
-    let refusal = fixture.pair.b.verbs.send_batch(idle.qp).reg_mr(fixture.mr, &request(&whole, 1, none));
+    let refusal = fixture.pair.b.verbs.send_batch(idle.qp).post_reg_mr(fixture.mr, &request(&whole, 1, none));
     refused!(refusal, Enotconn, FastRegError::NotReady { state: QpState::Reset });
     let region = fixture.register(&whole, 1, Access::LOCAL_WRITE);
-    let over = fixture.pair.b.verbs.send_batch(fixture.b.qp).reg_mr(few, &request(&[region.sge(0, 1)], 1, none));
+    let over = fixture.pair.b.verbs.send_batch(fixture.b.qp).post_reg_mr(few, &request(&[region.sge(0, 1)], 1, none));
     refused!(over, Eacces, FastRegError::NoBindRight);
     fixture.invalidate(region.rkey());
     assert_eq!(fixture.pair.b.verbs.fast_mr_info(fixture.mr).unwrap().registered, before.registered);
@@ -379,7 +379,7 @@ fn what_is_wrong_is_named_and_nothing_happens() {
     let b2 = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
     let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
     fixture.pair.connect(&a2, &b2, &Connection::default());
-    let elsewhere = fixture.pair.b.verbs.send_batch(b2.qp).reg_mr(fixture.mr, &request(&whole, 100, none));
+    let elsewhere = fixture.pair.b.verbs.send_batch(b2.qp).post_reg_mr(fixture.mr, &request(&whole, 100, none));
     refused!(elsewhere, Ebusy, FastRegError::OtherQueuePair { .. });
     fixture.pair.assert_no_findings();
 }
@@ -515,7 +515,7 @@ fn a_late_invalidation_ends_no_later_registration_with_the_same_key() {
     fixture.pair.connect(&peer, &maker, &Connection::default());
     let sges = [fixture.pool.sge(0, 64)];
     let reg = request(&sges, 1, Access::REMOTE_WRITE);
-    let first = fixture.pair.b.verbs.send_batch(maker.qp).reg_mr(fixture.mr, &reg).unwrap();
+    let first = fixture.pair.b.verbs.send_batch(maker.qp).post_reg_mr(fixture.mr, &reg).unwrap();
     fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 2, sges: &[] }).unwrap();
     let payload = Payload::Inline(&[]);
     assert_eq!(fixture.request(SendOp::SendWithInv { payload, rkey: first.rkey() }), WcStatus::Success);

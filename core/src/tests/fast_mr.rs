@@ -77,7 +77,7 @@ fn a_registration_names_the_bytes_of_its_pieces() {
     let mr = harness.verbs.alloc_fast_mr(harness.pd, 2).unwrap();
     let sges = [harness.sge(0x100, 24), harness.sge(0x800, 40)];
     let reg = FastReg { wr_id: 1, flags: SendFlags::SIGNALED, tag: KeyTag(7), sges: &sges, access: Access::REMOTE_WRITE };
-    let region = harness.verbs.send(harness.qp).reg_mr(mr, &reg).unwrap();
+    let region = harness.verbs.send(harness.qp).post_reg_mr(mr, &reg).unwrap();
     assert_eq!((region.len(), region.is_empty()), (64, false));
     assert_eq!(region.lkey().get(), region.rkey().get());
     let (sge, remote) = (region.sge(30, 8), region.remote(30));

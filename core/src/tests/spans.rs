@@ -326,7 +326,7 @@ fn a_registration_takes_the_last_blocks_and_no_fewer() {
         }
         let (sges, access) = ([harness.sge(0, 8)], Access::REMOTE_READ);
         let reg = FastReg { wr_id: 1, flags: SendFlags::SIGNALED, tag: KeyTag(7), sges: &sges, access };
-        let done = harness.verbs.send(harness.qp).reg_mr(fast, &reg);
+        let done = harness.verbs.send(harness.qp).post_reg_mr(fast, &reg);
         assert_eq!(done.map(|region| region.len()), wanted, "after {before} requests");
     }
 }
@@ -348,7 +348,7 @@ fn pieces_are_registered_if_their_bytes_lie_in_their_region() {
                 for count in 1..=3_usize {
                     let (tag, access) = (KeyTag(7), Access::REMOTE_READ);
                     let reg = FastReg { wr_id: 1, flags: SendFlags::SIGNALED, tag, sges: &[piece; 3][..count], access };
-                    let done = harness.verbs.send(harness.qp).reg_mr(fast, &reg);
+                    let done = harness.verbs.send(harness.qp).post_reg_mr(fast, &reg);
                     let sum = u64::from(length) * count as u64;
                     let wanted = if length == 0 || length > 1 << 31 {
                         Err(FastRegError::Length { index: 0, max: 1 << 31 })

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pieces = [pool.sge(3000, 10), pool.sge(50_001, 5), pool.sge(16, 5)];
     let (tag, flags, access) = (KeyTag(1), SendFlags::empty(), Access::REMOTE_WRITE);
     let mut batch = to_client.qp.send.batch();
-    let range = batch.reg_mr(mr, &FastReg { wr_id: 3, flags, tag, sges: &pieces, access })?;
+    let range = batch.post_reg_mr(mr, &FastReg { wr_id: 3, flags, tag, sges: &pieces, access })?;
     let Remote { addr, rkey } = range.remote(0);
     batch.post(&SendWr::send(&[addr.to_be_bytes(), u64::from(rkey.get()).to_be_bytes()].concat()[..]))?;
     drop(batch);

@@ -250,7 +250,7 @@ fn a_key_that_was_invalidated_is_said_to_be_so() {
     let pool = b.register(64, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
     let mr = b.verbs.alloc_fast_mr(b.pd, 1).unwrap();
     let (flags, tag, access) = (SendFlags::SIGNALED, KeyTag(1), Access::REMOTE_WRITE);
-    let open = qb.qp.send.reg_mr(mr, &FastReg { wr_id: 1, flags, tag, sges: &[pool.sge(0, 64)], access }).unwrap();
+    let open = qb.qp.send.post_reg_mr(mr, &FastReg { wr_id: 1, flags, tag, sges: &[pool.sge(0, 64)], access }).unwrap();
     qb.wait().unwrap().result().unwrap();
     qb.qp.send.post(&SendWr::local_inv(open.rkey()).signaled()).unwrap();
     qb.wait().unwrap().result().unwrap();

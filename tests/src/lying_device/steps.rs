@@ -153,7 +153,7 @@ fn send(objects: &mut Objects<'_>, at: usize, input: &mut Input<'_>) {
         }
         (12, _, _, Some(fast), _) => {
             let reg = FastReg { wr_id, flags, tag: KeyTag(kind), sges: &sges, access: Access::LOCAL_WRITE | rights };
-            let registered = pair.send().reg_mr(fast, &reg);
+            let registered = pair.send().post_reg_mr(fast, &reg);
             posted(objects, registered, owner);
             return;
         }

@@ -92,7 +92,7 @@ impl Run<'_> {
         let is_refused = fast.registered.is_some()
             || !memory.access.contains(Access::MW_BIND)
             || writes && !memory.access.contains(Access::LOCAL_WRITE);
-        let result = of.qps[pair].send().reg_mr(fast.mr, &fast.request(wr_id, &pieces, access));
+        let result = of.qps[pair].send().post_reg_mr(fast.mr, &fast.request(wr_id, &pieces, access));
         let is_of_domain = matches!(result, Err(FastRegError::Domain));
         if result.is_err() != (is_foreign || is_refused) || is_of_domain != is_foreign {
             return Err(format!("registering gave {result:?}"));
