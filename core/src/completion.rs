@@ -101,10 +101,10 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// looks for it; until then the queue is just empty. What another core posts at the time of the loss may be flushed by a
     /// poll after that error, and what it posts in a batch when the batch has ended.
     ///
-    /// A completion of a bind or an invalidation takes the lock of the windows, which posting one holds for a moment. So a queue
-    /// that may have such completions is not polled by an interrupt handler of the core that posts them: it would wait for itself.
-    /// A receive of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) takes the lock of that, so that this is so for the completion
-    /// queues of its queue pairs among each other.
+    /// A completion with an error, of a bind or of an invalidation takes the lock of the windows, and a receive of a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) takes the lock of that. Posts of binds and invalidations, polls of other queues
+    /// and calls of [`Verbs`] hold these locks for a moment. An interrupt handler that polls and has interrupted one of them waits for
+    /// ever, on its own core. So poll in a task that `CompletionQueue::ready` wakes, or keep interrupts disabled during those calls.
     ///
     /// ```
     /// # use bareverbs::{Access, Completion, SendWr};

@@ -65,7 +65,7 @@ impl Word64 {
     }
 }
 
-/// A lock that is held for a few dozen instructions, never across a firmware command, and never by an interrupt handler.
+/// A lock that is held for a few dozen instructions, never across a firmware command, and never taken by `on_interrupt`.
 #[cfg(all(feature = "multicore", not(all(test, loom))))]
 #[derive(Debug)]
 pub(crate) struct Lock<T: ?Sized>(spin::Mutex<T>);

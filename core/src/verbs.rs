@@ -52,8 +52,8 @@ impl fmt::Display for Held {
 /// The verbs on the device of backend `P`, over tables in a [`Storage`](crate::storage::Storage).
 ///
 /// This is the control path alone. Requests are posted on a [`QueuePair`](crate::QueuePair), completions taken from a
-/// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that their owners use on any core, without
-/// a lock. The interrupt handler is split off as one ([`Self::take_interrupt_handler`]).
+/// [`CompletionQueue`](crate::CompletionQueue): values that the verbs make, and that their owners use on any core. Common requests
+/// and completions take no lock. The interrupt handler is split off as one ([`Self::take_interrupt_handler`]).
 ///
 /// A queue pair that was destroyed is no more:
 ///

@@ -1,7 +1,7 @@
 //! Memory windows: their facts, binds in flight, and what a failed bind leaves behind.
 //!
 //! Windows are changed by the poster of binds, by the poller of their completions, and by the control path. So a lock guards
-//! them, which nothing else of posting and polling takes.
+//! them, which is also that of the states of queue pairs ([`Shared::with_qp_states`]).
 
 use crate::backend::{CoreToken, Provider};
 use crate::error::{AllocMwError, AnswerFault, BindRefused, DeallocMwError, StaleHandle};
