@@ -153,7 +153,7 @@ pub struct CreateXrcSrqParams<'a, P: Provider + ?Sized> {
     pub cq: &'a P::Cq,
     /// As [`Provider::srq_sizes`] gave them.
     pub sizes: SrqSizes,
-    /// Given back with each completion: 17 bits. That of no queue pair has the uppermost.
+    /// Given back with each completion: the slot of the queue in the upper 16 bits, and 0xffff in the lower, which no queue pair has.
     pub cookie: u32,
 }
 

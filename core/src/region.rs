@@ -298,7 +298,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.mrs.get(mr).map(|mr| mr.info).ok_or(StaleHandle)
     }
 
-    /// Deregisters a region to which no window is bound, and gives its buffer back: the device does not use it any more.
+    /// Deregisters a region without bound windows or registrations of its pieces ([`FastMr`](crate::FastMr)), and gives its buffer back:
+    /// the device does not use it any more.
     ///
     /// ```
     /// # use bareverbs::{Access, DmaBuffer};
@@ -311,8 +312,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The region is not of this device, windows are bound to it, or the device refuses: the region comes back and is as
-    /// before.
+    /// The region is not of this device, windows are bound to it, its pieces are registered, or the device refuses: the region comes
+    /// back and is as before.
     pub fn dereg_mr<B: DmaBuffer + 'static>(
         &mut self,
         region: Region<'s, B>,
@@ -333,7 +334,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// its keys are no keys any more, and [`Self::dereg_mr`] and [`Self::rereg_mr`] refuse it as stale.
     ///
     /// # Errors
-    /// [`DeregMrError`]: the handle is stale, windows are bound to the region, or the device refuses.
+    /// [`DeregMrError`]: the handle is stale, windows are bound to the region, its pieces are registered, or the device refuses.
     pub fn dereg_mr_raw(&mut self, mr: MrHandle) -> Result<(), DeregMrError<P::Error>> {
         self.deregister(mr)
     }

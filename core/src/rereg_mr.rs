@@ -49,8 +49,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The region is not of this device, windows are bound to it, the new rights or domain are invalid, or the device refuses. The region
-    /// comes back and is as before. It does not if the device keeps a key that it should have destroyed: then its buffer is never freed.
+    /// The region is not of this device, windows are bound to it, its pieces are registered, the new rights or domain are invalid, or the
+    /// device refuses. The region comes back and is as before. It does not if the device keeps a key that it should have destroyed: then its buffer is never freed.
     #[expect(clippy::type_complexity, reason = "what was handed in is given back")]
     pub fn rereg_mr<B: DmaBuffer + 'static>(
         &mut self,
@@ -78,8 +78,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The old buffer comes back: the device does not use it any more.
     ///
     /// # Errors
-    /// [`ReregMrError`]: the new rights, domain or range are refused, windows are bound to the region, or the device refuses. Region and
-    /// buffer come back, unless the device may use the memory.
+    /// [`ReregMrError`]: the new rights, domain or range are refused, windows are bound to the region, its pieces are registered, or the
+    /// device refuses. Region and buffer come back, unless the device may use the memory.
     #[expect(clippy::type_complexity, reason = "what was handed in is given back")]
     pub fn rereg_mr_buffer<B: DmaBuffer + 'static>(
         &mut self,

@@ -132,6 +132,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// do not change the target's state here: the device says it by an event, and [`Self::query_qp`] asks for it.
     ///
     /// An example is at [`Self::alloc_xrcd`].
+    ///
     /// # Errors
     /// [`CreateSrqError`]: domain or completion queue are of another `Verbs`, a handle is stale, the device has no such capacities, table or
     /// entries are in use, or the device refuses. Nothing is created.
@@ -173,6 +174,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// IBTA has initiators without a domain. Devices require one, any of theirs: `domain`, which need not have a shared receive queue.
     ///
     /// An example is at [`Self::alloc_xrcd`].
+    ///
     /// # Errors
     /// [`CreateQpError`]: the domain is of another `Verbs`, a handle is stale, the device has no such capacities, table or rings are in use, or
     /// the device refuses. Nothing is created.
@@ -206,6 +208,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr) at the peer; no byte is moved.
     ///
     /// An example is at [`Self::alloc_xrcd`].
+    ///
     /// # Errors
     /// The domain is of another `Verbs`, the table is full, or the device refuses. Nothing is created.
     pub fn create_xrc_recv_qp(
