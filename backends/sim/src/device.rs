@@ -374,7 +374,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         !self.context.memory.meter.is_half_spent()
     }
 
-    /// Takes a frame (LRH to ICRC, in wire order) from the wire. It is lost while the port is down.
+    /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) from the wire. It is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
         self.context.memory.meter.count(1);
         if !self.carries(frame) {

@@ -3,7 +3,7 @@
 //! A simulated ConnectX adapter at the level of its registers.
 //!
 //! [`Device`] is a PCI function with one port, of InfiniBand or Ethernet: configuration space, BAR0, firmware commands, queues, MSI-X, and
-//! packets on a wire. An mlx5 driver cannot distinguish it from a card. It works in [`Device::advance`] alone, which is
+//! packets on a wire. An mlx5 driver drives it as it drives a card. It works in [`Device::advance`] alone, which is
 //! bounded, and has no thread, no clock and no randomness. It reaches the host's memory through [`host_memory::HostMemory`].
 //!
 //! [`in_process`] puts devices, the wire between them and their time into one process, and offers the platform traits of the

@@ -63,7 +63,7 @@ pub struct EngineCounts {
     pub memberships: usize,
 }
 
-/// Packets, and their bytes from LRH to ICRC.
+/// Packets or frames, and their bytes: from LRH to ICRC, or of an Ethernet frame from the addresses on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Packets.

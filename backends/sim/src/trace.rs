@@ -65,14 +65,14 @@ pub enum Record<'a> {
         /// MSI-X vector.
         vector: u16,
     },
-    /// A packet left.
+    /// A packet or an Ethernet frame left.
     Sent {
-        /// From LRH to ICRC.
+        /// From LRH to ICRC; of an Ethernet port from the addresses on, without check sequence.
         bytes: &'a [u8],
     },
-    /// A packet came.
+    /// A packet or an Ethernet frame came.
     Received {
-        /// From LRH to ICRC.
+        /// From LRH to ICRC; of an Ethernet port from the addresses on, without check sequence.
         bytes: &'a [u8],
     },
     /// Anything else worth a line: what is not supported, what was refused and why.

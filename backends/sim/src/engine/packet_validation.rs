@@ -16,7 +16,7 @@ use crate::step::StepContext;
 use crate::trace::Record;
 
 impl Engine {
-    /// Takes a frame (LRH to ICRC) from the wire. Answers are made by [`Engine::advance`].
+    /// Takes a frame (LRH to ICRC, or an Ethernet frame without check sequence) from the wire. Answers are made by [`Engine::advance`].
     pub(crate) fn receive(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) {
         ctx.trace(Record::Received { bytes: frame });
         // The ICRC and the headers of a frame that nothing here takes are not worth their time.

@@ -9,7 +9,7 @@
 //! - [`SimClock`]'s `relax` moves it a step on and lets devices and wire work; `now` moves it 20 ns on. So every wait with a
 //!   deadline ends.
 //! - A program that reads the same place of a queue or a [`SimBuffer`] 64 times in a row moves it to the next event. So
-//!   `while verbs.poll_cq(cq, &mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins without end, as on hardware.
+//!   `while cq.poll(&mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins without end, as on hardware.
 //! - [`World::advance`] moves it as far as it says.
 //!
 //! [`LyingMemory`] changes what a device writes, for a driver that is to be tried on a device that cannot be trusted.

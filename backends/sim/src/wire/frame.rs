@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A frame on its way (LRH to ICRC).
+/// A frame on its way: LRH to ICRC, or an Ethernet frame without check sequence.
 ///
 /// A frame for a group is the same bytes for all who get it. No copy is made, neither for a port with room nor for one without:
 /// the time that a frame takes of the switch does not grow with its length.
