@@ -13,9 +13,9 @@ use crate::{Access, Lkey, MrHandle, MrInfo, Remote, Rkey, Sge};
 /// - The bytes stay where they are, and allocated, as long as the value is not dropped: also when it is moved or forgotten.
 /// - As long as the value exists, no reference to the bytes does, neither shared nor unique: the device may write them at any
 ///   time. They are read and written by copies, through the value.
-/// - [`AddressMap::extent`] says of each of the bytes where it lies for the device. To any other device whose verbs may be given
-///   the value these addresses are either the same bytes, or nothing that it reaches: without an IOMMU bus addresses are so, and
-///   with IOMMUs those that one allocator gives out for all.
+/// - [`AddressMap::extent`] says of each of the bytes where it lies for the device. For every other device whose verbs may be given
+///   the value, these addresses name the same bytes, or nothing that it reaches. Bus addresses without an IOMMU are such, and I/O
+///   virtual addresses that one allocator gives out for all devices.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no memory that a device may write",
     note = "slices and `Vec` are not: references to their bytes may exist while the device writes",
@@ -162,8 +162,8 @@ impl<'s, B: DmaBuffer> Region<'s, B> {
     /// ```
     ///
     /// # Safety
-    /// The verbs that registered the region have found their device lost, or are gone, and since then the device was reset
-    /// (function-level reset, reset of the bus above it, loss of power): it has no key of the region any more.
+    /// The verbs that registered the region have found their device lost, or are gone. Since then the device was reset (function-level
+    /// reset, reset of the bus above it, loss of power), so that it has no key of the region any more.
     #[expect(unsafe_code, reason = "whether a device was reset is known to the machine alone")]
     pub unsafe fn into_buffer_after_reset(self) -> B {
         self.into_buffer()

@@ -243,9 +243,9 @@ impl<P: Provider> CompletionQueue<'_, P> {
     ///
     /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], one of which the program has to call.
     ///
-    /// A waker that panics does so in the call that found the event. The tasks of the other queues are woken all the same, while that
-    /// call unwinds: if the waker of another one panics too, Rust ends the program, as after each panic in a destructor. So a waker
-    /// whose executor may refuse a task does not panic.
+    /// A waker that panics does so in the call that found the event. The tasks of the other queues are still woken, while that call
+    /// unwinds. If the waker of another one panics too, Rust ends the program, as after each panic in a destructor. So a waker must not
+    /// panic because its executor refuses a task.
     #[cfg(feature = "multicore")]
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;

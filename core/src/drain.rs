@@ -178,10 +178,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.drain((qp, slot, Side::Recv), cq, deadline, &mut || (), &mut give)
     }
 
-    /// Moves a queue pair that takes its receives from a shared receive queue to ERR and waits until each that it took is done or flushed, as
-    /// Linux's `ib_drain_qp` does (IBTA 10.3.1: the event Last WQE Reached, then the completion queue until it is empty). Then the device
-    /// writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their slots. What it did not
-    /// take stays in the shared receive queue.
+    /// Moves a queue pair with a shared receive queue to ERR and waits until each receive that it took is done or flushed, as Linux's
+    /// `ib_drain_qp` does. IBTA 10.3.1 has the steps: the event Last WQE Reached, then the completion queue until it is empty. Then the
+    /// device writes into the memory of none of them for this queue pair, and it may be destroyed without loss of their slots. What it
+    /// did not take stays in the shared receive queue.
     ///
     /// `cq` is the completion queue of its receives; `give` and `timeout` are those of [`Self::drain_sq`]. The call takes asynchronous events
     /// until that of this queue pair has come, and `event` gets each of them, that one too. One that [`Self::poll_event`] has

@@ -47,7 +47,7 @@ pub enum Event {
     PortActive(u8),
     /// A port went down.
     PortDown(u8),
-    /// LID, P_Key table, GID table or SM of a port changed, its link is up and waits for the SM, or the SM asks for what it has lost:
+    /// LID, P_Key table, GID table or SM of a port changed, its link is up and waits for the SM, or the SM was started anew, so that
     /// groups are to be joined again (`IBV_EVENT_LID_CHANGE`, `PKEY_CHANGE`, `GID_CHANGE`, `CLIENT_REREGISTER`). Query which it was.
     PortChanged(u8),
     /// The device is lost: health syndrome, and extended one. Polling any completion queue says so too

@@ -1,7 +1,7 @@
 //! Registration by work request: a key that a request opens, over pieces of a region that is registered already.
 //!
-//! The key is one of the device's, as that of a window is, and is kept in the table of windows: it is opened by a request, ended by
-//! LOCAL_INV or by the peer, and what becomes of it if a request fails is the same. A program that posts none contains nothing of this.
+//! The key is one of the device's, as that of a window is, and is kept in the table of windows. A request opens it, LOCAL_INV or the
+//! peer ends it, and a request that fails is handled as that of a window. A program that posts none contains nothing of this.
 
 use crate::backend::{CoreToken, Provider, RegOp, SendRing, SendWriter};
 use crate::error::{AllocFastMrError, AnswerFault, DeallocMwError, FastRegError, StaleHandle};

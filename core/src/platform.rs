@@ -103,8 +103,8 @@ pub trait WordRegister {
 /// # Safety
 /// A ring points into memory that its [`DmaMemory`] and other rings access too. So:
 /// - Nothing but the backend of a device has a value of the type.
-/// - A ring that the backend opens is used while no other code accesses the same bytes, through the memory or another ring: the
-///   backend moves from one to the other in one thread, or after one thread is known to be done.
+/// - While a ring that the backend opens is used, no other code accesses the same bytes, through the memory or another ring. The
+///   backend changes from one to the other within one thread, or after one thread is known to be done.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the backend of a device, and only that opens rings",
     note = "programs call `Verbs`, which have their rings opened"

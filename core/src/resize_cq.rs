@@ -23,8 +23,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// ```
     ///
     /// # Errors
-    /// The device has none of that size, the queue is of another `Verbs`, or the device refuses: more completions wait than there would be
-    /// room for, the queue is full, or is broken: the queue is as before. Or the device is lost.
+    /// The device has none of that size, the queue is of another `Verbs`, or the device is lost or refuses. It refuses if more completions
+    /// wait than there would be room for, and if the queue is full or broken. The queue is as before.
     pub fn resize_cq(&mut self, cq: &mut CompletionQueue<'s, P>, entries: u32) -> Result<(), ResizeCqError<P::Error>> {
         let max = self.provider.device_attr().max_cqe;
         if entries == 0 || entries > max {

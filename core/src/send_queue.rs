@@ -169,8 +169,8 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         bound
     }
 
-    /// Notifies the device of requests that a forgotten batch left posted ([`SendBatch`] says which: those that are not posted never
-    /// complete), in any state of the queue pair: then they complete, if only as flushed. Nothing if there are none.
+    /// Notifies the device of requests that a forgotten batch left posted, in any state of the queue pair: then they complete, if only as
+    /// flushed. [`SendBatch`] says which are posted; the others never complete. Does nothing if there are none.
     pub fn ring(&mut self) {
         PostCursor::new(self).ring();
     }

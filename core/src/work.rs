@@ -479,8 +479,8 @@ impl<'a> SendWr<'a> {
         Self::new(SendOp::LocalInv { rkey })
     }
 
-    /// Returns the request as one of an XRC initiator to a shared receive queue of its peer: each but a bind and an invalidation names
-    /// one, which also says in which protection domain the peer's memory is (IBTA A14.3.1). It borrows this request:
+    /// Returns the request as one of an XRC initiator to a shared receive queue of its peer. Each but a bind and an invalidation names
+    /// one. It also says in which protection domain the peer's memory is (IBTA A14.3.1). It borrows this request:
     ///
     /// ```
     /// # use bareverbs::{SendWr, Srqn};

@@ -525,8 +525,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         &mut self.context.faults
     }
 
-    /// Lets the memory keys that the driver makes next have indices from this one on, now and after each reset, as far as there are so
-    /// many: a key of one device is then none of another, so that one used at the wrong device is refused as unknown.
+    /// Gives the memory keys that the driver makes next indices from this one on, now and after each reset, as far as there are so many.
+    /// With another start for each device, a key that is used at the wrong device is refused as unknown.
     pub fn start_keys_at(&mut self, index: u32) {
         self.firmware.engine.registry_mut().start_mkeys_at(index);
     }

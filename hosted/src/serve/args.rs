@@ -35,8 +35,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "managed")]
     pub link: Option<PathBuf>,
     /// Wire of another program that joins the Ethernet ports, in the format of QEMU's -netdev stream or dgram, or a TAP interface;
-    /// may be repeated. stream:unix:PATH and stream:tcp:HOST:PORT connect, with ',server=on' behind them they listen;
-    /// dgram:unix:LOCAL,REMOTE and dgram:udp:HOST:PORT,HOST:PORT have the address here first; tap:NAME is created if there is none
+    /// may be repeated. stream:unix:PATH and stream:tcp:HOST:PORT connect, and listen with ',server=on' behind them.
+    /// dgram:unix:LOCAL,REMOTE and dgram:udp:HOST:PORT,HOST:PORT have the address here first. tap:NAME is created if there is none
     #[arg(long = "join", value_name = "WIRE", requires = "ethernet")]
     pub joined: Vec<JoinedWire>,
     /// Bind an Ethernet port to its MAC address and to addresses: frames from others are dropped, as are frames of other ports from

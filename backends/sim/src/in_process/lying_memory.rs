@@ -11,7 +11,7 @@ use crate::host_memory::{DmaFault, HostMemory};
 /// data of messages. A driver that distrusts its device is tried on it.
 ///
 /// A closure decides about each write. It is given the device address and the bytes, in the order in which the device writes, and
-/// changes the bytes as it likes; address and length stay, so that nothing is written where the device did not mean to write. What the
+/// changes the bytes as it likes. Address and length stay, so that nothing is written where the device did not mean to write. What the
 /// device reads is what is there. To lie on demand, let the closure look at a switch that the test has; to lie by chance, give it a
 /// generator with a seed.
 ///

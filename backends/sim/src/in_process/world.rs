@@ -307,8 +307,8 @@ impl Host {
     /// Does something with the device itself: faults, findings, counts, link, removal. The world stands still meanwhile.
     ///
     /// # Panics
-    /// In `work`, or in a [`Tap`] or [`Uplink`], each call of the world or of its hosts that asks the devices or the wire panics, this one
-    /// included: keep what it needs, and call afterwards.
+    /// Each call of the world or of its hosts that asks the devices or the wire panics in `work`, and in a [`Tap`] or [`Uplink`], this one
+    /// included. Keep what it needs, and call afterwards.
     pub fn with_device<R>(&self, work: impl FnOnce(&mut Device) -> R) -> R {
         self.world.state.with(|subnet| {
             subnet.step = subnet.config.step;
