@@ -169,7 +169,7 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a window was not destroyed; it is as before.
+    /// Why a window, or the key of a [`FastMr`](crate::FastMr), was not destroyed; it is as before.
     pub enum DeallocMwError<E> {
         /// The handle is stale.
         Stale => Einval, "the window's handle is stale: its object is destroyed, or another device's";
