@@ -231,7 +231,7 @@ impl<P: Provider> SendQueue<'_, P> {
     /// ([`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr)), and not here.
     ///
     /// A registration takes two blocks of the send ring and one for each four pieces, or a part of them. [`Verbs::ring_sizes`] counts on requests
-    /// of four pieces at most.
+    /// of four pieces at most. An example is at [`Verbs::alloc_fast_mr`].
     ///
     /// # Errors
     /// [`FastRegError`]: the queue pair cannot send, the SGEs or rights do not fit the region, its last registration has not ended, or the

@@ -169,9 +169,9 @@ impl<P: Provider> Qp<P> {
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// Returns the rings of a queue pair with at least these capacities. They have room for more requests than that, and all
+    /// Returns the rings of a queue pair with at least these capacities. They may have room for more requests than that, and all
     /// may complete before they are polled. These are up to `send_blocks` sends, since a short one takes one block, and
-    /// `recv_entries` receives. See [`Self::create_cq`].
+    /// `recv_entries` receives. [`Self::create_cq`] has an example.
     ///
     /// # Errors
     /// The capacities exceed the device's.

@@ -331,7 +331,7 @@ pub struct SendBatch<'a, P: Provider> {
 format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.queue.limits.handle);
 
 impl<P: Provider> SendBatch<'_, P> {
-    /// Posts a request.
+    /// Posts a request. An example is at [`SendQueue::batch`].
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
