@@ -710,6 +710,9 @@ fn end_drain_or_report<P: Provider>(
 /// at most. So no completion of the queue is taken for one of a queue pair that has the number of a target by then.
 pub(crate) const XRC_COOKIE: u16 = u16::MAX;
 
+/// Places of shared receive queues that the bits of a cookie above [`XRC_COOKIE`] can name: devices give 24 bits of it back.
+pub(crate) const XRC_SRQS: usize = 1 << (24 - u16::BITS);
+
 /// Returns whether a completion with this cookie is of an XRC shared receive queue.
 pub(crate) const fn is_xrc(cookie: Option<u32>) -> bool {
     matches!(cookie, Some(cookie) if cookie as u16 == XRC_COOKIE)

@@ -192,7 +192,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The domain's handle is stale, the capacities exceed the device's or those of all entries, the table is full, or the device
     /// refuses. Or stale completions of an earlier XRC one in the slot are not polled yet. Nothing is created.
     pub fn create_srq(&mut self, init: &SrqInit) -> Result<SharedReceiveQueue<'s, P>, CreateSrqError<P::Error>> {
-        let (place, sizes) = self.place_of_srq(init)?;
+        let (place, sizes) = self.place_of_srq(init, usize::MAX)?;
         let pd = self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
         let created = match self.provider.create_srq(CoreToken::NEW, &pd.inner, &sizes) {
             Ok(created) => created,
@@ -201,8 +201,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.adopt_srq(init, &sizes, place, created)
     }
 
-    /// Returns the place for a shared receive queue, the smallest in which its requests fit, and its sizes.
-    pub(crate) fn place_of_srq(&self, init: &SrqInit) -> Result<(SrqPlace<'s>, SrqSizes), CreateSrqError<P::Error>> {
+    /// Returns the place for a shared receive queue, the smallest of the first `reach` in which its requests fit, and its sizes.
+    pub(crate) fn place_of_srq(
+        &self,
+        init: &SrqInit,
+        reach: usize,
+    ) -> Result<(SrqPlace<'s>, SrqSizes), CreateSrqError<P::Error>> {
         let device = self.provider.device_attr();
         let (wanted, max) = (init.cap, SrqCap { max_wr: device.max_srq_wr, max_sge: device.max_srq_sge });
         if wanted.max_wr == 0 || wanted.max_wr > max.max_wr || wanted.max_sge > max.max_sge {
@@ -214,7 +218,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !slots.is_power_of_two() || !(2..=1 << 15).contains(&slots) || cap.max_wr >= slots {
             return Err(CreateSrqError::Answer { fault: AnswerFault::SrqSlots { slots } });
         }
-        let table: &'s [SrqSlot<'s>] = self.shared.srqs;
+        let srqs: &'s [SrqSlot<'s>] = self.shared.srqs;
+        let table = srqs.get(..reach).unwrap_or(srqs);
         let fits = |slot: &SrqSlot<'_>| slot.capacity() >= slots as usize;
         let fitting = table.iter().filter(|slot| fits(slot)).count();
         if fitting == 0 {

@@ -125,8 +125,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Creates a shared receive queue of an XRC domain (`ibv_create_srq_ex` with `IBV_SRQT_XRC`). Peers name it by its number
     /// ([`SrqInfo::srqn`](crate::SrqInfo::srqn)) in each request to a target of the domain: what they send is received here, and the keys
-    /// that they name are of its protection domain. It completes into `cq`, which needs room for each of its requests. All else is as for
-    /// [`Self::create_srq`].
+    /// that they name are of its protection domain. It completes into `cq`, which needs room for each of its requests. It takes one of the
+    /// first 256 places of the table: completions name it by a number of 8 bits. All else is as for [`Self::create_srq`].
     ///
     /// [`Completion::qp`] of such a completion is the target that has the number [`Completion::qpn`] when it is polled, if any. Failed ones
     /// do not change the target's state here: the device says it by an event, and [`Self::query_qp`] asks for it.
@@ -148,7 +148,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let index = cq.handle().index();
         let ours = self.shared.cqs.get(usize::from(index)).is_some_and(|slot| core::ptr::eq(slot, cq.slot));
         let kept = if ours { self.cqs.get(cq.handle()) } else { None };
-        let (place, sizes) = self.place_of_srq(init)?;
+        let (place, sizes) = self.place_of_srq(init, completion::XRC_SRQS)?;
         let kept = kept.ok_or(CreateSrqError::StaleCq)?;
         let pd = self.pds.get(init.pd).ok_or(CreateSrqError::StalePd)?;
         let cookie = u32::from(place.0.index()) << 16 | u32::from(completion::XRC_COOKIE);

@@ -1,5 +1,6 @@
 //! XRC on a device that does what the test says.
 
+use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
@@ -13,10 +14,11 @@ use crate::error::{
     AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, DestroyCqError, DestroyQpError, DeviceLoss,
     Errno, ModifyQpError, PollCqError, PostSendError, RawKind, SgeFault,
 };
+use crate::storage::{QpRings, SrqEntries};
 use crate::{
     Access, Completion, CompletionQueue, CqHandle, KeyTag, MwType, NoReceives, QpHandle, QpInit, QpState, QpType, Qpn,
-    QueuePair, Rkey, SendFlags, SendOp, SendWr, SharedReceiveQueue, SrqCap, SrqInit, Srqn, Type1Bind, WcData, WcOpcode,
-    WcStatus, XrcDomain, Xrcdn,
+    QueuePair, Rkey, SendFlags, SendOp, SendWr, SharedReceiveQueue, SrqCap, SrqInit, Srqn, Type1Bind, Verbs, WcData, WcOpcode,
+    WcStatus, XrcDomain, Xrcdn, storage,
 };
 
 type Domain = XrcDomain<Mock>;
@@ -221,6 +223,32 @@ fn an_error_moves_the_initiator_to_err_and_the_rest_is_flushed() {
     let done: Vec<_> = harness.poll().unwrap().iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(done, [(0, WcStatus::RemInvReqErr), (1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
     assert_eq!(harness.verbs.qp_info(harness.qp).unwrap().state, QpState::Err);
+}
+
+/// A card returns 24 bits of a cookie, the lower 16 of which say XRC.
+#[test]
+fn a_place_that_no_completion_can_name_is_not_taken() {
+    let rings: &'static [QpRings<16, 8>; 1] = Box::leak(Box::default());
+    let few = || Box::leak(Box::new(SrqEntries::<4>::new())).view();
+    let many = Box::leak(Box::new(SrqEntries::<8>::new())).view();
+    let mut srqs = [many; 257].map(|_| few());
+    srqs[256] = many;
+    let tables: &'static mut _ = Box::leak(Box::new(
+        <storage![Mock; pds: 1, mrs: 1, mws: 1, cqs: 1, qps: 1, srqs: 257]>::with_srqs(QpRings::views(rings), srqs),
+    ));
+    let mut verbs = Verbs::new(Mock::new(), tables);
+    let pd = verbs.alloc_pd().unwrap();
+    let mut cq = verbs.create_cq(4096).unwrap();
+    let domain = verbs.alloc_xrcd().unwrap();
+    let init = |max_wr| SrqInit { pd, cap: SrqCap { max_wr, max_sge: 2 } };
+    let refused = verbs.create_xrc_srq(&init(7), &domain, &mut cq).unwrap_err();
+    assert_eq!(refused, CreateSrqError::Entries { max_wr: 7, slots: 8, most: 4 });
+    let plain = verbs.create_srq(&init(7)).unwrap();
+    assert_eq!(plain.handle().index(), 256);
+    let xrc: Vec<_> = (0..256).map(|_| verbs.create_xrc_srq(&init(3), &domain, &mut cq).unwrap()).collect();
+    let full = verbs.create_xrc_srq(&init(3), &domain, &mut cq).unwrap_err();
+    assert_eq!(full, CreateSrqError::Full { capacity: 256, fitting: 256 });
+    assert_eq!(xrc.iter().map(|srq| srq.handle().index()).max(), Some(255));
 }
 
 /// Slots of queue pairs and shared receive queues have the same numbers, and an RC queue pair completes into the same queue.
