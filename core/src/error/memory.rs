@@ -172,7 +172,7 @@ operation_error! {
     /// Why a window, or the key of a [`FastMr`](crate::FastMr), was not destroyed; it is as before.
     pub enum DeallocMwError<E> {
         /// The handle is stale.
-        Stale => Einval, "the window's handle is stale: its object is destroyed, or another device's";
+        Stale => Einval, "the handle of the window or key is stale: its object is destroyed, or another device's";
         /// Binds of it were posted and have not completed.
         Busy {
             /// How many.
@@ -181,7 +181,7 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device did not destroy the window";
+        Device, "the device did not destroy the window or key";
     }
 }
 
