@@ -185,11 +185,29 @@ impl<'s, B: DmaBuffer> Region<'s, B> {
     }
 
     /// Returns an SGE of `length` bytes from byte `at`. Posting checks that they lie inside the region.
+    ///
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, SendWr};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let mut source = a.register(64, Access::empty())?;
+    /// let target = b.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// source.write(8, b"hello")?;
+    /// qa.qp.send.post(&SendWr::write(target.remote(32), &[source.sge(8, 5)]))?;
+    /// qa.wait()?.result()?;
+    /// let mut bytes = [0; 5];
+    /// target.read(32, &mut bytes)?;
+    /// assert_eq!(&bytes, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn sge(&self, at: u64, length: u32) -> Sge {
         Sge { addr: self.base.wrapping_add(at), length, lkey: self.lkey }
     }
 
     /// Returns byte `at` as the peer names it.
+    ///
+    /// An example is at [`Self::sge`].
     pub const fn remote(&self, at: u64) -> Remote {
         Remote { addr: self.base.wrapping_add(at), rkey: self.rkey }
     }

@@ -241,6 +241,24 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// Returns whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked
     /// for an event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
     ///
+    /// ```
+    /// # use bareverbs::SendWr;
+    /// # use std::task::{Context, Waker};
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// # let mut cx = Context::from_waker(Waker::noop());
+    /// # let target = b.register(64, bareverbs::Access::LOCAL_WRITE | bareverbs::Access::REMOTE_WRITE)?;
+    /// assert!(qa.cq.poll_ready(&mut cx).is_pending());
+    /// qa.qp.send.post(&SendWr::write(target.remote(0), b"hello").signaled())?;
+    /// // The task waits in `std::future::poll_fn(|cx| qa.cq.poll_ready(cx)).await`.
+    /// while qa.cq.poll_ready(&mut cx).is_pending() {
+    ///     a.verbs.poll_event()?;
+    /// }
+    /// assert!(qa.cq.completions().next().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], one of which the program has to call.
     ///
     /// A waker that panics does so in the call that found the event. The tasks of the other queues are still woken, while that call

@@ -77,6 +77,18 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Gives a region another buffer (`ibv_rereg_mr` with `IBV_REREG_MR_CHANGE_TRANSLATION`), and changes what [`Self::rereg_mr`] does.
     /// The old buffer comes back: the device does not use it any more.
     ///
+    /// ```
+    /// # use bareverbs::{Access, DmaBuffer, MrChange, Refused};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let region = a.register(4096, Access::LOCAL_WRITE)?;
+    /// let other = a.register(8192, Access::LOCAL_WRITE)?;
+    /// let buffer = a.verbs.dereg_mr(other).map_err(Refused::into_error)?;
+    /// let (region, old) = a.verbs.rereg_mr_buffer(region, buffer, &MrChange::default()).map_err(Refused::into_error)?;
+    /// assert_eq!((a.verbs.mr_info(region.handle())?.length, old.len()), (8192, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ReregMrError`]: the new rights, domain or range are refused, windows are bound to the region, its pieces are registered, or the
     /// device refuses. Region and buffer come back, unless the device may use the memory.

@@ -178,6 +178,17 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     /// Returns the blocks that are free. Blocks are the unit of the send ring, since requests differ in length: on mlx5 one for each 64
     /// bytes. [`Verbs::ring_sizes`](crate::Verbs::ring_sizes) gives those that so many requests need, [`PostSendError::QueueFull`] those
     /// that one needs.
+    ///
+    /// ```
+    /// # use bareverbs::SendWr;
+    /// # use bareverbs_testing::{Faults, connect, pair};
+    /// # let [mut a, mut b] = pair(Faults::none())?;
+    /// # let [mut qa, mut qb] = connect(&mut a, &mut b)?;
+    /// let free = qa.qp.send.free_blocks();
+    /// qa.qp.send.post(&SendWr::send(b"hello"))?;
+    /// assert_eq!(qa.qp.send.free_blocks(), free - 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn free_blocks(&self) -> u32 {
         free_blocks(self, self.head.get())
     }

@@ -329,6 +329,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     /// Returns the attributes of a shared receive queue, with the limit that it has in the device now (`ibv_query_srq`).
     ///
+    /// ```
+    /// # use bareverbs::{SrqCap, SrqInit};
+    /// # use bareverbs_testing::{Faults, pair};
+    /// # let [mut a, _b] = pair(Faults::none())?;
+    /// let srq = a.verbs.create_srq(&SrqInit { pd: a.pd, cap: SrqCap { max_wr: 15, max_sge: 1 } })?;
+    /// // Nothing is posted: the limit is reached at once, and cleared by the event.
+    /// a.verbs.arm_srq(srq.handle(), 4)?;
+    /// assert_eq!(a.verbs.query_srq(srq.handle())?.limit, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The handle is stale, or the device does not answer.
     pub fn query_srq(&mut self, handle: SrqHandle) -> Result<SrqInfo, QuerySrqError<P::Error>> {
