@@ -1,4 +1,4 @@
-//! Registration by work request: a key that a request opens, over pieces of a region that is registered already.
+//! Fast registration: a key that a request opens, over pieces of a region that is registered already.
 //!
 //! The key is one of the device's, as that of a window is, and is kept in the table of windows. A request opens it, LOCAL_INV or the
 //! peer ends it, and a request that fails is handled as that of a window. A program that posts none contains nothing of this.
@@ -14,7 +14,7 @@ use crate::{
     Access, Binding, Handle, KeyTag, Lkey, MrHandle, MwHandle, MwType, PdHandle, Remote, Rkey, SendFlags, Sge, WcOpcode,
 };
 
-/// A memory region that requests register ([`Verbs::alloc_fast_mr`]). It names the region; the value may be copied.
+/// A memory region for fast registration ([`Verbs::alloc_fast_mr`]). It names the region; the value may be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FastMr {
@@ -32,7 +32,7 @@ impl FastMr {
     }
 }
 
-/// A registration by work request (`ib_reg_wr`, `mlx5dv_wr_mr_list`): [`SendQueue::post_reg_mr`].
+/// A fast registration (`ib_reg_wr`, `mlx5dv_wr_mr_list`): [`SendQueue::post_reg_mr`].
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FastReg<'a> {
@@ -90,7 +90,7 @@ impl FastRegion {
     }
 }
 
-/// Attributes of a region that requests register. A request changes them when it is posted, and a failed one changes them back.
+/// Attributes of a region for fast registration. A request changes them when it is posted, and a failed one changes them back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -104,7 +104,7 @@ pub struct FastMrInfo {
 }
 
 impl<P: Provider> Verbs<'_, P> {
-    /// Makes a region that requests register ([`SendQueue::post_reg_mr`]), with room for `max_sges` pieces: a free key. It takes a place among
+    /// Makes a region for fast registration ([`SendQueue::post_reg_mr`]), with room for `max_sges` pieces: a free key. It takes a place among
     /// the regions and one among the windows of the [`Storage`](crate::storage::Storage).
     ///
     /// ```
@@ -176,7 +176,7 @@ impl<P: Provider> Verbs<'_, P> {
         Published { rkey, pd: pd.index(), region, access: Access::empty(), base: 0, length: 0, max_message: 0 }
     }
 
-    /// Returns the attributes of a region that requests register.
+    /// Returns the attributes of a region for fast registration.
     ///
     /// # Errors
     /// The region was destroyed, or is of another `Verbs`.
@@ -185,7 +185,7 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(FastMrInfo { pd: info.pd, rkey: info.rkey, registered: info.binding })
     }
 
-    /// Destroys a region that requests register, free or not: what its key opens ends at once.
+    /// Destroys a region for fast registration, free or not: what its key opens ends at once.
     ///
     /// # Errors
     /// The region was destroyed before or is of another `Verbs`, registrations or invalidations of it are in flight, or the device refuses; it is as before.

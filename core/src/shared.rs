@@ -213,7 +213,7 @@ impl CachedRegion {
     }
 }
 
-/// A slot of the table of regions. Written by the control path, that of a region which requests register by its poster, under the lock of the
+/// A slot of the table of regions. Written by the control path, that of a region for fast registration by its poster, under the lock of the
 /// windows; read by the poster, at any time. The sequence number is odd
 /// while the slot is written, and differs afterwards (a seqlock): it shows a reader that the words it has read do not belong
 /// together.

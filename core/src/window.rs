@@ -48,7 +48,7 @@ pub struct MwInfo {
 pub(crate) struct Mw<P: Provider> {
     pub(crate) pd: PdHandle,
     pub(crate) inner: P::Mw,
-    /// Region that requests register by it ([`crate::FastMr`]).
+    /// Region for fast registration whose key it is ([`crate::FastMr`]).
     pub(crate) region: Option<MrHandle>,
 }
 

@@ -1,4 +1,4 @@
-//! Registration by work request: what the key opens, how it ends, and what a request that fails leaves.
+//! Fast registration: what the key opens, how it ends, and what a request that fails leaves.
 
 use bareverbs::error::{AllocFastMrError, DeallocMwError, DeregMrError, FastRegError, PostSendError};
 use bareverbs::{

@@ -288,7 +288,7 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a region for registration by requests was not made.
+    /// Why a region for fast registration was not made.
     pub enum AllocFastMrError<E> {
         /// The protection domain's handle is stale.
         StalePd => Einval, "the protection domain's handle is stale: its object is destroyed, or another device's";
@@ -315,7 +315,7 @@ operation_error! {
     }
     device {
         /// The device refuses.
-        Device, "the device made no region for registration by requests";
+        Device, "the device made no region for fast registration";
     }
 }
 
@@ -338,7 +338,7 @@ operation_error! {
         AccessFlags {
             /// The flags.
             access: Access
-        } => Einval, "a registration by request cannot have {access:?}: it has LOCAL_WRITE, remote rights and ZERO_BASED";
+        } => Einval, "a fast registration cannot have {access:?}: it has LOCAL_WRITE, remote rights and ZERO_BASED";
         /// The queue pair cannot send in its state.
         NotReady {
             /// The state.
@@ -358,7 +358,7 @@ operation_error! {
             /// Most that it takes.
             max: u32
         } => Einval, "{count} pieces, and the FastMr was made for 1 to {max}";
-        /// The region was registered without MW_BIND, or is one that requests register.
+        /// The region was registered without MW_BIND, or is one for fast registration.
         NoBindRight => Eacces, "the region of the pieces lacks MW_BIND: register it with Access::MW_BIND, or change it by rereg_mr";
         /// Rights to write asked of a region without LOCAL_WRITE.
         NoLocalWrite => Eacces, "rights to write need LOCAL_WRITE of the region: register it with Access::LOCAL_WRITE, or change it by rereg_mr";

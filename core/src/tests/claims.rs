@@ -58,7 +58,7 @@ fn rings_serve_one_place_until_its_storage_is_dropped() {
     assert_eq!(fill(&mut late), both);
 }
 
-/// The number of a region that requests register names its window: destroyed by it, the region is gone too.
+/// The number of a region for fast registration names its window: destroyed by it, the region is gone too.
 #[test]
 fn a_region_of_requests_that_ends_as_a_window_leaves_its_place() {
     let mut harness = super::Harness::new();

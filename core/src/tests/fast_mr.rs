@@ -1,4 +1,4 @@
-//! Regions that requests register: what `alloc_fast_mr` asks a device for, and what it takes from its answer.
+//! Regions for fast registration: what `alloc_fast_mr` asks a device for, and what it takes from its answer.
 
 use super::{ALL_RIGHTS, Harness, MockError};
 use crate::error::{AllocFastMrError, AnswerFault};

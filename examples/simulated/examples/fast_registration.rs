@@ -1,4 +1,4 @@
-//! Registration by work request: a server lends scattered buffers to its client for one operation, as one range, and the client's answer
+//! Fast registration: a server lends scattered buffers to its client for one operation, as one range, and the client's answer
 //! ends that.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! A region that requests register, as the model knows it.
+//! A region for fast registration, as the model knows it.
 
 use bareverbs::{Access, FastMr, FastReg, FastRegion, PdHandle, Remote, Rkey, SendFlags, Sge, Verbs};
 use bareverbs_testing::Driver;
@@ -22,7 +22,7 @@ pub(crate) struct Registered {
 
 impl Fast {
     pub(crate) fn new(verbs: &mut Verbs<'_, Driver>, pd: PdHandle) -> Self {
-        let mr = verbs.alloc_fast_mr(pd, UNITS as u32).expect("a region for registration by requests");
+        let mr = verbs.alloc_fast_mr(pd, UNITS as u32).expect("a region for fast registration");
         let rkey = verbs.fast_mr_info(mr).expect("just created").rkey;
         Self { mr, rkey, registered: None }
     }

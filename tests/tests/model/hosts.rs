@@ -47,7 +47,7 @@ pub(crate) const SRQS: usize = QUEUES + 2 + 1;
 pub(crate) type Rings = [QpRings<128, 16>; QPS];
 pub(crate) type Shared = [SrqEntries<16>; SRQS];
 /// With room for everything of the model and one object of each kind more, so that one that was refused and has kept its place is
-/// found. A registration by requests has a place among regions and among windows.
+/// found. A fast registration has a place among regions and among windows.
 pub(crate) type Tables<'s> = Storage<
     's,
     Driver,

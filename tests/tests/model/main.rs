@@ -1,6 +1,6 @@
 //! Random programs on two simulated devices that the driver drives, compared with a model of what each request does. The model
 //! knows every byte, status, order of completions and key. Queue pairs of RC, UC, UD and XRC in two protection domains share completion
-//! queues and shared receive queues. There are windows, regions, registrations by requests, resizes, errors, a wire that loses or
+//! queues and shared receive queues. There are windows, regions, fast registrations, resizes, errors, a wire that loses or
 //! reaches nobody, commands that fail, threads that post and poll, and devices that are lost, reset and brought up again.
 //!
 //! `BAREVERBS_MODEL_OPERATIONS` is how many operations are run at least (30,000 if it is not set), `BAREVERBS_MODEL_SEED` the first

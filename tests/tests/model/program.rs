@@ -10,7 +10,7 @@ use crate::xrc::QUEUES;
 /// Devices.
 pub(crate) const SIDES: usize = 2;
 /// Protection domains of each device. Regions, windows, pairs and shared receive queues of XRC take turns: those with an even index
-/// are of the first, those with an odd one of the second. Each has one registration by requests.
+/// are of the first, those with an odd one of the second. Each has one fast registration.
 pub(crate) const DOMAINS: usize = 2;
 /// Regions of each device.
 pub(crate) const REGIONS: usize = 2 * DOMAINS;

@@ -38,7 +38,7 @@ const MOST_MESSAGES: usize = 100_000;
 /// Timeout of one of them.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the kernel itself has on each device: management datagrams, registration by requests, and IPoIB, whose addresses and state are
+/// What the kernel itself has on each device: management datagrams, fast registration, and IPoIB, whose addresses and state are
 /// looked at.
 const OWN: [&str; 3] = ["ib_core", "mlx5_ib", "ib_ipoib"];
 

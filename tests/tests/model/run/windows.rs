@@ -1,4 +1,4 @@
-//! Single binds of windows and registrations by requests, and their ends.
+//! Single binds of windows and fast registrations, and their ends.
 
 use bareverbs::error::{BindRefused, BindType1Error, FastRegError, PostSendError};
 use bareverbs::{Access, Binding, MwType, QpType, Rkey, SendFlags, SendWr, Type1Bind, WcOpcode};
