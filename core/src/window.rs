@@ -70,7 +70,7 @@ pub(crate) struct Window {
     pub(crate) kind: MwType,
     pub(crate) state: WindowState,
     /// Binds and invalidations of it in flight, all on one queue pair: their order is that in which they were posted.
-    in_flight: u32,
+    pub(crate) in_flight: u32,
     /// That queue pair.
     binder: QpHandle,
     /// Bit n: a bind in flight may have found a key whose tag is n, modulo 32.
@@ -523,10 +523,10 @@ impl Windows {
         let is_it = |cell: &WindowCell| cell.bind.as_ref().is_some_and(|other| other.sequence == bind.sequence);
         let used = self.used;
         let used = self.cells_mut().get_mut(..used).unwrap_or_default();
-        if let Some((index, cell)) = used.iter_mut().enumerate().find(|(_, cell)| is_it(cell)) {
-            cell.bind = None;
-            self.vacant = self.vacant.min(index);
-        }
+        // A poller may have ended it since a RESET has looked for it.
+        let Some((index, cell)) = used.iter_mut().enumerate().find(|(_, cell)| is_it(cell)) else { return };
+        cell.bind = None;
+        self.vacant = self.vacant.min(index);
         while let Some(last) = self.used.checked_sub(1)
             && self.cells().get(last).is_some_and(|cell| cell.bind.is_none())
         {

@@ -54,3 +54,22 @@ fn a_completion_of_a_bind_ends_it() {
         harness.verbs.dereg_mr_raw(mr).unwrap();
     });
 }
+
+/// A RESET drops a bind that a poller is about to end: it is ended once, whoever does it.
+#[test]
+fn a_bind_that_reset_drops_is_ended_once() {
+    check(|| {
+        let mut harness = Harness::new(true);
+        let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
+        let mut queue = harness.verbs.take_cq(harness.cq);
+        harness.verbs.bind_type1(harness.qp, mw, &bind(harness.mr, 1)).unwrap();
+        let poller = thread::spawn(move || {
+            let mut out = [Completion::EMPTY; 2];
+            queue.poll(&mut out).unwrap();
+        });
+        harness.reset();
+        poller.join().unwrap();
+        let in_flight = harness.verbs.shared.windows.with(|windows| windows.get(mw).unwrap().in_flight);
+        assert_eq!(in_flight, 0);
+    });
+}
