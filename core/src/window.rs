@@ -345,25 +345,34 @@ impl Windows {
         windows.count().saturating_add(binds.count()) as u32
     }
 
-    /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, and its cell.
-    fn doubted(&self, mr: MrHandle, from: usize) -> Option<(usize, MwHandle)> {
+    /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, its cell, and [`Self::moment`].
+    fn doubted(&self, mr: MrHandle, from: usize) -> Option<(usize, MwHandle, u64)> {
         let in_flight = |mw: MwHandle| self.binds().any(|bind| bind.mw == mw && bind.previous.doubt == mr);
         let windows = self.cells().iter().enumerate().skip(from);
         let mut windows = windows.filter_map(|(at, cell)| cell.window.as_ref().map(|window| (at, window)));
         let (at, window) = windows.find(|(_, window)| window.state.doubt == mr || in_flight(window.handle))?;
-        Some((at, window.handle))
+        Some((at, window.handle, self.moment(window.handle)))
     }
 
-    /// Ends the doubts about a window of which the device says its key, and whether it is bound: one remains if that may be its binding.
-    fn settle(&mut self, mw: MwHandle, mr: MrHandle, rkey: Rkey, is_bound: bool) {
-        let remains = |state: &WindowState| state.doubt != mr || is_bound && state.rkey == rkey;
-        if let Some(window) = self.get_mut(mw).filter(|window| !remains(&window.state)) {
-            window.state.doubt = MrHandle::NONE;
+    /// Returns a number that is another one when the oldest bind in flight of a window has ended, or one was posted after there was none.
+    fn moment(&self, mw: MwHandle) -> u64 {
+        self.oldest_of(&|bind| bind.mw == mw).map_or(self.next, |bind| bind.sequence)
+    }
+
+    /// Ends the doubt about a window of which the device says its key, and whether it is bound, unless that may be its binding. What binds
+    /// in flight give it may come still, so that the answer is about what the oldest of them has found. `moment` is from before the
+    /// question: if it is past, the answer may be too old.
+    fn settle(&mut self, mw: MwHandle, mr: MrHandle, moment: u64, rkey: Rkey, is_bound: bool) {
+        if self.moment(mw) != moment {
+            return;
         }
-        for bind in self.cells_mut().iter_mut().filter_map(|cell| cell.bind.as_mut()) {
-            if bind.mw == mw && !remains(&bind.previous) {
-                bind.previous.doubt = MrHandle::NONE;
-            }
+        let state = if self.bind_mut(moment).is_some() {
+            self.bind_mut(moment).map(|bind| &mut bind.previous)
+        } else {
+            self.get_mut(mw).map(|window| &mut window.state)
+        };
+        if let Some(state) = state.filter(|state| state.doubt == mr && !(is_bound && state.rkey == rkey)) {
+            state.doubt = MrHandle::NONE;
         }
     }
 
@@ -773,11 +782,11 @@ impl<P: Provider> Verbs<'_, P> {
     /// Asks the device about the windows whose binding to a region the peer is said to have ended: whether it has.
     pub(crate) fn settle_doubts(&mut self, mr: MrHandle) -> Result<(), P::Error> {
         let mut from = 0;
-        while let Some((at, handle)) = self.shared.windows.with(|windows| windows.doubted(mr, from)) {
+        while let Some((at, handle, moment)) = self.shared.windows.with(|windows| windows.doubted(mr, from)) {
             from = at.wrapping_add(1);
             let Some(mw) = self.mws.get(handle) else { continue };
             match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
-                Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.settle(handle, mr, rkey, is_bound)),
+                Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.settle(handle, mr, moment, rkey, is_bound)),
                 Err(error) => return Err(self.failed(error)),
             }
         }

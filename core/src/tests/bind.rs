@@ -605,6 +605,29 @@ fn an_invalidation_of_a_window_that_ended_frees_no_region_under_the_next() {
     assert!(harness.device().violations.is_empty());
 }
 
+/// The same while the bind of the next window is in flight: that the device has not bound it yet says nothing of what it will do.
+#[test]
+fn an_invalidation_of_a_window_that_ended_frees_no_region_under_a_bind_in_flight() {
+    let mut harness = Harness::new();
+    let other = harness.qp;
+    let (qp, recv_cq) = with_recv_cq(&mut harness);
+    let first = harness.window(MwType::Type2);
+    let key = bound_and_invalidated(&mut harness, qp, first, 7);
+    harness.poll().unwrap();
+    harness.verbs.dealloc_mw(first).unwrap();
+    let mw = harness.window(MwType::Type2);
+    harness.qp = other;
+    assert_eq!(bind_type2(&mut harness, mw, 7), key, "the number comes again");
+    assert_eq!(harness.poll_of(recv_cq).unwrap()[0].data, WcData::Invalidated(key));
+    assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    assert!(harness.device().execute(harness.qpn()));
+    assert_eq!(harness.poll().unwrap()[0].status, WcStatus::Success);
+    assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    harness.verbs.dealloc_mw(mw).unwrap();
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
+    assert!(harness.device().violations.is_empty());
+}
+
 /// The binding that the peer has ended holds its region no longer, also while a bind to another region is in flight, done or not.
 #[test]
 fn a_region_whose_binding_the_peer_has_ended_is_free_while_the_window_is_bound_anew() {
