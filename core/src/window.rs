@@ -57,9 +57,31 @@ pub(crate) struct Mw<P: Provider> {
 pub(crate) struct WindowState {
     pub(crate) rkey: Rkey,
     pub(crate) binding: Option<Binding>,
-    /// The region of a binding that the peer is said to have ended. The completion may have been about an older one with the same key, so
-    /// that the device is asked before the region ends.
+    /// The region of a binding that the peer is said to have ended, or [`ANY_REGION`]. The completion may have been about an older one with
+    /// the same key, so that the device is asked before the region ends. Beside a binding with the same key: what a RESET has left of
+    /// the window may be either.
     doubt: MrHandle,
+}
+
+/// [`WindowState::doubt`] of a window that may be bound to one of several regions. No program has this handle.
+const ANY_REGION: MrHandle = MrHandle::new(u16::MAX, 1);
+
+impl WindowState {
+    /// Returns whether the window may be bound to a region though the peer was said to have ended that.
+    fn doubts(&self, mr: MrHandle) -> bool {
+        self.doubt == mr || self.doubt == ANY_REGION
+    }
+
+    fn may_be_bound(&self) -> bool {
+        self.binding.is_some() || self.doubt != MrHandle::NONE
+    }
+
+    /// Adds a region to which the window may be bound, beside its binding.
+    fn add_doubt(&mut self, mr: MrHandle) {
+        if mr != MrHandle::NONE && !self.doubts(mr) && self.binding.is_none_or(|binding| binding.mr != mr) {
+            self.doubt = if self.doubt == MrHandle::NONE { mr } else { ANY_REGION };
+        }
+    }
 }
 
 /// A window as binds see it.
@@ -336,7 +358,7 @@ impl Windows {
 
     /// Returns how many bindings may hold a region though the peer was said to have ended them.
     pub(crate) fn doubts_of(&self, mr: MrHandle) -> u32 {
-        self.count(&|state| state.doubt == mr)
+        self.count(&|state| state.doubts(mr))
     }
 
     fn count(&self, wanted: &dyn Fn(&WindowState) -> bool) -> u32 {
@@ -347,10 +369,10 @@ impl Windows {
 
     /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, its cell, and [`Self::moment`].
     fn doubted(&self, mr: MrHandle, from: usize) -> Option<(usize, MwHandle, u64)> {
-        let in_flight = |mw: MwHandle| self.binds().any(|bind| bind.mw == mw && bind.previous.doubt == mr);
+        let in_flight = |mw: MwHandle| self.binds().any(|bind| bind.mw == mw && bind.previous.doubts(mr));
         let windows = self.cells().iter().enumerate().skip(from);
         let mut windows = windows.filter_map(|(at, cell)| cell.window.as_ref().map(|window| (at, window)));
-        let (at, window) = windows.find(|(_, window)| window.state.doubt == mr || in_flight(window.handle))?;
+        let (at, window) = windows.find(|(_, window)| window.state.doubts(mr) || in_flight(window.handle))?;
         Some((at, window.handle, self.moment(window.handle)))
     }
 
@@ -371,7 +393,7 @@ impl Windows {
         } else {
             self.get_mut(mw).map(|window| &mut window.state)
         };
-        if let Some(state) = state.filter(|state| state.doubt == mr && !(is_bound && state.rkey == rkey)) {
+        if let Some(state) = state.filter(|state| state.doubts(mr) && !(is_bound && state.rkey == rkey)) {
             state.doubt = MrHandle::NONE;
         }
     }
@@ -571,7 +593,7 @@ impl Windows {
             return self.binds().any(given) || newest.is_some_and(|state| state.rkey == rkey);
         }
         let own = self.oldest_of(&|other| bind.is_before(other)).map(|other| &other.previous).or(newest);
-        own.is_some_and(|state| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
+        own.is_some_and(|state| state.rkey == rkey && state.may_be_bound() && bind.previous.binding.is_none())
     }
 
     /// Returns whether a bind was done, by what the device says of its window. A type 2 window that is not bound shows it if this
@@ -579,7 +601,15 @@ impl Windows {
     /// newer one, the peer has invalidated it: the completion that says so comes still.
     fn was_done(&mut self, bind: &PendingBind, rkey: Rkey, is_bound: bool) -> bool {
         let Some(window) = self.get(bind.mw).filter(|window| window.kind == MwType::Type2 && !is_bound) else {
-            return self.key_shows(bind, rkey);
+            let shows = self.key_shows(bind, rkey);
+            // If both have this key, what is bound may be either.
+            if shows
+                && rkey == bind.previous.rkey
+                && let Some(state) = self.state_after(bind)
+            {
+                state.add_doubt(bind.previous.doubt);
+            }
+            return shows;
         };
         let is_left_unbound = window.state.binding.is_none();
         if is_left_unbound || self.binds().any(|other| bind.is_before(other) && other.previous.binding.is_none()) {
@@ -621,7 +651,8 @@ impl Windows {
         };
         if let Some(state) = state.filter(|state| held(state)) {
             // It may be about an older binding with this key that nobody counted: one of a key that ended, for instance.
-            state.doubt = state.binding.take().map_or(MrHandle::NONE, |binding| binding.mr);
+            let region = state.binding.take().map_or(MrHandle::NONE, |binding| binding.mr);
+            state.add_doubt(region);
         } else if let Some(window) = self.get_mut(mw) {
             window.unpolled = unpolled.saturating_sub(1);
             window.unpolled_tags = if window.unpolled == 0 { 0 } else { unpolled_tags };

@@ -572,6 +572,23 @@ fn each_invalidation_that_reset_has_learned_is_counted() {
     assert!(info(&harness, mw).binding.is_some());
 }
 
+/// Returns a window that is bound with tag 7, and of which a completion of an older window with its key says that the peer has ended that.
+fn doubtful(harness: &mut Harness) -> MwHandle {
+    let other = harness.qp;
+    let (qp, recv_cq) = with_recv_cq(harness);
+    let first = harness.window(MwType::Type2);
+    let key = bound_and_invalidated(harness, qp, first, 7);
+    harness.poll().unwrap();
+    harness.verbs.dealloc_mw(first).unwrap();
+    let mw = harness.window(MwType::Type2);
+    harness.qp = other;
+    assert_eq!(bind_type2(harness, mw, 7), key, "the number comes again");
+    assert!(harness.device().execute(harness.qpn()));
+    harness.poll().unwrap();
+    assert_eq!(harness.poll_of(recv_cq).unwrap()[0].data, WcData::Invalidated(key));
+    mw
+}
+
 /// The device gives a window the number of one that ended, and it is bound with the same key before the invalidation of the first is polled.
 /// Nobody knows which of the two that is about: so the device is asked before the region ends.
 #[test]
@@ -623,6 +640,48 @@ fn an_invalidation_of_a_window_that_ended_frees_no_region_under_a_bind_in_flight
     assert!(harness.device().execute(harness.qpn()));
     assert_eq!(harness.poll().unwrap()[0].status, WcStatus::Success);
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    harness.verbs.dealloc_mw(mw).unwrap();
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
+    assert!(harness.device().violations.is_empty());
+}
+
+/// A bind with the key of a binding that the peer is said to have ended is dropped by a RESET, and the device has not done it: by its key
+/// alone that does not show, so both regions stay held.
+#[test]
+fn a_doubtful_binding_holds_its_region_over_a_reset_that_drops_a_bind_with_its_key() {
+    let mut harness = Harness::new();
+    let (other, first) = (harness.qp, harness.mr);
+    let mw = doubtful(&mut harness);
+    let unrelated = harness.region(ALL_RIGHTS);
+    harness.mr = harness.region(ALL_RIGHTS);
+    bind_type2(&mut harness, mw, 7);
+    harness.step(other, QpState::Reset);
+    harness.verbs.dereg_mr_raw(unrelated).unwrap();
+    assert_eq!(harness.verbs.dereg_mr_raw(first), Err(DeregMrError::Busy { bindings: 1 }));
+    assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    harness.verbs.dealloc_mw(mw).unwrap();
+    harness.verbs.dereg_mr_raw(first).unwrap();
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
+    assert!(harness.device().violations.is_empty());
+}
+
+/// A window is bound with the key that it has, and the completion of an older invalidation is polled before that of the bind. A RESET drops
+/// the bind, which the device has done: by its key alone that does not show either.
+#[test]
+fn a_doubtful_bind_that_a_reset_drops_holds_its_region() {
+    let mut harness = Harness::new();
+    let (other, (qp, recv_cq)) = (harness.qp, with_recv_cq(&mut harness));
+    let mw = harness.window(MwType::Type2);
+    let tag = info(&harness, mw).rkey.tag().0;
+    bound_and_invalidated(&mut harness, qp, mw, tag);
+    harness.step(qp, QpState::Reset);
+    harness.qp = other;
+    let key = bind_type2(&mut harness, mw, tag);
+    assert!(harness.device().execute(harness.qpn()));
+    assert_eq!(harness.poll_of(recv_cq).unwrap(), []);
+    harness.step(other, QpState::Reset);
+    assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    assert_eq!(info(&harness, mw).rkey, key);
     harness.verbs.dealloc_mw(mw).unwrap();
     harness.verbs.dereg_mr_raw(harness.mr).unwrap();
     assert!(harness.device().violations.is_empty());

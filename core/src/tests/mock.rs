@@ -190,7 +190,7 @@ pub(super) struct Device {
     /// Whether a bind must name the key that its window has; if not, it must only be newer than the last one that was done.
     pub(super) strict: bool,
     /// Low byte of the next key.
-    tag: KeyTag,
+    pub(super) tag: KeyTag,
     sequence: u64,
     /// Members of multicast groups.
     pub(super) groups: BTreeSet<(Qpn, [u8; 16])>,

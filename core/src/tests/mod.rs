@@ -28,6 +28,7 @@ mod states;
 mod texts;
 #[cfg(any(feature = "log", feature = "multicore"))]
 mod unwinding;
+mod window_programs;
 mod xrc;
 
 use std::boxed::Box;
