@@ -274,6 +274,45 @@ fn a_window_is_bound_on_one_queue_pair_at_a_time() {
     fixture.pair.assert_no_findings();
 }
 
+/// A RESET drops the bind of a window, and the device has done it. The peer's invalidation of the binding before it had the same key, and its
+/// completion came late: it ends no binding that the device still has.
+// contract: bind-type-2
+#[test]
+fn a_late_invalidation_and_a_reset_free_no_region_of_a_bound_window() {
+    let mut fixture = Fixture::new();
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let first = fixture.pair.b.verbs.mw_info(mw).unwrap().rkey;
+    let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
+    let b2 = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
+    fixture.pair.connect(&a2, &b2, &Connection::default());
+    let addr = fixture.there.buffer.addr;
+    let binding = bareverbs::Binding { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+    // With the key that the window has.
+    let bind = signaled(9, SendOp::BindMw { mw, tag: first.tag(), binding });
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    let settle = |fixture: &Fixture| fixture.pair.world.advance(Duration::from_millis(1));
+
+    fixture.pair.b.verbs.post_send(b2.qp, &bind).unwrap();
+    fixture.pair.b.verbs.post_recv(b2.qp, &bareverbs::RecvWr { wr_id: 3, sges: &[] }).unwrap();
+    settle(&fixture);
+    let op = SendOp::SendWithInv { payload: Payload::Inline(&[]), rkey: first };
+    fixture.pair.a.verbs.post_send(a2.qp, &signaled(4, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
+    fixture.pair.b.verbs.modify_qp(b2.qp, &reset, QpAttrMask::STATE).unwrap();
+    fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
+    settle(&fixture);
+    // What the first queue pair has dropped tells of the invalidation.
+    fixture.pair.b.verbs.poll_cq(b2.cq, &mut [bareverbs::Completion::EMPTY; 4]).unwrap();
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &reset, QpAttrMask::STATE).unwrap();
+
+    let state = fixture.pair.b.verbs.verbs_mut().direct().query_mkey(first.index()).unwrap();
+    assert!(!state.free, "the device has bound it");
+    refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    fixture.pair.b.verbs.dealloc_mw(mw).unwrap();
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+    fixture.pair.assert_no_findings();
+}
+
 /// The peer invalidates a window, which is bound again before the completion that says so is polled.
 // contract: bind-key-in-use, bind-type-2
 #[test]
