@@ -139,7 +139,7 @@ fn take_down(state: &mut State) -> Result<i32, Failure> {
         }
     };
     state.map = CMap::NONE;
-    let result = driver.take_down();
+    let result = driver.teardown_in_place();
     state.needs_reset = match &result {
         Ok(report) => report.needs_reset,
         Err(error) => error.report.needs_reset,

@@ -174,7 +174,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// The first command that failed. The machine is returned in any case. With [`TeardownReport::needs_reset`], which the error has
     /// too ([`TeardownError::report`]) and a report without error may have, what [`Self::bring_up`] says about its memory holds.
     pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
-        match self.take_down() {
+        match self.teardown_in_place() {
             Ok(report) => Ok((self.driver.commands.machine, report)),
             Err(error) => Err((error, self.driver.commands.machine)),
         }
@@ -184,7 +184,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     ///
     /// # Errors
     /// The first command that failed.
-    pub fn take_down(&mut self) -> Result<TeardownReport, TeardownError> {
+    pub fn teardown_in_place(&mut self) -> Result<TeardownReport, TeardownError> {
         self.view().tear_down()
     }
 

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn probe_bring_up(verbs: &mut MaybeUninit<ProbeVerbs>, mac
 pub unsafe extern "C" fn probe_teardown(verbs: &MaybeUninit<ProbeVerbs>) -> i32 {
     // SAFETY: the caller gives the verbs away.
     match unsafe { verbs.assume_init_read() }.into_provider() {
-        Ok(driver) => i32::from(driver.take_down().is_err()),
+        Ok(driver) => i32::from(driver.teardown_in_place().is_err()),
         Err(_) => Errno::Ebusy.number(),
     }
 }

@@ -193,7 +193,7 @@ fn a_driver_may_be_made_where_it_stays() {
                 let mut verbs = Verbs::new(driver, &mut storage);
                 use_it(&mut verbs);
                 let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
-                let _ = driver.take_down();
+                let _ = driver.teardown_in_place();
             }
             Err(error) => assert!(error.pages_kept <= 64, "seed {seed}: {error:?}"),
         }

@@ -235,7 +235,7 @@ impl Connection {
         self.rdma.dereg_mr(self.region).during("dereg_mr")?;
         self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
         let card = self.rdma.into_provider().ok().during("somebody has a queue")?;
-        let report = card.take_down().during("taking the card down")?;
+        let report = card.teardown_in_place().during("taking the card down")?;
         println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
         Ok(())
     }

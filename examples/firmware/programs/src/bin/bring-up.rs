@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
     println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
 
     let card = verbs.into_provider().ok().during("a queue is taken")?;
-    let report = card.take_down().during("taking it down")?;
+    let report = card.teardown_in_place().during("taking it down")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }

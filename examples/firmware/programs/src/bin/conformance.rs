@@ -44,7 +44,7 @@ fn main() -> Result<(), Failure> {
     let interrupts = raised().wrapping_sub(before);
     println!("{} requests, {} bytes, each checked; {interrupts} interrupts", report.requests, report.bytes);
     let card = rdma.into_provider().ok().during("somebody has a queue")?;
-    let report = card.take_down().during("taking the card down")?;
+    let report = card.teardown_in_place().during("taking the card down")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }

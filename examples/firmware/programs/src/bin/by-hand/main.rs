@@ -67,7 +67,7 @@ fn main() -> Result<(), Failure> {
     let mut verbs = Verbs::new(card, TABLES.try_take().during("the tables are in use")?);
     write(&mut verbs, buffer)?;
     let card = verbs.into_provider().ok().during("somebody has a queue")?;
-    let report = card.take_down().during("teardown")?;
+    let report = card.teardown_in_place().during("teardown")?;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }
