@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use bareverbs::error::{CreateQpError, DeallocPdError, DeregMrError, TakeError};
-use bareverbs::platform::{Clock, Instant};
+use bareverbs::platform::{Clock, DmaMemory as _, Instant};
 use bareverbs::storage::QpRings;
 use bareverbs::{DmaBuffer as _, Event, Payload, QpInit, QpType, SendOp, Verbs, WcStatus, storage};
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
@@ -101,6 +101,23 @@ fn a_buffer_of_another_device_opens_no_memory_of_this_one() {
     let mut bytes = [0; 11];
     victim.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 11]);
+}
+
+/// Nor does one of a device in another world.
+#[test]
+fn a_buffer_of_another_world_opens_no_memory_of_this_one() {
+    let (mut pair, other) = (Pair::new(), Pair::new());
+    let (a, b) = pair.connected();
+    let victim = pair.a.host.memory(4096);
+    let elsewhere = core::iter::repeat_with(|| other.a.host.memory(4096));
+    let foreign = elsewhere.take(1000).find(|memory| memory.device_addr() >= victim.device_addr()).unwrap();
+    let region = pair.a.verbs.reg_mr(a.pd, foreign.whole(), ALL_ACCESS).map_err(|refused| refused.error).unwrap();
+    let op = SendOp::Write { payload: Payload::Inline(b"overwritten"), remote: region.remote(0) };
+    pair.b.verbs.post_send(b.qp, &signaled(1, op)).unwrap();
+    let status = pair.b.completions(b.cq, 1)[0].status;
+    let mut bytes = [0; 11];
+    victim.whole().read(0, &mut bytes).unwrap();
+    assert_eq!((bytes, status == WcStatus::Success), ([0; 11], false));
 }
 
 /// An event about a completion queue that is gone is not the next one's with its number.

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::number::WorldNumber;
 use super::state::WorldState;
 
 /// Reads of one place in a row after which the world moves to its next event.
@@ -13,11 +14,15 @@ pub(super) const READS_PER_EVENT: u32 = 64;
 
 /// The world that a memory belongs to, if it belongs to one. A weak reference: the world's devices have the memory too.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WeakWorld(Weak<WorldState>);
+pub(super) struct WeakWorld {
+    state: Weak<WorldState>,
+    /// While the memory is there, no other world gives out its device addresses.
+    _number: Option<Arc<WorldNumber>>,
+}
 
 impl WeakWorld {
     pub(super) fn new(world: &Arc<WorldState>) -> Self {
-        Self(Arc::downgrade(world))
+        Self { state: Arc::downgrade(world), _number: Some(Arc::clone(&world.number)) }
     }
 }
 
@@ -55,7 +60,7 @@ impl IdleReads {
 
     #[cold]
     fn go_on(&self) {
-        if let Some(world) = self.world.0.upgrade() {
+        if let Some(world) = self.world.state.upgrade() {
             world.go_to_next_event();
         }
     }

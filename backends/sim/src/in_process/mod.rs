@@ -21,6 +21,7 @@ mod config;
 mod idle_reads;
 mod lying_memory;
 mod memory;
+mod number;
 mod order;
 mod pages;
 mod platform;

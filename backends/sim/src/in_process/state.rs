@@ -10,6 +10,7 @@ use bareverbs::platform::Instant;
 use parking_lot::ReentrantMutex;
 
 use super::config::WorldConfig;
+use super::number::WorldNumber;
 use crate::capture::PcapNg;
 use crate::config::PortKind;
 use crate::device::Device;
@@ -29,6 +30,7 @@ pub(super) struct WorldState {
     pub(super) read_step: Duration,
     /// The mutex makes other threads wait. The cell refuses a thread that has locked it already, in a listener of a device.
     pub(super) subnet: ReentrantMutex<RefCell<Subnet>>,
+    pub(super) number: Arc<WorldNumber>,
 }
 
 impl WorldState {

@@ -14,6 +14,7 @@ use super::capture::Capture;
 use super::config::WorldConfig;
 use super::idle_reads::WeakWorld;
 use super::memory::{MemoryMap, SimMemory};
+use super::number::WorldNumber;
 use super::pages::SimPages;
 use super::platform::{SimClock, SimFence, SimPlatform, SimRegisters};
 use super::state::{CaptureFile, Subnet, WorldState};
@@ -30,6 +31,10 @@ use crate::wire::{EgressQueues, EgressStats, FaultyWire, PerfectWire, PortId, Wi
 const FIRST_MEMORY: u64 = 0x1_0000_0000;
 /// From the first memory of one host to that of the next: an address of one is none of another's.
 const HOST_MEMORY: u64 = 1 << 40;
+/// Hosts of a world that have addresses of their own.
+const HOSTS: u64 = 1 << 12;
+/// Worlds of a program that have them at one time.
+const WORLDS: u64 = (1 << 12) - 1;
 
 /// Devices joined by a wire, and their time.
 ///
@@ -37,6 +42,9 @@ const HOST_MEMORY: u64 = 1 << 40;
 /// that accesses a register, relaxes a clock or calls a method here waits until no other thread does. All threads move the same
 /// time. A thread that the machine's scheduler delays may find that its deadlines have passed in simulated time. A short
 /// [`WorldConfig::max_step`] bounds that. Used from one thread, a world does the same every time.
+///
+/// A buffer of another world opens nothing here: worlds that a program has at one time give their memories different device addresses. A
+/// program with one world at a time always has the same.
 ///
 /// A listener that a device calls, and the closure of [`Host::with_device`], run with the world locked. They must not wait for
 /// another thread that needs it. They may read the clock; register accesses fail there, relaxing does nothing, and any other
@@ -61,7 +69,7 @@ impl World {
             ports: Vec::new(),
             capture: None,
         }));
-        Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
+        Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet, number: WorldNumber::take() }) }
     }
 
     /// Creates a world with two hosts, whose devices have LIDs 1 and 2 and are otherwise as [`DeviceConfig::with_lid`] makes
@@ -258,7 +266,7 @@ impl Host {
     }
 
     fn first_memory(&self) -> u64 {
-        FIRST_MEMORY + (self.device as u64 % 4096) * HOST_MEMORY
+        FIRST_MEMORY + (self.world.state.number.get() % WORLDS * HOSTS + self.device as u64 % HOSTS) * HOST_MEMORY
     }
 
     /// Returns a source of up to `limit` pages for the firmware.

@@ -1,0 +1,32 @@
+//! Numbers of the worlds that a program has at one time: the lowest that are free, so that a program does the same every time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+static TAKEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// The number of a world, which it and its memories have until the last of them is gone.
+#[derive(Debug)]
+pub(super) struct WorldNumber(u64);
+
+impl WorldNumber {
+    pub(super) fn take() -> Arc<Self> {
+        let mut taken = TAKEN.lock();
+        let number =
+            (0..).zip(taken.iter()).find(|(number, taken)| number != *taken).map_or(taken.len() as u64, |(number, _)| number);
+        taken.insert(number);
+        Arc::new(Self(number))
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for WorldNumber {
+    fn drop(&mut self) {
+        TAKEN.lock().remove(&self.0);
+    }
+}
