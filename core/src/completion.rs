@@ -436,9 +436,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         if recv {
             if !is_of(self.receiver, qpn) {
                 cold_path();
-                if self.queue.has_xrc {
-                    return None;
-                }
+                // The cookie of a shared receive queue of XRC names no queue pair.
                 self.receiver = find_receiver(&self.queue.shared, self.queue.handle, qpn, self.reader.cookie()?)?;
             }
             return self.complete_recv(qpn, index);
