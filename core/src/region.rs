@@ -313,7 +313,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The region is not of this device, windows are bound to it, its pieces are registered, or the device refuses: the region comes
-    /// back and is as before.
+    /// back and is as before. Requests with its keys that another core posts meanwhile may be refused.
     pub fn dereg_mr<B: DmaBuffer + 'static>(
         &mut self,
         region: Region<'s, B>,

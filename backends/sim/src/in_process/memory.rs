@@ -87,9 +87,13 @@ impl fmt::Debug for Words {
 /// Memory at a device address, zeroed at first if it is its own.
 ///
 /// Clones are the same memory, for any thread, and serve one purpose together. A memory with rings, such as that of a driver, gives no
-/// [`SimBuffer`]: a peer could write into a queue through it. One that has given a buffer has no rings. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
-/// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, although other
-/// threads write there meanwhile.
+/// [`SimBuffer`]: a peer could write into a queue through it. One that has given a buffer has no rings. Words are atomic and every access
+/// through [`DmaMemory`] is relaxed, so that loads and whole words cost what plain memory costs. Writing less than a word changes no other
+/// byte of it, although other threads write there meanwhile.
+///
+/// [`Host::memory`](super::Host::memory) gives each memory an address of its own. A program that chooses addresses ([`Self::new`],
+/// [`Host::memory_at`](super::Host::memory_at), [`Host::lend_memory`](super::Host::lend_memory)) keeps them apart: to a device that has
+/// another memory at the address of a buffer, the buffer is that memory.
 ///
 /// A program that spins on a ring or a [`SimBuffer`] of a [`Host`](super::Host)'s memory needs no clock. After 64 reads of the
 /// same place in a row, time moves to the next event of the world, and devices and wire work.
@@ -401,7 +405,8 @@ impl AddressMap for SimBuffer {
 }
 
 // SAFETY: the words live as long as any clone of their memory, no reference to their bytes exists, and the device reaches them
-// by checked accesses.
+// by checked accesses. Addresses that a host gives are those of one memory. Those that a program chooses may be another memory's too:
+// whatever a device writes there are atomic words of a memory of the simulator, so that no other memory of the program changes.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
 unsafe impl DmaBuffer for SimBuffer {
     fn addr(&self) -> u64 {
