@@ -40,6 +40,7 @@ mod boxed_storage;
 mod buffer;
 mod claim;
 mod completion;
+mod create_cq;
 mod create_qp;
 mod drain;
 mod errno;
@@ -97,7 +98,8 @@ pub use attr::{
     PhysState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, SrqCap, ack_timeout,
 };
 pub use buffer::{DmaBuffer, Refused, Region};
-pub use completion::{CompletionQueue, Completions, CqInfo, WithSource};
+pub use completion::poll::{Completions, WithSource};
+pub use completion::{CompletionQueue, CqInfo};
 pub use drain::Drained;
 pub use event::Event;
 pub use fast_mr::{FastMr, FastMrInfo, FastReg, FastRegion};

@@ -1,7 +1,8 @@
 //! Extended reliable connections (IBTA annex A14): domains, their shared receive queues, initiators and targets.
 
 use crate::backend::{CoreToken, CreateXrcQpParams, CreateXrcSrqParams, Provider, RawCompletion};
-use crate::completion::{self, CompletionQueue};
+use crate::completion::poll::end_invalidated;
+use crate::completion::{self, CompletionQueue, flush};
 use crate::error::{AllocXrcdError, AnswerFault, CreateQpError, CreateSrqError, DeallocXrcdError, PollCqError, RawKind};
 use crate::log::{format_as, log_event};
 use crate::queue_pair::{cookie_of, ring_sizes, use_cq};
@@ -267,7 +268,7 @@ fn take<P: Provider>(
         _ => return Err(unknown),
     };
     let Some(generation) = slot.generation() else {
-        completion::end_invalidated(shared, pd, &raw.data);
+        end_invalidated(shared, pd, &raw.data);
         return Ok(None);
     };
     let qp = target(shared.qps, raw.qpn);
@@ -278,7 +279,7 @@ fn take<P: Provider>(
         None if slot.loss().is_some() => return Ok(None),
         None => return Err(PollCqError::UnknownRequest { qp, kind, index: raw.index }),
     };
-    completion::end_invalidated(shared, pd, &data);
+    end_invalidated(shared, pd, &data);
     let opcode = if kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
     Ok(Some(Completion { wr_id, qp, qpn, opcode, status, vendor_err, byte_len, data }))
 }
@@ -293,7 +294,7 @@ fn target(qps: &[QpSlot<'_>], qpn: Qpn) -> QpHandle {
 
 /// Flushes the next request that completes here and that a lost device has left: of a queue pair, or of an XRC shared receive queue.
 fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion> {
-    completion::flush_next(queue).or_else(|| flush_shared(queue))
+    flush::flush_next(queue).or_else(|| flush_shared(queue))
 }
 
 /// Flushes a request of an XRC shared receive queue that completes here, which a lost device has left.
