@@ -35,7 +35,7 @@ pub(crate) struct Cq<P: Provider> {
 
 /// A completion queue: its owner polls, on any core. It refers to its slot directly, so that no poll searches.
 ///
-/// A value that is dropped leaves a queue that cannot be polled. [`Verbs::destroy_dropped_cq`] destroys that.
+/// A value that is dropped leaves a queue that cannot be polled. [`Verbs::destroy_dropped_cq`](crate::Verbs::destroy_dropped_cq) destroys that.
 #[must_use = "nobody polls a completion queue whose value is dropped"]
 pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) ring: P::CqRing,
@@ -139,7 +139,8 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], one of which the program has to call.
+    /// Events come to the queue by [`Verbs::poll_event`](crate::Verbs::poll_event) or by [`crate::InterruptHandler`], one of which the
+    /// program has to call.
     ///
     /// A waker that panics does so in the call that found the event. The tasks of the other queues are still woken, while that call
     /// unwinds. If the waker of another one panics too, Rust ends the program, as after each panic in a destructor. So a waker must not

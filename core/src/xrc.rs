@@ -206,7 +206,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// completions of its own. Its peer is an initiator ([`Self::create_xrc_send_qp`]). RTR suffices for it. Nothing can be posted to it.
     ///
     /// A request that names a shared receive queue of another domain, or none of XRC, is refused with
-    /// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr) at the peer; no byte is moved.
+    /// [`WcStatus::RemAccessErr`] at the peer; no byte is moved.
     ///
     /// An example is at [`Self::alloc_xrcd`].
     ///

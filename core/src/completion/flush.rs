@@ -9,7 +9,7 @@ use crate::storage::MARKER_BYTES;
 use crate::sync::Ordering;
 use crate::{Completion, WcData, WcOpcode, WcStatus};
 
-/// Implements [`FlushNext`] for a queue into which queue pairs alone complete.
+/// Implements [`FlushNext`](super::FlushNext) for a queue into which queue pairs alone complete.
 pub(crate) fn flush_next<P: Provider>(queue: &CompletionQueue<'_, P>) -> Option<Completion> {
     let shared = &queue.shared;
     // Round all queue pairs from the last one that had something: one that is posting meanwhile may have something again.

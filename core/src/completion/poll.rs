@@ -18,21 +18,22 @@ impl<P: Provider> CompletionQueue<'_, P> {
     /// [`Self::completions`]. Later completions stay for the next call.
     ///
     /// A broken queue returns the completions from before, and then [`PollCqError::Broken`] at each call. The device reports
-    /// the break by an event, for example after an overrun ([`Verbs::create_cq`]). Until [`Verbs::poll_event`] has taken the
-    /// event, the queue is just empty. Where interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is
-    /// waiting.
+    /// the break by an event, for example after an overrun ([`Verbs::create_cq`](crate::Verbs::create_cq)). Until
+    /// [`Verbs::poll_event`](crate::Verbs::poll_event) has taken the event, the queue is just empty. Where interrupts are handled,
+    /// [`crate::Interrupted::asynchronous`] says that an event is waiting.
     ///
     /// When the device is lost ([`DeviceLoss`]), a queue returns the completions that had come. Then it returns each request
     /// that completes into it and is not done, signaled or not, exactly once with [`WcStatus::WrFlushErr`] and
     /// [`WcData::Lost`]. Whether the device has executed such a request is not known. After that it returns
-    /// [`PollCqError::DeviceLost`] at each call. A call of the control path that fails finds the loss, and [`Verbs::maintain`]
-    /// looks for it; until then the queue is just empty. What another core posts at the time of the loss may be flushed by a
-    /// poll after that error, and what it posts in a batch when the batch has ended.
+    /// [`PollCqError::DeviceLost`] at each call. A call of the control path that fails finds the loss, and
+    /// [`Verbs::maintain`](crate::Verbs::maintain) looks for it; until then the queue is just empty. What another core posts at the time
+    /// of the loss may be flushed by a poll after that error, and what it posts in a batch when the batch has ended.
     ///
     /// A completion with an error, of a bind or of an invalidation takes the lock of the windows, and a receive of a
     /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) takes the lock of that. Posts of binds and invalidations, polls of other queues
-    /// and calls of [`Verbs`] hold these locks for a moment. An interrupt handler that polls and has interrupted one of them waits for
-    /// ever, on its own core. So poll in a task that `CompletionQueue::ready` wakes, or keep interrupts disabled during those calls.
+    /// and calls of [`Verbs`](crate::Verbs) hold these locks for a moment. An interrupt handler that polls and has interrupted one of
+    /// them waits for ever, on its own core. So poll in a task that `CompletionQueue::ready` wakes, or keep interrupts disabled during
+    /// those calls.
     ///
     /// ```
     /// # use bareverbs::{Access, Completion, SendWr};
