@@ -114,7 +114,9 @@ impl WellBehavedGuest {
     pub fn post_receive(&mut self, index: usize, place: usize, len: u32) {
         // The second pointer ends the list.
         let mut wqe = [0; 32];
-        for (to, from) in wqe.as_chunks_mut::<16>().0.iter_mut().zip([(len, self.guest.key, BASE + place as u64), (0, 0x100, 0)]) {
+        for (to, from) in
+            wqe.as_chunks_mut::<16>().0.iter_mut().zip([(len, self.guest.key, BASE + place as u64), (0, 0x100, 0)])
+        {
             to[..4].copy_from_slice(&from.0.to_be_bytes());
             to[4..8].copy_from_slice(&from.1.to_be_bytes());
             to[8..].copy_from_slice(&from.2.to_be_bytes());
