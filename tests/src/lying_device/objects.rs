@@ -32,7 +32,6 @@ const QKEY: Qkey = Qkey::new(0x1234);
 pub(super) const MESSAGE: usize = 256;
 
 /// A queue pair, by where its receives are from.
-#[expect(clippy::large_enum_variant, reason = "a test has one of each at a time")]
 pub(super) enum Pair<'s> {
     Own(QueuePair<'s, Driver>),
     Shared(QueuePair<'s, Driver, SharedReceives>),

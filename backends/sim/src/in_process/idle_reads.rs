@@ -12,17 +12,21 @@ use super::state::WorldState;
 /// Reads of one place in a row after which the world moves to its next event.
 pub(super) const READS_PER_EVENT: u32 = 64;
 
-/// The world that a memory belongs to, if it belongs to one. A weak reference: the world's devices have the memory too.
+/// The world that a memory belongs to, if it belongs to one. One pointer, since each ring has it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WeakWorld {
+pub(super) struct WeakWorld(Option<Arc<Belonging>>);
+
+#[derive(Debug)]
+struct Belonging {
+    /// A weak reference: the world's devices have the memory too.
     state: Weak<WorldState>,
     /// While the memory is there, no other world gives out its device addresses.
-    _number: Option<Arc<WorldNumber>>,
+    _number: Arc<WorldNumber>,
 }
 
 impl WeakWorld {
     pub(super) fn new(world: &Arc<WorldState>) -> Self {
-        Self { state: Arc::downgrade(world), _number: Some(Arc::clone(&world.number)) }
+        Self(Some(Arc::new(Belonging { state: Arc::downgrade(world), _number: Arc::clone(&world.number) })))
     }
 }
 
@@ -60,7 +64,7 @@ impl IdleReads {
 
     #[cold]
     fn go_on(&self) {
-        if let Some(world) = self.world.state.upgrade() {
+        if let Some(world) = self.world.0.as_ref().and_then(|belonging| belonging.state.upgrade()) {
             world.go_to_next_event();
         }
     }
