@@ -188,7 +188,7 @@ format_as!(
 ///
 /// # Safety
 /// - The device reaches only memory that a request of the core names, as its [`AddressMap`] says, and memory of its own. It reaches
-///   the former from that request on, until the backend has told the core that the object which names the memory is destroyed.
+///   the former from that request on, until the backend has returned to the core that the object which names the memory is destroyed.
 /// - A ring is handed out once for each queue that is made. It is used by no other queue until that is destroyed.
 /// - A [`CoreToken`] goes on to other backends only with the request that it came with, and their answer is given back.
 #[diagnostic::on_unimplemented(
