@@ -14,9 +14,7 @@ pub(super) struct WorldNumber(u64);
 impl WorldNumber {
     pub(super) fn take() -> Arc<Self> {
         let mut taken = TAKEN.lock();
-        let number =
-            (0..).zip(taken.iter()).find(|(number, taken)| number != *taken).map_or(taken.len() as u64, |(number, _)| number);
-        taken.insert(number);
+        let number = (0..u64::MAX).find(|number| taken.insert(*number)).unwrap_or(u64::MAX);
         Arc::new(Self(number))
     }
 
