@@ -92,7 +92,7 @@ pub(crate) struct Window {
     pub(crate) kind: MwType,
     pub(crate) state: WindowState,
     /// Binds and invalidations of it in flight, all on one queue pair: their order is that in which they were posted.
-    pub(crate) in_flight: u32,
+    in_flight: u32,
     /// That queue pair.
     binder: QpHandle,
     /// Bit n: a bind in flight may have found a key whose tag is n, modulo 32.
@@ -367,31 +367,30 @@ impl Windows {
         windows.count().saturating_add(binds.count()) as u32
     }
 
-    /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, its cell, and [`Self::moment`].
+    /// Returns the first window from cell `from` on about which [`Self::doubts_of`] a region exist, its cell, and [`Self::oldest_or_next`].
     fn doubted(&self, mr: MrHandle, from: usize) -> Option<(usize, MwHandle, u64)> {
         let in_flight = |mw: MwHandle| self.binds().any(|bind| bind.mw == mw && bind.previous.doubts(mr));
         let windows = self.cells().iter().enumerate().skip(from);
         let mut windows = windows.filter_map(|(at, cell)| cell.window.as_ref().map(|window| (at, window)));
         let (at, window) = windows.find(|(_, window)| window.state.doubts(mr) || in_flight(window.handle))?;
-        Some((at, window.handle, self.moment(window.handle)))
+        Some((at, window.handle, self.oldest_or_next(window.handle)))
     }
 
-    /// Returns a number that is another one when the oldest bind in flight of a window has ended, or one was posted after there was none.
-    fn moment(&self, mw: MwHandle) -> u64 {
+    /// Returns the sequence number of the oldest bind in flight of a window, or the next number if there is none.
+    fn oldest_or_next(&self, mw: MwHandle) -> u64 {
         self.oldest_of(&|bind| bind.mw == mw).map_or(self.next, |bind| bind.sequence)
     }
 
-    /// Ends the doubt about a window of which the device says its key, and whether it is bound, unless that may be its binding. What binds
-    /// in flight give it may come still, so that the answer is about what the oldest of them has found. `moment` is from before the
-    /// question: if it is past, the answer may be too old.
-    fn settle(&mut self, mw: MwHandle, mr: MrHandle, moment: u64, rkey: Rkey, is_bound: bool) {
-        if self.moment(mw) != moment {
+    /// Ends the doubt about a window of which the device says its key, and whether it is bound, unless that may be its binding. The answer
+    /// is about what the oldest bind in flight has found: the device does that bind after it. `oldest` is the
+    /// [`Self::oldest_or_next`] from before the question. If that bind has ended since, the answer may be too old.
+    fn settle(&mut self, mw: MwHandle, mr: MrHandle, oldest: u64, rkey: Rkey, is_bound: bool) {
+        if self.oldest_or_next(mw) != oldest {
             return;
         }
-        let state = if self.bind_mut(moment).is_some() {
-            self.bind_mut(moment).map(|bind| &mut bind.previous)
-        } else {
-            self.get_mut(mw).map(|window| &mut window.state)
+        let state = match self.oldest_of(&|bind| bind.mw == mw) {
+            Some(_) => self.bind_mut(oldest).map(|bind| &mut bind.previous),
+            None => self.get_mut(mw).map(|window| &mut window.state),
         };
         if let Some(state) = state.filter(|state| state.doubts(mr) && !(is_bound && state.rkey == rkey)) {
             state.doubt = MrHandle::NONE;
@@ -813,11 +812,11 @@ impl<P: Provider> Verbs<'_, P> {
     /// Asks the device about the windows whose binding to a region the peer is said to have ended: whether it has.
     pub(crate) fn settle_doubts(&mut self, mr: MrHandle) -> Result<(), P::Error> {
         let mut from = 0;
-        while let Some((at, handle, moment)) = self.shared.windows.with(|windows| windows.doubted(mr, from)) {
+        while let Some((at, handle, oldest)) = self.shared.windows.with(|windows| windows.doubted(mr, from)) {
             from = at.wrapping_add(1);
             let Some(mw) = self.mws.get(handle) else { continue };
             match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
-                Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.settle(handle, mr, moment, rkey, is_bound)),
+                Ok((rkey, is_bound)) => self.shared.windows.with(|windows| windows.settle(handle, mr, oldest, rkey, is_bound)),
                 Err(error) => return Err(self.failed(error)),
             }
         }
