@@ -572,8 +572,9 @@ fn each_invalidation_that_reset_has_learned_is_counted() {
     assert!(info(&harness, mw).binding.is_some());
 }
 
-/// Returns a window that is bound with tag 7, and of which a completion of an older window with its key says that the peer has ended that.
-fn doubtful(harness: &mut Harness) -> MwHandle {
+/// Ends a window that the peer has invalidated, and posts the bind of the next with its number and key. The completion of the invalidation
+/// waits in the queue that is returned, with the window and the key.
+fn bound_with_the_key_of_one_that_ended(harness: &mut Harness) -> (MwHandle, Rkey, CqHandle) {
     let other = harness.qp;
     let (qp, recv_cq) = with_recv_cq(harness);
     let first = harness.window(MwType::Type2);
@@ -583,10 +584,16 @@ fn doubtful(harness: &mut Harness) -> MwHandle {
     let mw = harness.window(MwType::Type2);
     harness.qp = other;
     assert_eq!(bind_type2(harness, mw, 7), key, "the number comes again");
+    (mw, key, recv_cq)
+}
+
+/// Returns a window that is bound with tag 7, and its key, of which a completion of an older window says that the peer has ended it.
+fn doubtful(harness: &mut Harness) -> (MwHandle, Rkey) {
+    let (mw, key, recv_cq) = bound_with_the_key_of_one_that_ended(harness);
     assert!(harness.device().execute(harness.qpn()));
     harness.poll().unwrap();
     assert_eq!(harness.poll_of(recv_cq).unwrap()[0].data, WcData::Invalidated(key));
-    mw
+    (mw, key)
 }
 
 /// The device gives a window the number of one that ended, and it is bound with the same key before the invalidation of the first is polled.
@@ -595,17 +602,7 @@ fn doubtful(harness: &mut Harness) -> MwHandle {
 fn an_invalidation_of_a_window_that_ended_frees_no_region_under_the_next() {
     let mut harness = Harness::new();
     let other = harness.qp;
-    let (qp, recv_cq) = with_recv_cq(&mut harness);
-    let first = harness.window(MwType::Type2);
-    let key = bound_and_invalidated(&mut harness, qp, first, 7);
-    harness.poll().unwrap();
-    harness.verbs.dealloc_mw(first).unwrap();
-    let mw = harness.window(MwType::Type2);
-    harness.qp = other;
-    assert_eq!(bind_type2(&mut harness, mw, 7), key, "the number comes again");
-    assert!(harness.device().execute(harness.qpn()));
-    harness.poll().unwrap();
-    assert_eq!(harness.poll_of(recv_cq).unwrap()[0].data, WcData::Invalidated(key));
+    let (_, key) = doubtful(&mut harness);
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
     // Requests see the region still.
     let sges = [harness.sge(0, 8)];
@@ -626,15 +623,7 @@ fn an_invalidation_of_a_window_that_ended_frees_no_region_under_the_next() {
 #[test]
 fn an_invalidation_of_a_window_that_ended_frees_no_region_under_a_bind_in_flight() {
     let mut harness = Harness::new();
-    let other = harness.qp;
-    let (qp, recv_cq) = with_recv_cq(&mut harness);
-    let first = harness.window(MwType::Type2);
-    let key = bound_and_invalidated(&mut harness, qp, first, 7);
-    harness.poll().unwrap();
-    harness.verbs.dealloc_mw(first).unwrap();
-    let mw = harness.window(MwType::Type2);
-    harness.qp = other;
-    assert_eq!(bind_type2(&mut harness, mw, 7), key, "the number comes again");
+    let (mw, key, recv_cq) = bound_with_the_key_of_one_that_ended(&mut harness);
     assert_eq!(harness.poll_of(recv_cq).unwrap()[0].data, WcData::Invalidated(key));
     assert_eq!(harness.verbs.dereg_mr_raw(harness.mr), Err(DeregMrError::Busy { bindings: 1 }));
     assert!(harness.device().execute(harness.qpn()));
@@ -651,7 +640,7 @@ fn an_invalidation_of_a_window_that_ended_frees_no_region_under_a_bind_in_flight
 fn a_doubtful_binding_holds_its_region_over_a_reset_that_drops_a_bind_with_its_key() {
     let mut harness = Harness::new();
     let (other, first) = (harness.qp, harness.mr);
-    let mw = doubtful(&mut harness);
+    let (mw, _) = doubtful(&mut harness);
     let unrelated = harness.region(ALL_RIGHTS);
     harness.mr = harness.region(ALL_RIGHTS);
     bind_type2(&mut harness, mw, 7);
